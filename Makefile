@@ -61,7 +61,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-paths test-windows package check models texts bindings-test bindings-wheel bindings-npm bindings-nuget desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-paths test-windows package check format models texts bindings-test bindings-wheel bindings-npm bindings-nuget desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -122,6 +122,10 @@ desktop-test:
 	@tests/desktop/run.sh $(BUILD) $(CASES)
 
 # The quick cases of the rooms that an edit touches (ROOM="text kv"; none named: what differs from the last commit), and the house's rules.
+format:
+	@.ci/packages format
+	@tests/format.sh
+
 check:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
@@ -338,6 +342,7 @@ help:
 	@echo "make test-paths      run the tests that compute under every instruction set of this machine, or PATHS=\"plain avx2\""
 	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
 	@echo "make test-windows    build for 64-bit Windows with mingw-w64, and run the tests of what differs there under Wine; ALL=1: all that can run"
+	@echo "make format          put the sources into the format of .clang-format (clang-format 14), which CI checks"
 	@echo "make texts           make an evaluation set for them, out of text that every Debian and Python has"
 	@echo "make package         packages for Debian, Python and Windows and the sources in $(BUILD)/packages, each tried in an empty root"
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what every binding mirrors of include/orrery.h: `bindings/generate.py`, or `bindings/generate.py --check`.
+"""Writes what every binding mirrors of the headers in include/: `bindings/generate.py`, or `bindings/generate.py --check`.
 
 emit/header.py describes the header, emit/LANGUAGE.py writes the files of a language. --check writes nothing: it fails and
 names the files that differ from what the header now gives, the functions that a language's hand-written part never calls,
@@ -93,7 +93,7 @@ def stable_functions(header, check, path=os.path.join(HERE, "stable.txt")):
 
 
 def main(arguments):
-    header = header_file.read(os.path.join(HERE, "..", "include", "orrery.h"))
+    header = header_file.read(*(os.path.join(HERE, "..", "include", name) for name in ("orrery.h", "orrery_lab.h")))
     check = arguments == ["--check"]
     if arguments and not check:
         print("usage: generate.py [--check]", file=sys.stderr)

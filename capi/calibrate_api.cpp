@@ -5,7 +5,7 @@
 #include "runtime/policy/heads/profile.h"
 
 struct orrery_calibration {
-  std::string profile, steps;   // JSON
+  std::string profile, steps;  // JSON
 };
 
 namespace orrery::capi {
@@ -29,9 +29,7 @@ Result<engine::CalibrationOptions> calibration_options(const orrery_calibrate_op
     out.note = o.note;
   }
   if (o.progress)
-    out.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) {
-      return fn(user, done, total) == 0;
-    };
+    out.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) { return fn(user, done, total) == 0; };
   return out;
 }
 
@@ -54,8 +52,7 @@ void orrery_calibrate_options_init(orrery_calibrate_options* options, size_t str
 }
 
 orrery_status orrery_calibrate(orrery_model* model, const int32_t* tokens, const size_t* n_tokens, size_t n_texts,
-                               const orrery_calibrate_options* options, orrery_calibration** calibration,
-                               orrery_error* error) {
+                               const orrery_calibrate_options* options, orrery_calibration** calibration, orrery_error* error) {
   if (calibration) *calibration = nullptr;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(model);
@@ -67,7 +64,7 @@ orrery_status orrery_calibrate(orrery_model* model, const int32_t* tokens, const
     ORRERY_ASSIGN(const engine::CalibrationOptions o, calibration_options(options));
     std::vector<Span<const int32_t>> texts;
     for (size_t i = 0; i < n_texts; ++i) {
-      if (n_tokens[i] > INT32_MAX)   // no array is so long
+      if (n_tokens[i] > INT32_MAX)  // no array is so long
         return orrery::error(Code::invalid_argument, "text %zu has %zu tokens, calibration needs fewer", i, n_tokens[i]);
       texts.emplace_back(tokens, n_tokens[i]);
       tokens += n_tokens[i];
@@ -81,8 +78,8 @@ orrery_status orrery_calibrate(orrery_model* model, const int32_t* tokens, const
   });
 }
 
-orrery_status orrery_calibration_profile(const orrery_calibration* calibration, char* json, size_t capacity,
-                                         size_t* json_bytes, orrery_error* error) {
+orrery_status orrery_calibration_profile(const orrery_calibration* calibration, char* json, size_t capacity, size_t* json_bytes,
+                                         orrery_error* error) {
   if (json_bytes) *json_bytes = 0;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(calibration);
@@ -91,8 +88,8 @@ orrery_status orrery_calibration_profile(const orrery_calibration* calibration, 
   });
 }
 
-orrery_status orrery_calibration_steps(const orrery_calibration* calibration, char* json, size_t capacity,
-                                       size_t* json_bytes, orrery_error* error) {
+orrery_status orrery_calibration_steps(const orrery_calibration* calibration, char* json, size_t capacity, size_t* json_bytes,
+                                       orrery_error* error) {
   if (json_bytes) *json_bytes = 0;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(calibration);
@@ -103,8 +100,7 @@ orrery_status orrery_calibration_steps(const orrery_calibration* calibration, ch
 
 void orrery_calibration_free(orrery_calibration* calibration) { delete calibration; }
 
-orrery_status orrery_head_profile_import(const char* profile_json, char* json, size_t capacity, size_t* json_bytes,
-                                         orrery_error* error) {
+orrery_status orrery_head_profile_import(const char* profile_json, char* json, size_t capacity, size_t* json_bytes, orrery_error* error) {
   if (json_bytes) *json_bytes = 0;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(profile_json);

@@ -20,11 +20,11 @@ size_t orrery_devices(void) {
 orrery_status orrery_device_get_info(size_t index, orrery_device_info* info, orrery_error* error) {
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(info);
-    const std::vector<engine::GpuDescription> devices = engine::gpus();
+    const std::vector<DeviceDescription> devices = engine::gpus();
     if (index >= devices.size())
       return orrery::error(Code::invalid_argument, "index is %zu: this machine has %zu devices that this library can see", index,
                            devices.size());
-    const engine::GpuDescription& device = devices[index];
+    const DeviceDescription& device = devices[index];
     orrery_device_info out;
     orrery_device_info_init(&out, sizeof out);
     out.architecture = static_cast<uint32_t>(device.architecture);

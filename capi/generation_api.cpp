@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "capi/handles.h"
+#include "runtime/engine/answer/prompt.h"
 #include "runtime/text/unicode/utf8.h"
 
 static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogprob) &&
@@ -13,7 +14,8 @@ static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogpro
 namespace orrery::capi {
 namespace {
 
-Result<engine::GenerateOptions> generate_options(const orrery_generate_options* given, const engine::Vocabulary& vocabulary) {
+Result<engine::GenerateOptions> generate_options(const orrery_generate_options* given, const engine::Vocabulary& vocabulary,
+                                                 bool last_has_reasoning) {
   orrery_generate_options o;
   ORRERY_TRY(read_options(given, &orrery_generate_options_init, "orrery_generate_options", &o));
   engine::GenerateOptions out;
@@ -41,6 +43,8 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   }
   if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);
   for (uint64_t i = 0; i < o.n_logit_bias; ++i) s.bias.push_back({o.logit_bias[i].token, o.logit_bias[i].bias});
+  out.continue_last = o.continue_last != 0;
+  if (out.continue_last && last_has_reasoning) o.split_reasoning = 1;
   ORRERY_TRY(form_of(o, &out.form));
   if (!out.form.any()) {
     ORRERY_ASSIGN(out.grammar, grammar_of(o, vocabulary));
@@ -49,7 +53,8 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   return out;
 }
 
-static_assert(static_cast<uint32_t>(engine::EventType::call_end) == ORRERY_EVENT_CALL_END && static_cast<uint32_t>(engine::Finish::calls) == ORRERY_FINISH_CALLS,
+static_assert(static_cast<uint32_t>(engine::EventType::call_end) == ORRERY_EVENT_CALL_END &&
+                  static_cast<uint32_t>(engine::Finish::calls) == ORRERY_FINISH_CALLS,
               "events are numbered alike");
 
 orrery_event to_event(const engine::Event& from) {
@@ -81,20 +86,22 @@ orrery_event to_event(const engine::Event& from) {
 
 // Makes a generation by f(session), and marks the session as generating.
 template <class F>
-orrery_status begin(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation,
-                    orrery_error* error, F f) noexcept {
+orrery_status begin(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation, orrery_error* error,
+                    F f) noexcept {
   if (generation) *generation = nullptr;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(session);
     ORRERY_REQUIRE(generation);
     ORRERY_TRY(check_process(session->session->model().runtime()));
     const AccountScope scope(session->account);
-    ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options, *session->session->model().vocabulary()));
     auto handle = std::make_unique<orrery_generation>();
     handle->account = session->account;
     handle->session = session->session;
     SessionUse use(session->session.get(), SessionUse::For::changing);
     ORRERY_TRY(use.take_status());
+    const engine::Conversation& conversation = session->session->conversation();
+    const bool last_has_reasoning = !conversation.messages.empty() && !engine::reasoning_of_last(conversation).empty();
+    ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options, *session->session->model().vocabulary(), last_has_reasoning));
     ORRERY_ASSIGN(handle->generation, f(session->session.get(), o));
     session->session->set_generating(handle->generation->cancel_flag());
     *generation = handle.release();
@@ -152,10 +159,8 @@ Status next_any(orrery_generation* const* generations, size_t count, size_t* whi
       orrery_generation* const g = generations[(found + k) % count];
       if (!g || &g->session->model() != &generations[found]->session->model()) continue;
       uses[n].emplace(g->session.get(), SessionUse::For::generating);
-      if (uses[n]->take_status().ok() && g->generation->need() == Need::step)
-        steps[n++] = g->generation.get();
-      else
-        uses[n].reset();
+      if (uses[n]->take_status().ok() && g->generation->need() == Need::step) steps[n++] = g->generation.get();
+      else uses[n].reset();
     }
     if (n > 0) engine::Generation::step_together({steps.data(), n});
   }
@@ -180,16 +185,14 @@ void orrery_generate_options_init(orrery_generate_options* options, size_t struc
 
 void orrery_event_init(orrery_event* event, size_t struct_size) { init_struct(event, struct_size); }
 
-orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options,
-                              orrery_generation** generation, orrery_error* error) {
-  return begin(session, options, generation, error, [](engine::Session* s, const engine::GenerateOptions& o) {
-    return engine::Generation::answer(s, o);
-  });
+orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation,
+                              orrery_error* error) {
+  return begin(session, options, generation, error,
+               [](engine::Session* s, const engine::GenerateOptions& o) { return engine::Generation::answer(s, o); });
 }
 
 orrery_status orrery_generate_tokens(orrery_session* session, const int32_t* tokens, size_t n_tokens,
-                                     const orrery_generate_options* options, orrery_generation** generation,
-                                     orrery_error* error) {
+                                     const orrery_generate_options* options, orrery_generation** generation, orrery_error* error) {
   return begin(session, options, generation, error,
                [&](engine::Session* s, const engine::GenerateOptions& o) -> Result<std::unique_ptr<engine::Generation>> {
                  if (n_tokens > 0) ORRERY_REQUIRE(tokens);
@@ -246,7 +249,7 @@ void orrery_cancel(orrery_generation* generation) {
 
 void orrery_generation_free(orrery_generation* generation) {
   if (generation == nullptr || !generation->session->model().runtime().in_its_process()) return;
-  generation->generation->cancel();   // so that a call on another thread ends soon
+  generation->generation->cancel();  // so that a call on another thread ends soon
   engine::Session* session = generation->session.get();
   // In a callback of the generation, or after a longjmp() out of one: an outer call still uses the generation.
   const bool finished = generation->generation->finished();

@@ -37,7 +37,8 @@ Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate
 
 Status form_of(const orrery_generate_options& o, engine::FormRequest* form) {
   using text::format::ToolChoice;
-  static_assert(static_cast<uint32_t>(ToolChoice::automatic) == ORRERY_TOOLS_AUTO && static_cast<uint32_t>(ToolChoice::none) == ORRERY_TOOLS_NONE &&
+  static_assert(static_cast<uint32_t>(ToolChoice::automatic) == ORRERY_TOOLS_AUTO &&
+                    static_cast<uint32_t>(ToolChoice::none) == ORRERY_TOOLS_NONE &&
                     static_cast<uint32_t>(ToolChoice::required) == ORRERY_TOOLS_REQUIRED,
                 "choices are numbered alike");
   if (o.tools > ORRERY_TOOLS_REQUIRED) return error(Code::invalid_argument, "tools is %u, expected an ORRERY_TOOLS_ value", o.tools);
@@ -52,7 +53,8 @@ Status form_of(const orrery_generate_options& o, engine::FormRequest* form) {
     form->tool = o.tool_name;
   }
   if (o.max_reasoning_tokens > 0 && !form->any())
-    return error(Code::invalid_argument, "max_reasoning_tokens is %u, but reasoning is not told apart: expected split_reasoning or tools", o.max_reasoning_tokens);
+    return error(Code::invalid_argument, "max_reasoning_tokens is %u, but reasoning is not told apart: expected split_reasoning or tools",
+                 o.max_reasoning_tokens);
   if (o.grammar == nullptr || !form->any()) return ok_status();
   ORRERY_ASSIGN(form->content_options, grammar_options(o));
   form->content = o.grammar;
@@ -145,7 +147,8 @@ orrery_status orrery_matcher_accept(orrery_matcher* matcher, const int32_t* toke
 orrery_status orrery_matcher_rewind(orrery_matcher* matcher, size_t n_tokens, orrery_error* error) {
   return with_matcher(matcher, error, [&]() -> Status {
     if (n_tokens > matcher->matcher->n_tokens())
-      return orrery::error(Code::invalid_argument, "the matcher has accepted %zu tokens, %zu cannot stay", matcher->matcher->n_tokens(), n_tokens);
+      return orrery::error(Code::invalid_argument, "the matcher has accepted %zu tokens, %zu cannot stay", matcher->matcher->n_tokens(),
+                           n_tokens);
     matcher->matcher->rewind(n_tokens);
     return ok_status();
   });
@@ -161,8 +164,8 @@ orrery_status orrery_matcher_forced(orrery_matcher* matcher, int32_t* tokens, si
   });
 }
 
-orrery_status orrery_matcher_match(orrery_matcher* matcher, const char* text, size_t text_bytes, size_t* matched_bytes,
-                                   uint32_t* complete, orrery_error* error) {
+orrery_status orrery_matcher_match(orrery_matcher* matcher, const char* text, size_t text_bytes, size_t* matched_bytes, uint32_t* complete,
+                                   orrery_error* error) {
   if (matched_bytes) *matched_bytes = 0;
   if (complete) *complete = 0;
   return with_matcher(matcher, error, [&]() -> Status {

@@ -99,7 +99,7 @@ orrery_status report_exception(orrery_error* error) noexcept {
 // Of "o.stop" and "options->stop", what the header calls it.
 Status null_argument(const char* name) {
   const std::string_view all = name;
-  return error(Code::invalid_argument, "%s is NULL", name + (all.find_last_of(".>") + 1));   // npos + 1 is 0
+  return error(Code::invalid_argument, "%s is NULL", name + (all.find_last_of(".>") + 1));  // npos + 1 is 0
 }
 
 Status check_process(const engine::Runtime& runtime) {
@@ -109,14 +109,12 @@ Status check_process(const engine::Runtime& runtime) {
 }
 
 Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_bytes, const char* name) {
-  if (!plausible_size(given_bytes))   // never set: reading up to it would leave the struct
-    return error(Code::invalid_argument, "%s has a struct_size of %u: was it filled by its _init function?", name,
-                 given_bytes);
+  if (!plausible_size(given_bytes))  // never set: reading up to it would leave the struct
+    return error(Code::invalid_argument, "%s has a struct_size of %u: was it filled by its _init function?", name, given_bytes);
   const uint8_t* bytes = static_cast<const uint8_t*>(given);
   for (uint32_t i = known_bytes; given && i < given_bytes; ++i)
     if (bytes[i] != 0)
-      return error(Code::unsupported, "%s sets a field at byte %u that this version (%s) does not know", name, i,
-                   orrery_version());
+      return error(Code::unsupported, "%s sets a field at byte %u that this version (%s) does not know", name, i, orrery_version());
   return ok_status();
 }
 
@@ -150,8 +148,7 @@ Status check_utf8(std::string_view text, const char* name) {
 }
 
 SessionUse::SessionUse(engine::Session* session, For what) : session_(session), entered_(session->try_enter()) {
-  if (!entered_)
-    status_ = error(Code::busy, "the session is in use by another call");
+  if (!entered_) status_ = error(Code::busy, "the session is in use by another call");
   else if (what == For::changing && session->generating())
     status_ = error(Code::busy, "a generation of the session is under way: finish it or free it first");
 }

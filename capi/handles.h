@@ -12,7 +12,7 @@
 #include <string_view>
 #include <thread>
 
-#include "orrery.h"
+#include "orrery_lab.h"
 #include "runtime/base/allocation/account.h"
 #include "runtime/base/float_environment.h"
 #include "runtime/base/span.h"
@@ -30,7 +30,7 @@ struct orrery_runtime {
   std::shared_ptr<orrery::engine::Runtime> runtime;
 };
 struct orrery_vocab {
-  orrery::AccountRef account;   // the model's, for a model's vocabulary
+  orrery::AccountRef account;  // the model's, for a model's vocabulary
   std::shared_ptr<const orrery::engine::Vocabulary> vocabulary;
 };
 struct orrery_model {
@@ -49,10 +49,10 @@ struct orrery_matcher {
   std::atomic<bool> busy{false};
 };
 struct orrery_generation {
-  orrery::AccountRef account;   // the session's
-  std::shared_ptr<orrery::engine::Session> session;   // the session lives as long as its generation
+  orrery::AccountRef account;                        // the session's
+  std::shared_ptr<orrery::engine::Session> session;  // the session lives as long as its generation
   std::unique_ptr<orrery::engine::Generation> generation;
-  std::atomic<std::thread::id> running{};   // the thread inside orrery_run(), whose event function may call back
+  std::atomic<std::thread::id> running{};  // the thread inside orrery_run(), whose event function may call back
 };
 
 namespace orrery::capi {
@@ -60,7 +60,7 @@ namespace orrery::capi {
 // Errors out ---------------------------------------------------------------------------------------------
 
 orrery_status report(const Status& status, orrery_error* error) noexcept;
-orrery_status report_exception(orrery_error* error) noexcept;   // inside a catch block
+orrery_status report_exception(orrery_error* error) noexcept;  // inside a catch block
 
 // Whether an error can be written there: NULL, or a struct that an _init function has filled. The size of any other struct is unknown.
 bool usable(const orrery_error* error) noexcept;
@@ -151,8 +151,7 @@ template <class T>
 Status copy_out(const T* data, size_t size, T* out, size_t capacity, size_t* n) {
   *n = size;
   if (out == nullptr) return ok_status();
-  if (capacity < size)
-    return memory_error(Code::invalid_argument, size, capacity, "the buffer holds %zu, %zu are needed", capacity, size);
+  if (capacity < size) return memory_error(Code::invalid_argument, size, capacity, "the buffer holds %zu, %zu are needed", capacity, size);
   if (size > 0) std::memcpy(out, data, size * sizeof(T));
   return ok_status();
 }
@@ -162,8 +161,7 @@ template <class T>
 Status copy_out_structs(const T* data, size_t size, T* out, size_t capacity, size_t* n, const char* name) {
   *n = size;
   if (out == nullptr) return ok_status();
-  if (capacity < size)
-    return memory_error(Code::invalid_argument, size, capacity, "the buffer holds %zu, %zu are needed", capacity, size);
+  if (capacity < size) return memory_error(Code::invalid_argument, size, capacity, "the buffer holds %zu, %zu are needed", capacity, size);
   if (size == 0) return ok_status();
   const uint32_t stride = out->struct_size;
   Status status = check_struct(nullptr, stride, sizeof(T), name);
@@ -175,7 +173,7 @@ Status copy_out_structs(const T* data, size_t size, T* out, size_t capacity, siz
   for (size_t i = 0; i < size; ++i, at += stride) {
     T value = data[i];
     value.struct_size = stride;
-    std::memset(at, 0, stride);   // fields of a newer header
+    std::memset(at, 0, stride);  // fields of a newer header
     std::memcpy(at, &value, stride < sizeof(T) ? stride : sizeof(T));
   }
   return ok_status();
@@ -214,8 +212,8 @@ Status from_bytes(const void* bytes, size_t n_bytes, engine::ModelSource* source
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given);
 Result<engine::ModelOptions> model_options(const orrery_model_options* given);
 Result<engine::SessionOptions> session_options(const orrery_session_options* given);
-Result<KvType> kv_type(uint32_t given);   // of an ORRERY_KV_ value
-uint32_t kv_type_number(KvType type);     // and back
+Result<KvType> kv_type(uint32_t given);  // of an ORRERY_KV_ value
+uint32_t kv_type_number(KvType type);    // and back
 Result<engine::TemplateChoice> template_choice(const orrery_template_options* given);
 // The grammar of the caller's options, compiled or found. Null: they have none.
 Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate_options& o, const engine::Vocabulary& vocabulary);

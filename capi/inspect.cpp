@@ -28,8 +28,7 @@ Value string(std::string_view s) {
 }
 
 Value number(uint64_t n) {
-  return n <= static_cast<uint64_t>(INT64_MAX) ? Value::integer(static_cast<int64_t>(n))
-                                               : Value::big_integer(std::to_string(n));
+  return n <= static_cast<uint64_t>(INT64_MAX) ? Value::integer(static_cast<int64_t>(n)) : Value::big_integer(std::to_string(n));
 }
 
 Value describe(const gguf::Value& v, int nesting) {
@@ -66,7 +65,7 @@ Value describe(const gguf::Tensor& t) {
   Map map;
   map.set("name", string(t.name));
   map.set("type", Value::string(type_traits(t.type)->name));
-  std::vector<Value> shape;   // the slowest dimension first, as matrices are written
+  std::vector<Value> shape;  // the slowest dimension first, as matrices are written
   for (uint32_t d = t.n_dims; d-- > 0;) shape.push_back(number(t.dims[d]));
   map.set("shape", Value::list(std::move(shape)));
   map.set("bytes", number(t.bytes));

@@ -7,8 +7,7 @@ namespace orrery::capi {
 Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
   orrery_model_options o;
   ORRERY_TRY(read_options(given, &orrery_model_options_init, "orrery_model_options", &o));
-  if (o.load > ORRERY_LOAD_READ)
-    return error(Code::invalid_argument, "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
+  if (o.load > ORRERY_LOAD_READ) return error(Code::invalid_argument, "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
   if (o.reserved != 0) return error(Code::unsupported, "orrery_model_options.reserved is not zero");
   if (!(o.rope_base >= 0.0f && o.rope_base <= 1e12f))
     return error(Code::invalid_argument, "rope_base is %g, expected 0 to 1e12", static_cast<double>(o.rope_base));
@@ -16,9 +15,7 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
   out.load = o.load == ORRERY_LOAD_READ ? gguf::Load::read : gguf::Load::map;
   out.weights.full_fingerprint = o.full_fingerprint != 0;
   if (o.progress)
-    out.weights.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) {
-      return fn(user, done, total) == 0;
-    };
+    out.weights.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) { return fn(user, done, total) == 0; };
   model::RopeOverride& rope = out.weights.rope;
   rope.set = o.rope_scaling != ORRERY_ROPE_FROM_FILE;
   rope.factor = o.rope_scale;
@@ -68,8 +65,8 @@ extern "C" {
 
 void orrery_model_options_init(orrery_model_options* options, size_t struct_size) { init_struct(options, struct_size); }
 
-orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options,
-                                orrery_model** model, orrery_error* error) {
+orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options, orrery_model** model,
+                                orrery_error* error) {
   return open_model(runtime, options, model, error, [&](engine::ModelSource* source) { return from_path(path, source); });
 }
 

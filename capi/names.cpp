@@ -49,6 +49,19 @@ const char* orrery_reservoir_mode_name(uint32_t mode) {
   }
 }
 
+const char* orrery_gpu_use_name(uint32_t gpu_use) {
+  switch (gpu_use) {
+    ORRERY_NAME(ORRERY_GPU_USED)
+    ORRERY_NAME(ORRERY_GPU_NOT_WANTED)
+    ORRERY_NAME(ORRERY_GPU_NOT_BUILT)
+    ORRERY_NAME(ORRERY_GPU_NO_DRIVER)
+    ORRERY_NAME(ORRERY_GPU_DRIVER_TOO_OLD)
+    ORRERY_NAME(ORRERY_GPU_NONE)
+    ORRERY_NAME(ORRERY_GPU_REFUSED)
+    default: return "unknown gpu use";
+  }
+}
+
 const char* orrery_priority_name(int32_t priority) {
   switch (priority) {
     ORRERY_NAME(ORRERY_PRIORITY_NORMAL)

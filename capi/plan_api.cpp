@@ -87,16 +87,17 @@ orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options* runtime, 
   return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
 }
 
-orrery_status orrery_plan_memory(const void* bytes, size_t n_bytes, const orrery_runtime_options* runtime, const orrery_model_options* model,
-                                 const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
+orrery_status orrery_plan_memory(const void* bytes, size_t n_bytes, const orrery_runtime_options* runtime,
+                                 const orrery_model_options* model, const orrery_session_options* session, orrery_plan_result* plan,
+                                 orrery_error* error) {
   return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
 }
 
 void orrery_plan_region_init(orrery_plan_region* region, size_t struct_size) { init_struct(region, struct_size); }
 
 orrery_status orrery_plan_regions(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
-                                  const orrery_session_options* session, orrery_plan_region* regions, size_t capacity,
-                                  size_t* n_regions, orrery_error* error) {
+                                  const orrery_session_options* session, orrery_plan_region* regions, size_t capacity, size_t* n_regions,
+                                  orrery_error* error) {
   if (n_regions) *n_regions = 0;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(path);

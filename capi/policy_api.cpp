@@ -18,8 +18,15 @@ Map map_of(std::initializer_list<std::pair<const char*, const char*>> members) {
 Result<std::string> describe_policies() {
   std::vector<Value> rows;
   for (const policy::PolicyRow& row : policy::policy_rows()) {
-    Map map = map_of({{"name", row.name}, {"method", row.method}, {"paper", row.paper}, {"score", row.score}, {"allocate", row.allocate},
-                      {"keep", row.keep}, {"refresh", row.refresh}, {"device", row.device}, {"link", row.link}});
+    Map map = map_of({{"name", row.name},
+                      {"method", row.method},
+                      {"paper", row.paper},
+                      {"score", row.score},
+                      {"allocate", row.allocate},
+                      {"keep", row.keep},
+                      {"refresh", row.refresh},
+                      {"device", row.device},
+                      {"link", row.link}});
     std::vector<Value> options;
     for (const policy::OptionRow& o : row.options)
       options.push_back(Value::map(map_of({{"name", o.name}, {"default", o.value}, {"meaning", o.meaning}})));

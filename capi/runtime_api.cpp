@@ -22,8 +22,7 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   if (o.log_level < 0 || o.log_level > ORRERY_LOG_TRACE)
     return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_TRACE);
   if (o.reservoir_mode > ORRERY_RESERVOIR_PINNED)
-    return error(Code::invalid_argument, "reservoir_mode is %u, expected 0 (pageable) or 1 (pinned)",
-                 o.reservoir_mode);
+    return error(Code::invalid_argument, "reservoir_mode is %u, expected 0 (pageable) or 1 (pinned)", o.reservoir_mode);
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
   ORRERY_ASSIGN(out.priority, priority(o.priority));
@@ -91,8 +90,7 @@ void orrery_runtime_options_init(orrery_runtime_options* options, size_t struct_
   init_struct(options, struct_size, defaults);
 }
 
-orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrery_runtime** runtime,
-                                    orrery_error* error) {
+orrery_status orrery_runtime_create(const orrery_runtime_options* options, orrery_runtime** runtime, orrery_error* error) {
   if (runtime) *runtime = nullptr;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(runtime);
@@ -138,6 +136,8 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     out.host_peak_bytes = usage.peak_bytes;
     out.pinned_bytes = runtime->runtime->pinned_bytes();
     out.driver_bytes = runtime->runtime->driver_bytes();
+    out.gpu_use = static_cast<uint32_t>(runtime->runtime->gpu_use().use);
+    out.gpu_reason = runtime->runtime->gpu_use().why.c_str();
     return write_struct(out, info, "orrery_runtime_info");
   });
 }

@@ -56,8 +56,7 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   ORRERY_ASSIGN(out.kv_type, kv_type(o.kv_type));
   if (o.device_kv_type != 0) {
     auto type = kv_type(o.device_kv_type - 1);
-    if (!type.ok())
-      return error(Code::invalid_argument, "device_kv_type is %u, expected 0 or 1 + an ORRERY_KV_ value", o.device_kv_type);
+    if (!type.ok()) return error(Code::invalid_argument, "device_kv_type is %u, expected 0 or 1 + an ORRERY_KV_ value", o.device_kv_type);
     out.device_kv_type = type.value();
   }
   if (o.head_profile) {
@@ -93,7 +92,7 @@ orrery_status with_session(const orrery_session* handle, SessionUse::For what, o
   return guarded(error, [&]() -> Status {
     if (handle == nullptr) return null_argument("session");
     const AccountScope scope(handle->account);
-    const std::shared_ptr<engine::Session> session = handle->session;   // a callback may free the handle
+    const std::shared_ptr<engine::Session> session = handle->session;  // a callback may free the handle
     ORRERY_TRY(check_process(session->model().runtime()));
     SessionUse use(session.get(), what);
     ORRERY_TRY(use.take_status());
@@ -178,8 +177,7 @@ void orrery_session_cancel(orrery_session* session) {
 
 // The conversation ----------------------------------------------------------------------------------------
 
-orrery_status orrery_session_add_message(orrery_session* session, const char* role, const char* content,
-                                         orrery_error* error) {
+orrery_status orrery_session_add_message(orrery_session* session, const char* role, const char* content, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(role);
     ORRERY_REQUIRE(content);
@@ -210,21 +208,19 @@ size_t orrery_session_n_messages(const orrery_session* session) {
   return n;
 }
 
-orrery_status orrery_session_message(const orrery_session* session, size_t i, char* json, size_t capacity,
-                                     size_t* json_bytes, orrery_error* error) {
+orrery_status orrery_session_message(const orrery_session* session, size_t i, char* json, size_t capacity, size_t* json_bytes,
+                                     orrery_error* error) {
   if (json_bytes) *json_bytes = 0;
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(json_bytes);
     const auto& messages = s->conversation().messages;
-    if (i >= messages.size())
-      return orrery::error(Code::invalid_argument, "message %zu: the conversation has %zu", i, messages.size());
+    if (i >= messages.size()) return orrery::error(Code::invalid_argument, "message %zu: the conversation has %zu", i, messages.size());
     ORRERY_ASSIGN(const std::string text, text::dump_json(messages[i]));
     return copy_out(text.data(), text.size(), json, capacity, json_bytes);
   });
 }
 
-orrery_status orrery_session_set_template(orrery_session* session, const orrery_template_options* options,
-                                          orrery_error* error) {
+orrery_status orrery_session_set_template(orrery_session* session, const orrery_template_options* options, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_ASSIGN(engine::TemplateChoice choice, template_choice(options));
     ORRERY_ASSIGN(auto renderer, engine::ChatRenderer::make(s->model().vocabulary(), choice));
@@ -238,10 +234,9 @@ orrery_status orrery_session_rewind_messages(orrery_session* session, size_t n_m
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     auto& messages = s->conversation().messages;
     if (n_messages > messages.size())
-      return orrery::error(Code::invalid_argument, "cannot rewind to %zu messages: the conversation has %zu", n_messages,
-                           messages.size());
+      return orrery::error(Code::invalid_argument, "cannot rewind to %zu messages: the conversation has %zu", n_messages, messages.size());
     messages.resize(n_messages);
-    if (n_messages < s->conversation().n_dropped) s->conversation().n_dropped = 0;   // the dropped messages are gone
+    if (n_messages < s->conversation().n_dropped) s->conversation().n_dropped = 0;  // the dropped messages are gone
     return ok_status();
   });
 }
@@ -262,8 +257,7 @@ orrery_status orrery_session_tokens(const orrery_session* session, int32_t* toke
 orrery_status orrery_session_rewind(orrery_session* session, size_t n_tokens, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     if (n_tokens > s->n_computed())
-      return orrery::error(Code::invalid_argument, "cannot rewind to %zu tokens: the session holds %u", n_tokens,
-                           s->n_computed());
+      return orrery::error(Code::invalid_argument, "cannot rewind to %zu tokens: the session holds %u", n_tokens, s->n_computed());
     return s->rewind(static_cast<uint32_t>(n_tokens));
   });
 }
@@ -297,8 +291,7 @@ orrery_status orrery_session_load(orrery_session* session, const char* path, orr
   });
 }
 
-orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, size_t capacity, size_t* n_bytes,
-                                         orrery_error* error) {
+orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, size_t capacity, size_t* n_bytes, orrery_error* error) {
   if (n_bytes) *n_bytes = 0;
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(n_bytes);
@@ -306,20 +299,22 @@ orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, s
     *n_bytes = needed;
     if (bytes == nullptr) return ok_status();
     if (capacity < needed)
-      return memory_error(Code::invalid_argument, needed, capacity, "the buffer holds %zu bytes, %llu are needed",
-                          capacity, static_cast<unsigned long long>(needed));
+      return memory_error(Code::invalid_argument, needed, capacity, "the buffer holds %zu bytes, %llu are needed", capacity,
+                          static_cast<unsigned long long>(needed));
     std::byte* at = static_cast<std::byte*>(bytes);
     const engine::Session::Stoppable call(s);
-    return engine::SessionFile::save(s, [&](Span<const std::byte> piece) {
-      if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
-      at += piece.size();
-      return ok_status();
-    }, call.flag());
+    return engine::SessionFile::save(
+        s,
+        [&](Span<const std::byte> piece) {
+          if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
+          at += piece.size();
+          return ok_status();
+        },
+        call.flag());
   });
 }
 
-orrery_status orrery_session_load_buffer(orrery_session* session, const void* bytes, size_t n_bytes,
-                                         orrery_error* error) {
+orrery_status orrery_session_load_buffer(orrery_session* session, const void* bytes, size_t n_bytes, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(bytes);
     const engine::Session::Stoppable call(s);
@@ -329,8 +324,7 @@ orrery_status orrery_session_load_buffer(orrery_session* session, const void* by
 
 // Numbers -------------------------------------------------------------------------------------------------
 
-orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* tokens, size_t n_tokens, float* logits,
-                                      orrery_error* error) {
+orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* tokens, size_t n_tokens, float* logits, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     if (n_tokens == 0) return ok_status();
     ORRERY_REQUIRE(tokens);
@@ -348,8 +342,7 @@ orrery_status orrery_session_logits(const orrery_session* session, float* logits
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(logits);
     if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
-    if (n != s->n_logits())
-      return orrery::error(Code::invalid_argument, "n is %zu, the vocabulary has %zu", n, s->n_logits());
+    if (n != s->n_logits()) return orrery::error(Code::invalid_argument, "n is %zu, the vocabulary has %zu", n, s->n_logits());
     ORRERY_TRY(s->fetch_logits());
     std::memcpy(logits, s->logits().data(), n * sizeof(float));
     return ok_status();
@@ -360,8 +353,7 @@ orrery_status orrery_session_embedding(const orrery_session* session, float* emb
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(embedding);
     if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
-    if (n != s->n_embedding())
-      return orrery::error(Code::invalid_argument, "n is %zu, the embedding has %zu", n, s->n_embedding());
+    if (n != s->n_embedding()) return orrery::error(Code::invalid_argument, "n is %zu, the embedding has %zu", n, s->n_embedding());
     ORRERY_TRY(s->fetch_logits());
     std::memcpy(embedding, s->embedding().data(), n * sizeof(float));
     return ok_status();
@@ -394,8 +386,8 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.device_kv_used_bytes = s->kv_used_bytes();
     out.shared_kv_bytes = s->kv_shared_bytes();
     out.reservoir_bytes = s->reservoir_bytes();
-    out.reservoir_mode = out.reservoir_bytes > 0 && s->model().runtime().reservoir().pinned() ? ORRERY_RESERVOIR_PINNED
-                                                                                               : ORRERY_RESERVOIR_PAGEABLE;
+    out.reservoir_mode =
+        out.reservoir_bytes > 0 && s->model().runtime().reservoir().pinned() ? ORRERY_RESERVOIR_PINNED : ORRERY_RESERVOIR_PAGEABLE;
     out.device_kv_type = kv_type_number(s->options().resident_type(s->model().description()));
     out.workspace_bytes = s->model().workspace_bytes();
     out.host_to_device_bytes = from.host_to_device_bytes;
@@ -408,8 +400,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
   });
 }
 
-orrery_status orrery_session_residency(const orrery_session* session, uint32_t* tokens, size_t capacity, size_t* n,
-                                       orrery_error* error) {
+orrery_status orrery_session_residency(const orrery_session* session, uint32_t* tokens, size_t capacity, size_t* n, orrery_error* error) {
   if (n) *n = 0;
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(n);

@@ -72,8 +72,8 @@ orrery_status orrery_vocab_open_memory(const void* bytes, size_t n_bytes, orrery
 
 void orrery_vocab_free(orrery_vocab* vocab) { delete vocab; }
 
-orrery_status orrery_tokenize(const orrery_vocab* vocab, const char* text, size_t text_bytes, uint32_t flags,
-                              int32_t* tokens, size_t capacity, size_t* n_tokens, orrery_error* error) {
+orrery_status orrery_tokenize(const orrery_vocab* vocab, const char* text, size_t text_bytes, uint32_t flags, int32_t* tokens,
+                              size_t capacity, size_t* n_tokens, orrery_error* error) {
   if (n_tokens) *n_tokens = 0;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(vocab);
@@ -91,8 +91,8 @@ orrery_status orrery_tokenize(const orrery_vocab* vocab, const char* text, size_
   });
 }
 
-orrery_status orrery_detokenize(const orrery_vocab* vocab, const int32_t* tokens, size_t n_tokens, uint32_t flags,
-                                char* text, size_t capacity, size_t* text_bytes, orrery_error* error) {
+orrery_status orrery_detokenize(const orrery_vocab* vocab, const int32_t* tokens, size_t n_tokens, uint32_t flags, char* text,
+                                size_t capacity, size_t* text_bytes, orrery_error* error) {
   if (text_bytes) *text_bytes = 0;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(vocab);
@@ -103,8 +103,7 @@ orrery_status orrery_detokenize(const orrery_vocab* vocab, const int32_t* tokens
     const text::Tokenizer& tokenizer = vocab->vocabulary->tokenizer();
     for (size_t i = 0; i < n_tokens; ++i)
       if (tokens[i] < 0 || tokens[i] >= tokenizer.n_vocab())
-        return orrery::error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i],
-                             tokenizer.n_vocab());
+        return orrery::error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], tokenizer.n_vocab());
     const std::string bytes = tokenizer.decode({tokens, n_tokens}, (flags & ORRERY_DETOKENIZE_SPECIAL) != 0);
     return copy_out(bytes.data(), bytes.size(), text, capacity, text_bytes);
   });
@@ -136,8 +135,7 @@ uint32_t orrery_token_flags(const orrery_vocab* vocab, int32_t token) {
   if (vocab == nullptr || token < 0) return 0;
   const text::Tokenizer& t = vocab->vocabulary->tokenizer();
   if (token >= t.n_vocab()) return 0;
-  return (t.is_special(token) ? ORRERY_TOKEN_CONTROL : 0u) |
-         (t.is_end_of_generation(token) ? ORRERY_TOKEN_END_OF_GENERATION : 0u);
+  return (t.is_special(token) ? ORRERY_TOKEN_CONTROL : 0u) | (t.is_end_of_generation(token) ? ORRERY_TOKEN_END_OF_GENERATION : 0u);
 }
 
 void orrery_template_options_init(orrery_template_options* options, size_t struct_size) {
@@ -146,9 +144,8 @@ void orrery_template_options_init(orrery_template_options* options, size_t struc
   init_struct(options, struct_size, defaults);
 }
 
-orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages_json,
-                                 const orrery_template_options* options, char* text, size_t capacity,
-                                 size_t* text_bytes, orrery_error* error) {
+orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages_json, const orrery_template_options* options, char* text,
+                                 size_t capacity, size_t* text_bytes, orrery_error* error) {
   if (text_bytes) *text_bytes = 0;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(vocab);
@@ -161,7 +158,7 @@ orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages
     ORRERY_ASSIGN(const auto renderer, engine::ChatRenderer::make(vocab->vocabulary, std::move(choice)));
     ORRERY_ASSIGN(const text::Text text_of_turns, renderer.render(messages));
     std::string rendered = text_of_turns.bytes();
-    if (!text::utf8_valid(rendered)) {   // the text of a vocabulary's BOS or EOS may have any bytes
+    if (!text::utf8_valid(rendered)) {  // the text of a vocabulary's BOS or EOS may have any bytes
       std::string valid;
       text::utf8_append_valid(rendered, &valid);
       rendered = std::move(valid);

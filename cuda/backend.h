@@ -29,9 +29,9 @@
 
 namespace orrery::cuda {
 
-inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of one half of the pinned memory
+inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;  // of one half of the pinned memory
 inline constexpr uint64_t kResultsBytes = uint64_t{1} << 20;
-inline constexpr uint64_t kToldBytes = uint64_t{128} << 10;   // of FetchTold: 16,384 heads
+inline constexpr uint64_t kToldBytes = uint64_t{128} << 10;  // of FetchTold: 16,384 heads
 inline constexpr uint64_t kAheadBytes = uint64_t{1} << 20;
 inline constexpr size_t kMostOperations = 8192;
 inline constexpr size_t kMostCompensationParts = 4096, kMostCodesParts = 4096;
@@ -45,8 +45,17 @@ uint64_t address(T* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
 
-class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, KeyCodeOperations,
-                          ShortlistOperations, RecurrentOperations, ExpertOperations, HeadProducts {
+class CudaBackend final : public Backend,
+                          KvMoves,
+                          KeyOperations,
+                          FetchOperations,
+                          KvSummaries,
+                          LowRankOperations,
+                          KeyCodeOperations,
+                          ShortlistOperations,
+                          RecurrentOperations,
+                          ExpertOperations,
+                          HeadProducts {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -81,8 +90,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   // weights.cpp
   std::unique_ptr<Loading> begin_loading(uint64_t bytes, int32_t n_threads, Priority priority) override;
   uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
-  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
-                      Weight* weight) override;
+  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at, Weight* weight) override;
 
   // transfers.cpp
   void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override;
@@ -109,8 +117,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void end_step() override { send(); }
   void embed(const Weight& table, float scale, Ptr<float> out) override;
   void read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) override;
-  void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
-                int32_t n_vectors, int64_t dim, float eps) override;
+  void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride, int32_t n_vectors,
+                int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
   void prepare_ropes(Span<const RopeSpec> specs) override;
   using StepOperations::rope;
@@ -129,10 +137,12 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override;
   void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
 
-  void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) override;
+  void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape,
+             const RoutedRows& routed) override;
   void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
                         bool of_rows) override;
-  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) override;
+  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed,
+                   bool accumulate) override;
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override;
   void squared_relu(Ptr<float> x, int64_t n) override;
   void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
@@ -203,7 +213,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   const FetchPart* upload_fetch_parts();
   int32_t most_held() const;
   int32_t most_selected_keys() const;
-  std::byte* scores_of(int32_t entry) const;   // of top_keys(), as numbers of order
+  std::byte* scores_of(int32_t entry) const;  // of top_keys(), as numbers of order
   // (n_kv_heads) 1 where a head's query has changed, in the memory of moments.
   const uint32_t* find_changes(const TopKeysShape& shape, const QueryChange& change);
   // changed: null, or of fetch_changed(), for jobs with these candidates.
@@ -230,8 +240,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void finish_collecting();
 
   // The device.
-  std::unique_ptr<Gpu> gpu_;          // destroyed last
-  std::optional<OnDevice> leaving_;   // of the thread that destroys the backend, until all other members are gone
+  std::unique_ptr<Gpu> gpu_;         // destroyed last
+  std::optional<OnDevice> leaving_;  // of the thread that destroys the backend, until all other members are gone
   DeviceShape shape_;
   Tuning tuning_ = kTuning[0];
   bool starts_early_ = true;
@@ -241,51 +251,52 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   ScratchPlan plan_;
 
   // Streams, queues and pinned memory. io_: of copy_in(), in parallel with everything else. ahead_: of move_kv_ahead().
-  StreamOwner main_stream_, io_stream_, ahead_stream_;   // destroyed after their users
-  std::unique_ptr<Cublas> cublas_;   // null: the options allow our own kernels alone, or the machine has no cuBLAS
+  StreamOwner main_stream_, io_stream_, ahead_stream_;  // destroyed after their users
+  std::unique_ptr<Cublas> cublas_;                      // null: the options allow our own kernels alone, or the machine has no cuBLAS
   Queue queue_{gpu_.get(), nullptr}, io_queue_{gpu_.get(), nullptr}, ahead_queue_{gpu_.get(), nullptr};
   PinnedHalves bounce_, io_bounce_;
   std::mutex io_mutex_;
-  std::weak_ptr<WeightUploads> weight_uploads_;   // of the models that are loaded now
+  std::weak_ptr<WeightUploads> weight_uploads_;  // of the models that are loaded now
   PinnedHalves ahead_bounce_;
-  // Call n of move_kv_ahead() marks behind_ahead_[n % kAheadEvents]. Whoever joins a call whose event a later call has marked joins the later one.
+  // Call n of move_kv_ahead() marks behind_ahead_[n % kAheadEvents]. Whoever joins a call whose event a later call has marked joins the
+  // later one.
   static constexpr uint64_t kAheadEvents = 32;
   EventOwner before_ahead_, behind_ahead_[kAheadEvents];
-  uint64_t n_ahead_ = 0, n_joined_ = 0;   // calls so far; of these, the ones that the queue's later work finds
+  uint64_t n_ahead_ = 0, n_joined_ = 0;  // calls so far; of these, the ones that the queue's later work finds
   Staging staging_{gpu_.get()};
 
   // A step.
   std::array<Step, static_cast<size_t>(kMostTogether)> steps_;
-  size_t n_steps_ = 0, n_blocks_ = 0;   // blocks of sequences (ScratchPlan)
-  RecurrentRows recurrent_rows_ = {};   // of the step's recurrent layers
-  size_t n_shortlists_ = 0;             // that have been asked for
-  int32_t n_rows_ = 0;                  // of all steps
+  size_t n_steps_ = 0, n_blocks_ = 0;  // blocks of sequences (ScratchPlan)
+  RecurrentRows recurrent_rows_ = {};  // of the step's recurrent layers
+  size_t n_shortlists_ = 0;            // that have been asked for
+  int32_t n_rows_ = 0;                 // of all steps
   std::unique_ptr<PinnedHalves> step_bounce_;
-  uint64_t step_bounce_bytes_ = 0;   // of one half
-  std::atomic<uint64_t> pinned_bytes_{0};   // of this object's buffers
-  uint64_t step_bytes_ = 0;          // of the step's upload, in the current half
-  bool step_waits_ = false;          // the step's upload has not been sent yet
+  uint64_t step_bounce_bytes_ = 0;         // of one half
+  std::atomic<uint64_t> pinned_bytes_{0};  // of this object's buffers
+  uint64_t step_bytes_ = 0;                // of the step's upload, in the current half
+  bool step_waits_ = false;                // the step's upload has not been sent yet
   StepContext context_;
   struct RotaryTable {
-    int32_t at, n_rot;   // from the first float of a row of StepView::rope
+    int32_t at, n_rot;  // from the first float of a row of StepView::rope
     bool interleaved;
   };
-  std::array<RotaryTable, static_cast<size_t>(kMostRopes)> tables_ = {};   // of the step
+  std::array<RotaryTable, static_cast<size_t>(kMostRopes)> tables_ = {};  // of the step
   std::vector<Operation> operations_;
   Graphs graphs_{gpu_.get()};
 
   // A batch of jobs.
   std::vector<Upload> uploads_;
   std::vector<Download> downloads_;
-  std::vector<double> totals_;         // key_moments()' entropies and variances, (2, group)
-  std::vector<CompensationPart> compensation_parts_;   // room for most_compensation_parts()
-  std::vector<CodesPart> codes_parts_;   // room for most_codes_parts()
-  TopKeysPlan batch_plan_;             // of the batches that run now
+  std::vector<double> totals_;                        // key_moments()' entropies and variances, (2, group)
+  std::vector<CompensationPart> compensation_parts_;  // room for most_compensation_parts()
+  std::vector<CodesPart> codes_parts_;                // room for most_codes_parts()
+  TopKeysPlan batch_plan_;                            // of the batches that run now
   std::vector<TopKeysPart> key_parts_;
-  std::vector<const void*> key_owners_;   // of each part: its job
+  std::vector<const void*> key_owners_;  // of each part: its job
   std::vector<FetchPart> fetch_parts_;
-  std::vector<FetchPart> ahead_parts_;    // of fetch_changed() and fetch_followers(): until the layer's attention has been sent
-  std::vector<FetchJob> follower_jobs_;   // of a batch of fetch_followers()
+  std::vector<FetchPart> ahead_parts_;   // of fetch_changed() and fetch_followers(): until the layer's attention has been sent
+  std::vector<FetchJob> follower_jobs_;  // of a batch of fetch_followers()
   FetchShape ahead_shape_;
 
   // Results on their way to the host (collect()): in results_, one behind the other.

@@ -33,8 +33,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   ORRERY_ASSIGN(const Driver driver, Driver::open(archive_version()));
   int n = 0;
   if (const DriverError e = driver.get_device_count(&n); e != DriverError::none) return unusable(options.device, driver.text(e), e);
-  if (options.device < 0 || options.device >= n)
-    return error(Code::unsupported, "CUDA device %d: there are %d", options.device, n);
+  if (options.device < 0 || options.device >= n) return error(Code::unsupported, "CUDA device %d: there are %d", options.device, n);
   GpuProperties properties;
   if (const DriverError e = describe(driver, options.device, &properties); e != DriverError::none)
     return unusable(options.device, driver.text(e), e);
@@ -74,7 +73,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
 
 CudaBackend::~CudaBackend() {
   leaving_.emplace(*gpu_, queue_);
-  if (!leaving_->in_its_process()) {   // a child of fork(): the driver's state is its parent's
+  if (!leaving_->in_its_process()) {  // a child of fork(): the driver's state is its parent's
     (void)cublas_.release();
     return;
   }
@@ -104,12 +103,12 @@ BackendInfo CudaBackend::info() const {
   info.name = "cuda", info.instruction_set = instruction_set(shape_.architecture), info.n_threads = 1;
   info.makes_moments = info.has_key_codes = info.fetches = info.moves_ahead = info.decodes_rows = info.decodes_together = true;
   info.keeps_tiles = info.has_link = true;
-  info.useful_chunk = 2048;   // attention has blocks for all SMs, and what crosses the link for each chunk crosses it less often
+  info.useful_chunk = 2048;  // attention has blocks for all SMs, and what crosses the link for each chunk crosses it less often
   return info;
 }
 
-// Reading the weights hides the products of further rows, but not their logits' way to the host. Rows find the KV of the first one in the cache, and
-// attention computes a quarter of the time that reading takes. (By the counts of cuda/kernels/README.md, not measured.)
+// Reading the weights hides the products of further rows, but not their logits' way to the host. Rows find the KV of the first one in the
+// cache, and attention computes a quarter of the time that reading takes. (By the counts of cuda/kernels/README.md, not measured.)
 StepCost CudaBackend::step_cost() const {
   StepCost cost;
   cost.operations_per_us = 1e7;
@@ -143,27 +142,31 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
 Status CudaBackend::check_heads(int32_t head_dim, KvType type, int32_t shared_values) const {
   if (attends(type, head_dim, shared_values)) return ok_status();
   if (shared_values > 0 && attends(KvType::f16, head_dim, shared_values))
-    return error(Code::unsupported, "the CUDA backend has no attention for rows of %d values that are keys and values at once with KV in %s; expected F16", head_dim,
-                 kv_type_name(type));
+    return error(Code::unsupported,
+                 "the CUDA backend has no attention for rows of %d values that are keys and values at once with KV in %s; expected F16",
+                 head_dim, kv_type_name(type));
   if (shared_values > 0)
-    return error(Code::unsupported, "the CUDA backend has no attention for rows of %d values of which the first %d are the value: 576 with 512", head_dim,
+    return error(Code::unsupported,
+                 "the CUDA backend has no attention for rows of %d values of which the first %d are the value: 576 with 512", head_dim,
                  shared_values);
   if (attends(KvType::f16, head_dim, 0))
-    return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions with KV in %s; expected F16 or a coarser type", head_dim,
+    return error(Code::unsupported,
+                 "the CUDA backend has no attention for heads of %d dimensions with KV in %s; expected F16 or a coarser type", head_dim,
                  kv_type_name(type));
-  return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128, 256 or 512", head_dim);
+  return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128, 256 or 512",
+               head_dim);
 }
 
 Status CudaBackend::check_recurrent(const DeltaNetShape* shape) const {
   if (!shape || (shape->key_dim <= kMostKeyDim && shape->value_dim <= kMostValueDim)) return ok_status();
-  return error(Code::unsupported, "the CUDA backend has recurrent layers with heads of at most %d by %d dimensions; these have %d by %d", kMostKeyDim,
-               kMostValueDim, shape->key_dim, shape->value_dim);
+  return error(Code::unsupported, "the CUDA backend has recurrent layers with heads of at most %d by %d dimensions; these have %d by %d",
+               kMostKeyDim, kMostValueDim, shape->key_dim, shape->value_dim);
 }
 
 Status CudaBackend::check_mamba2(const Mamba2Shape& shape) const {
   if (shape.state_dim <= kMostKeyDim && shape.head_dim <= kMostValueDim) return ok_status();
-  return error(Code::unsupported, "the CUDA backend has Mamba2 layers with states of at most %d by %d for each head; these have %d by %d", kMostKeyDim,
-               kMostValueDim, shape.state_dim, shape.head_dim);
+  return error(Code::unsupported, "the CUDA backend has Mamba2 layers with states of at most %d by %d for each head; these have %d by %d",
+               kMostKeyDim, kMostValueDim, shape.state_dim, shape.head_dim);
 }
 
 Status CudaBackend::check_experts(const RouterShape& router) const {
@@ -174,7 +177,7 @@ Status CudaBackend::check_experts(const RouterShape& router) const {
 Status CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
   const OnDevice here(*gpu_, queue_);
   const ScratchPlan plan = scratch_plan(limits);
-  if (plan.upload_bytes > step_bounce_bytes_ && !queue_.failed()) {   // larger than any plan before: once for each model
+  if (plan.upload_bytes > step_bounce_bytes_ && !queue_.failed()) {  // larger than any plan before: once for each model
     auto larger = std::make_unique<PinnedHalves>();
     ORRERY_TRY(larger->allocate(*gpu_, plan.upload_bytes));
     send();
@@ -218,19 +221,33 @@ Status CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits
   return ok_status();
 }
 
-std::vector<DeviceDescription> devices() {
-  std::vector<DeviceDescription> found;
+DevicesFound devices() {
+  DevicesFound found;
   const Result<Driver> driver = Driver::open(archive_version());
+  if (!driver.ok()) return {{}, use_after(driver.status()), driver.status().message()};
   int n = 0;
-  if (!driver.ok() || driver.value().get_device_count(&n) != DriverError::none) return found;
+  if (const DriverError e = driver.value().get_device_count(&n); e != DriverError::none)
+    return {{}, e == DriverError::no_device ? DeviceUse::none : DeviceUse::refused, "the driver counts no GPUs: " + driver.value().text(e)};
+  if (n == 0) return {{}, DeviceUse::none, "the NVIDIA driver knows no GPU"};
   for (int i = 0; i < n; ++i) {
     GpuProperties properties;
     if (const DriverError e = describe(driver.value(), i, &properties); e != DriverError::none)
-      found.push_back({"", 0, 0, "the driver does not describe it: " + driver.value().text(e)});
-    else
-      found.push_back({properties.name, properties.architecture, properties.memory_bytes, refusal(properties)});
+      found.devices.push_back({"", 0, 0, "the driver does not describe it: " + driver.value().text(e)});
+    else found.devices.push_back({properties.name, properties.architecture, properties.memory_bytes, refusal(properties)});
   }
   return found;
+}
+
+DeviceUse use_after(const Status& failure) {
+  const auto e = static_cast<DriverError>(failure.detail().native_code);
+  switch (e) {
+    case DriverError::no_driver: return DeviceUse::no_driver;
+    case DriverError::no_function:
+    case DriverError::invalid_image:
+    case DriverError::unsupported_ptx_version: return DeviceUse::driver_too_old;
+    case DriverError::no_device: return DeviceUse::none;
+    default: return DeviceUse::refused;
+  }
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options) { return CudaBackend::make(options); }

@@ -3,34 +3,28 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "runtime/backend/backend.h"
+#include "runtime/backend/registry.h"
 #include "runtime/base/status.h"
 
 namespace orrery::cuda {
 
 struct Options {
-  int32_t device = 0;   // an index of devices()
+  int32_t device = 0;  // an index of devices()
   // The kernels that compute a prompt's products: as device/tuning.h chooses, our own alone, or cuBLAS for every weight type but F32.
   enum class Products : uint8_t { tuned, own, cublas };
   Products products = Products::tuned;
-  bool early = true;    // kernels of a decode step may start before the kernels ahead of them end, where the GPU can (sm_90 and newer)
+  bool early = true;  // kernels of a decode step may start before the kernels ahead of them end, where the GPU can (sm_90 and newer)
 };
 
-struct DeviceDescription {
-  std::string name;           // "NVIDIA GeForce RTX 4090"
-  int32_t architecture = 0;   // 89: compute capability 8.9
-  uint64_t memory_bytes = 0;
-  std::string refused;        // why make_backend() refuses it; empty: it does not
-};
-
-// The GPUs of this machine, in the driver's order. Empty if the machine has no driver or this build has no CUDA.
-std::vector<DeviceDescription> devices();
+// The GPUs of this machine, in the driver's order.
+DevicesFound devices();
 
 // Without such a device: unsupported, with the reason.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
+// What a failure of make_backend() says of the device.
+DeviceUse use_after(const Status& failure);
 
 // For measurements. `backend` is a result of make_backend(). The number of kernels in the last decode step's graph, and whether cuBLAS may
 // compute a prompt's products.

@@ -33,7 +33,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
     n_queries += job.n_positions;
   }
   batch_plan_ = plan_.top_keys_plan;
-  if constexpr (!std::is_same_v<Job, KeyMomentsJob>)   // moments are floats within a batch: their bits follow its size
+  if constexpr (!std::is_same_v<Job, KeyMomentsJob>)  // moments are floats within a batch: their bits follow its size
     batch_plan_ = plan_.top_keys_plan.fitted(most_of_all, n_queries);
   const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
@@ -46,7 +46,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
     uint64_t tiles = plan.tiles;
     key_parts_.clear(), key_owners_.clear();
     uploads_.clear(), downloads_.clear();
-    uploads_.push_back({});   // the parts; the tables of tiles lie side by side behind them
+    uploads_.push_back({});  // the parts; the tables of tiles lie side by side behind them
     while (next_job < jobs.size() && n_entries < plan.n_queries) {
       const Job& job = jobs[next_job];
       if (n_entries > 0 && next_position == 0 && job.n_positions > plan.n_queries - n_entries) break;
@@ -57,10 +57,8 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
         const uint64_t bytes = static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t);
         key_parts_.push_back({});
         TopKeysPart& part = key_parts_.back();
-        if (job.tile_bytes == 0)
-          part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
-        else if (job.n_keys > 0)
-          part.first_tile = job.tiles[0], part.tile_bytes = job.tile_bytes;
+        if (job.tile_bytes == 0) part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
+        else if (job.n_keys > 0) part.first_tile = job.tiles[0], part.tile_bytes = job.tile_bytes;
         part.offset = job.offset;
         part.queries = device(shape.queries.data) + row + job.kv_head * group_floats;
         part.n_keys = job.n_keys;
@@ -178,7 +176,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
   const OnDevice here(*gpu_, queue_);
   const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
-  int32_t n_out = 0;   // results of the batch
+  int32_t n_out = 0;  // results of the batch
   TopKeysBatch batch;
   const auto fill = [&](const TopKeysJob& job, int32_t, TopKeysPart* part) {
     if (part->first_entry == 0) n_out = 0, batch = {};
@@ -212,11 +210,9 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
           const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - job.first_position);
           if (k == 0) continue;
           const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_out) * sizeof(uint32_t);
-          if (part.among)
-            downloads_.push_back({job.n_common, {address(found)}, sizeof(uint32_t)});
+          if (part.among) downloads_.push_back({job.n_common, {address(found)}, sizeof(uint32_t)});
           else
-            downloads_.push_back(
-                {job.out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
+            downloads_.push_back({job.out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
           if (!part.finds_number) continue;
           const uint64_t pairs = plan.entries + static_cast<uint64_t>(part.first_entry) * plan.entry_bytes + plan.pairs;
           downloads_.push_back({job.n_found, {address(scratch + pairs)}, sizeof(uint32_t)});
@@ -236,7 +232,8 @@ void CudaBackend::add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_o
   to.slots = job.slots.address, to.from = job.from;
   to.kv_head = job.kv_head, to.n_excluded = static_cast<int32_t>(job.excluded.size());
   if (to.n_excluded > 0) to.excluded = reinterpret_cast<const uint32_t*>(at + plan.pairs);
-  if (plan.selection > 0) to.selection = reinterpret_cast<uint32_t*>(at + plan.selection), to.flags = reinterpret_cast<uint8_t*>(at + plan.flags);
+  if (plan.selection > 0)
+    to.selection = reinterpret_cast<uint32_t*>(at + plan.selection), to.flags = reinterpret_cast<uint8_t*>(at + plan.flags);
   to.n_held = job.n_held(), to.n_wanted = job.n_wanted(), to.n_keys = job.n_keys - job.first_key, to.k = job.k;
   to.first_page = job.first_page, to.n_first = job.n_first;
   fetch_parts_.push_back(to);
@@ -271,17 +268,15 @@ void CudaBackend::fill_fetched(const FetchPart* parts, const FetchShape& fetch) 
   const auto n_parts = static_cast<int32_t>(fetch_parts_.size());
   int32_t most_held = 0;
   for (const FetchPart& part : fetch_parts_) most_held = std::max(most_held, part.n_wanted);
-  if (fetch.rebuilt)
-    rebuild_fetched(parts, fetch, n_parts, most_held);
-  else
-    fill_pages(queue_, parts, context_.step.pages, fetch, n_parts, most_held);
+  if (fetch.rebuilt) rebuild_fetched(parts, fetch, n_parts, most_held);
+  else fill_pages(queue_, parts, context_.step.pages, fetch, n_parts, most_held);
 }
 
 // A batch's FetchParts lie in the memory of a list of moves. A part's misses, and behind them its marks, lie in its query's entry, whose
 // weights have been read.
 void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const uint32_t* changed,
                                 Candidates candidates) {
-  int32_t n_out = 0;   // of the batch
+  int32_t n_out = 0;  // of the batch
   TopKeysBatch batch;
   const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
     if (part->first_entry == 0) n_out = 0, batch = {}, fetch_parts_.clear();
@@ -295,23 +290,21 @@ void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& s
     }
     add_fetch_part(job, part->first_entry, n_out);
     if (job.excluded.size() > 0)
-      uploads_.push_back({{reinterpret_cast<uintptr_t>(fetch_parts_.back().excluded)}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});
+      uploads_.push_back(
+          {{reinterpret_cast<uintptr_t>(fetch_parts_.back().excluded)}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});
     batch.excludes |= job.excluded.size() > 0;
     n_out += job.k;
   };
-  for_each_batch(
-      jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
-        const FetchPart* parts = upload_fetch_parts();
-        batch.fetch = parts;
-        cuda::top_keys(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_parts, n_entries, most_keys, batch);
-        if (changed)
-          plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, candidates, n_parts);
-        else
-          plan_fetch(queue_, parts, n_parts, most_held(), batch_plan_.by_many_blocks(most_keys));
-        if (candidates == Candidates::of_next_step) return;
-        fill_fetched(parts, fetch);
-        if (changed) ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
-      });
+  for_each_batch(jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+    const FetchPart* parts = upload_fetch_parts();
+    batch.fetch = parts;
+    cuda::top_keys(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_parts, n_entries, most_keys, batch);
+    if (changed) plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, candidates, n_parts);
+    else plan_fetch(queue_, parts, n_parts, most_held(), batch_plan_.by_many_blocks(most_keys));
+    if (candidates == Candidates::of_next_step) return;
+    fill_fetched(parts, fetch);
+    if (changed) ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
+  });
 }
 
 // All batches add to one row of scores, in the memory of moments. Then the jobs select, in batches without keys.
@@ -338,10 +331,8 @@ void CudaBackend::fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape
     const FetchPart* parts = upload_fetch_parts();
     const auto n_parts = static_cast<int32_t>(fetch_parts_.size());
     select_by_order(queue_, batch_plan_, parts, order, n_parts, most_selected_keys());
-    if (fetch.lowest_first)
-      plan_replacing(queue_, parts, order, n_parts);
-    else
-      plan_fetch(queue_, parts, n_parts, most_held(), false);
+    if (fetch.lowest_first) plan_replacing(queue_, parts, order, n_parts);
+    else plan_fetch(queue_, parts, n_parts, most_held(), false);
     fill_fetched(parts, fetch);
   }
 }
@@ -349,10 +340,8 @@ void CudaBackend::fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape
 void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& told) {
   static_assert(sizeof(FetchMiss) + sizeof(uint32_t) <= 16, "an entry has 16 bytes for each of its keys, and 4 more");
   const OnDevice here(*gpu_, queue_);
-  if (fetch.one_set)
-    fetch_by_one_set(jobs, shape, fetch);
-  else
-    fetch_by_head(jobs, shape, fetch);
+  if (fetch.one_set) fetch_by_one_set(jobs, shape, fetch);
+  else fetch_by_head(jobs, shape, fetch);
   note_told(told);
 }
 
@@ -404,16 +393,15 @@ void CudaBackend::fetch_followers(Span<const FetchJob> jobs, const TopKeysShape&
       fetch_parts_.back().order = reinterpret_cast<unsigned long long*>(scores_of(leader));
       fetch_parts_.back().kv_head = job.follower;
     };
-    for_each_batch(
-        Span<const FetchJob>(follower_jobs_), shape, fill,
-        [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t, int32_t most_keys) {
-          const FetchPart* parts = upload_fetch_parts();
-          key_scores(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_leaders, n_leaders, most_keys);
-          select_by_order(queue_, batch_plan_, parts, nullptr, n_parts, most_selected_keys());
-          plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, Candidates::of_both, n_parts);
-          fill_fetched(parts, fetch);
-          ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
-        });
+    for_each_batch(Span<const FetchJob>(follower_jobs_), shape, fill,
+                   [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t, int32_t most_keys) {
+                     const FetchPart* parts = upload_fetch_parts();
+                     key_scores(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_leaders, n_leaders, most_keys);
+                     select_by_order(queue_, batch_plan_, parts, nullptr, n_parts, most_selected_keys());
+                     plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, Candidates::of_both, n_parts);
+                     fill_fetched(parts, fetch);
+                     ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
+                   });
   }
   note_told(told);
 }
@@ -485,17 +473,15 @@ void CudaBackend::download_told(const Download& told) {
   if (of_this_step) send_told();
   if (!of_this_step || !told_sent_ || queue_.failed()) return download(told.to, told.from, told.bytes);
   told_results_.wait(queue_);
-  if (queue_.failed())
-    std::memset(told.to, 0, told.bytes);
-  else
-    std::memcpy(told.to, told_results_.data(), told.bytes);
+  if (queue_.failed()) std::memset(told.to, 0, told.bytes);
+  else std::memcpy(told.to, told_results_.data(), told.bytes);
 }
 
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
   const OnDevice here(*gpu_, queue_);
   const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
-  int32_t slot = 0;   // of the last part; a job keeps its slot from batch to batch, and the next job takes the next slot
+  int32_t slot = 0;  // of the last part; a job keeps its slot from batch to batch, and the next job takes the next slot
   const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
     if (n_before == 0) slot = (slot + 1) % plan.n_queries;
     if (shape.codes.bits > 0) part->first_key = job.first_key;
@@ -505,8 +491,7 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
       uploads_.push_back({{address(scratch + row)}, job.out, static_cast<uint64_t>(job.n_keys) * sizeof(float)});
   };
   for_each_batch(
-      jobs, shape, fill,
-      [&](const TopKeysPart* parts, const auto& owner, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+      jobs, shape, fill, [&](const TopKeysPart* parts, const auto& owner, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
         cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
         for (int32_t i = 0; i < n_parts; ++i) {
           const TopKeysPart& part = parts[i];
@@ -534,17 +519,18 @@ void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& s
     const auto fill = [](const KeyMomentsJob& of, int32_t n_before, TopKeysPart* part) {
       part->n_before = n_before, part->n_all = of.n_positions;
     };
-    for_each_batch(Span<const KeyMomentsJob>(&job, 1), shape, fill,
-                   [&](const TopKeysPart* parts, const auto&, int32_t, int32_t n_entries, int32_t n_keys) {
-      cuda::key_moments(queue_, plan, scratch, shape, n_entries, n_keys, job.n_measured, static_cast<float>(job.gamma));
-      if (parts->n_before + parts->n_positions < parts->n_all) return;
-      const std::byte *scores = scratch + plan.moments_scores, *totals = scratch + plan.moments_totals;
-      const uint64_t row_bytes = static_cast<uint64_t>(job.n_measured) * sizeof(float);
-      for (int64_t g = 0; g < plan.group; ++g)
-        downloads_.push_back(
-            {job.out + g * job.n_measured, {address(scores) + static_cast<uint64_t>(g * plan.stride) * sizeof(float)}, row_bytes});
-      downloads_.push_back({totals_.data(), {address(totals)}, totals_.size() * sizeof(double)});
-    });
+    for_each_batch(
+        Span<const KeyMomentsJob>(&job, 1), shape, fill,
+        [&](const TopKeysPart* parts, const auto&, int32_t, int32_t n_entries, int32_t n_keys) {
+          cuda::key_moments(queue_, plan, scratch, shape, n_entries, n_keys, job.n_measured, static_cast<float>(job.gamma));
+          if (parts->n_before + parts->n_positions < parts->n_all) return;
+          const std::byte *scores = scratch + plan.moments_scores, *totals = scratch + plan.moments_totals;
+          const uint64_t row_bytes = static_cast<uint64_t>(job.n_measured) * sizeof(float);
+          for (int64_t g = 0; g < plan.group; ++g)
+            downloads_.push_back(
+                {job.out + g * job.n_measured, {address(scores) + static_cast<uint64_t>(g * plan.stride) * sizeof(float)}, row_bytes});
+          downloads_.push_back({totals_.data(), {address(totals)}, totals_.size() * sizeof(double)});
+        });
     const auto sum = [&](int32_t from) { return std::accumulate(totals_.begin() + from, totals_.begin() + from + plan.group, 0.0); };
     *job.entropy = sum(0), *job.variance = sum(plan.group);
   }

@@ -30,7 +30,7 @@ void CudaBackend::for_each_codes_batch(Span<const KeyCodesJob> jobs, int32_t fir
       part.offset = job.offset, part.mean = device(job.mean), part.tiles = device(job.tiles);
       codes_parts_.push_back(part);
     }
-    if (codes_parts_.empty()) return;   // a step's limits had no such jobs
+    if (codes_parts_.empty()) return;  // a step's limits had no such jobs
     uploads_.push_back({{address(parts)}, codes_parts_.data(), codes_parts_.size() * sizeof(CodesPart)});
     upload_all(uploads_);
     use(reinterpret_cast<const CodesPart*>(parts), static_cast<int32_t>(codes_parts_.size()));
@@ -83,4 +83,4 @@ void CudaBackend::mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv)
   }
 }
 
-}   // namespace orrery::cuda
+}  // namespace orrery::cuda

@@ -39,7 +39,7 @@ void CudaBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float*
   const OnDevice here(*gpu_, queue_);
   LowRankWork w = low_rank_work(keys);
   if (!sums) w.sums = nullptr;
-  const int64_t n = keys.width();   // a multiple of 16, because every head_dim that the kernels support is one
+  const int64_t n = keys.width();  // a multiple of 16, because every head_dim that the kernels support is one
   for (int32_t first = 0; first < n_tokens || first == 0; first += LowRankKeys::kBatch) {
     const int32_t count = std::min(LowRankKeys::kBatch, n_tokens - first);
     load_keys(queue_, w, keys.pages, first, count);

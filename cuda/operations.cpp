@@ -66,11 +66,13 @@ size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Op
   if (i >= operations.size() || operations[i].kind != Operation::Kind::append_kv) return 0;
   const Operation &q = *rotated[0], &k = *rotated[1], &last = operations[i++];
   const KvFormat& kv = last.attention.kv;
-  if (kv.shared_values > 0 || last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim ||
-      q.dim != k.dim || q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
+  if (kv.shared_values > 0 || last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads ||
+      k.dim != kv.head_dim || q.dim != k.dim || q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot ||
+      q.flag != k.flag || kv.head_dim > 256)
     return 0;
   rows->q = q.out, rows->k = k.out, rows->v = last.in2;
-  rows->n_heads = q.n_vectors, rows->n_rot = q.n_rot, rows->rope_at = q.rope_at, rows->k_rope_at = k.rope_at, rows->interleaved = q.flag != 0;
+  rows->n_heads = q.n_vectors, rows->n_rot = q.n_rot, rows->rope_at = q.rope_at, rows->k_rope_at = k.rope_at,
+  rows->interleaved = q.flag != 0;
   *append = &last;
   return i;
 }
@@ -91,9 +93,9 @@ bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, Devi
   } else {
     return false;
   }
-  return gate->weight.type == up->weight.type && gate->weight.n_rows == next->dim && up->weight.n_rows == next->dim &&
-         !gate->accumulate && !up->accumulate && gate->out == next->in.data && up->out == next->in2.data &&
-         gate->out_stride == next->in.stride && up->out_stride == next->in2.stride;
+  return gate->weight.type == up->weight.type && gate->weight.n_rows == next->dim && up->weight.n_rows == next->dim && !gate->accumulate &&
+         !up->accumulate && gate->out == next->in.data && up->out == next->in2.data && gate->out_stride == next->in.stride &&
+         up->out_stride == next->in2.stride;
 }
 
 // Returns the number of operations that it ran: two where it ran the next one, activate(). `quantized`: the input is quantized already.
@@ -103,7 +105,8 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
   DeviceProduct gate, up;
   const bool gated = gates(op, next, &gate, &up);
   if (c.phase == Phase::prefill) {
-    if (gated && !uses_cublas(c, op, gate) && matmul_prefill_gated(queue, c.device, next->activation, gate, up, rows, next->out, op.n_rows)) return 2;
+    if (gated && !uses_cublas(c, op, gate) && matmul_prefill_gated(queue, c.device, next->activation, gate, up, rows, next->out, op.n_rows))
+      return 2;
     Products ours = {}, others = {};
     for (int32_t i = 0; i < op.products.n; ++i) {
       const DeviceProduct& p = op.products.list[i];
@@ -126,14 +129,16 @@ void run_experts(Queue& queue, const StepContext& c, const Operation& op) {
   const int32_t n_inputs = op.router.of_rows ? op.n_rows : op.n_rows * op.router.n_used;
   const QuantizedRows rows = quantized_rows(c.quantized_at, n_inputs, n_in(op));
   const DeviceProduct* list = op.products.list;
-  if (std::any_of(list, list + op.products.n, [](const DeviceProduct& p) { return !is_float(p.weight.type); })) quantize_rows(queue, op.in, n_in(op), n_inputs, rows);
+  if (std::any_of(list, list + op.products.n, [](const DeviceProduct& p) { return !is_float(p.weight.type); }))
+    quantize_rows(queue, op.in, n_in(op), n_inputs, rows);
   expert_products(queue, op.products, op.router, op.in, op.router.of_rows != 0, rows, op.n_rows);
 }
 
 void run_head_products(Queue& queue, const StepContext& c, const Operation& op) {
   const Weight& weight = op.products.list[0].weight;
   const int32_t n_inputs = op.n_rows * op.n_vectors;
-  const QuantizedRows rows = quantized_rows(c.quantized_at, n_inputs, weight.n_cols);   // but for `scales`, which only prefill's products need
+  const QuantizedRows rows =
+      quantized_rows(c.quantized_at, n_inputs, weight.n_cols);  // but for `scales`, which only prefill's products need
   if (!is_float(weight.type)) quantize_rows(queue, op.in, weight.n_cols, n_inputs, rows);
   multiply_heads(queue, weight, op.n_vectors, op.in, op.out, rows, op.n_rows);
 }
@@ -143,10 +148,9 @@ bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const O
   const Attention& a = op.attention;
   if (op.n_kept > 0) keep_queries(queue, c.step, a.layer, op.in, int64_t{a.n_heads} * a.kv.head_dim, op.first_kept, op.n_kept);
   if (c.phase == Phase::prefill) {
-    if (c.staging && a.first_page == 0)   // other groups' pages lie in the arena
+    if (c.staging && a.first_page == 0)  // other groups' pages lie in the arena
       c.staging->attend(queue, c.device, c.step, *c.of, a, op.in, op.out);
-    else
-      attend_prefill(queue, c.device, c.step, a, op.in, op.out, op.n_rows, {});
+    else attend_prefill(queue, c.device, c.step, a, op.in, op.out, op.n_rows, {});
     return false;
   }
   const int64_t width = int64_t{a.n_heads} * a.kv.value_dim();
@@ -161,7 +165,7 @@ bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const O
 
 void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
   size_t n_done = 1;
-  bool quantized = false;   // the previous operation has quantized this one's input
+  bool quantized = false;  // the previous operation has quantized this one's input
   for (size_t i = 0; i < operations.size(); i += n_done) {
     const Operation& op = operations[i];
     const Operation* next = i + 1 < operations.size() ? &operations[i + 1] : nullptr;
@@ -171,23 +175,19 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     HeadRows heads;
     const Operation* append = nullptr;
     if (const size_t n = heads_to_cache(operations.last(operations.size() - i), &heads, &append)) {
-      rotate_and_append_kv(queue, c.step, heads, append->attention, append->heads_type, append->flag != 0, append->first_row, append->n_rows);
+      rotate_and_append_kv(queue, c.step, heads, append->attention, append->heads_type, append->flag != 0, append->first_row,
+                           append->n_rows);
       n_done = n;
       continue;
     }
     switch (op.kind) {
-      case Operation::Kind::embed:
-        embed(queue, c.step, op.products.list[0].weight, op.factor, op.out.data, op.n_rows);
-        break;
-      case Operation::Kind::prepare_rope:
-        prepare_rope(queue, c.step, op.n_rows, op.n_rot, op.rope_at, op.n_vectors, op.factor);
-        break;
+      case Operation::Kind::embed: embed(queue, c.step, op.products.list[0].weight, op.factor, op.out.data, op.n_rows); break;
+      case Operation::Kind::prepare_rope: prepare_rope(queue, c.step, op.n_rows, op.n_rot, op.rope_at, op.n_vectors, op.factor); break;
       case Operation::Kind::rms_norm:
         quantized = op.n_vectors == 1 && rows_feed(c, op.out, op.dim, op.n_rows, next);
         if (quantized)
           rms_norm_quantized(queue, op.in, op.weight, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows, op.dim, op.eps);
-        else
-          rms_norm(queue, op.in, op.weight, op.out, op.n_rows, op.n_vectors, op.dim, op.eps);
+        else rms_norm(queue, op.in, op.weight, op.out, op.n_rows, op.n_vectors, op.dim, op.eps);
         break;
       case Operation::Kind::matmul: n_done = run_matmul(queue, c, op, next, input_quantized); break;
       case Operation::Kind::rope:
@@ -196,8 +196,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
       case Operation::Kind::transform:
         if (op.flag & Operation::kAsSequences)
           transform_heads(queue, c.step, op.out, op.mean_at, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim));
-        else
-          transform_heads(queue, op.out, op.weight, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.flag != 0);
+        else transform_heads(queue, op.out, op.weight, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.flag != 0);
         break;
       case Operation::Kind::append_kv:
         append_kv(queue, c.step, op.attention, op.heads_type, op.flag != 0, op.in, op.in2, op.first_row, op.n_rows);
@@ -206,9 +205,9 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
       case Operation::Kind::activate:
         quantized = rows_feed(c, op.out, op.dim, op.n_rows, next);
         if (quantized)
-          activate_quantized(queue, op.activation, op.in, op.in2, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows, op.dim);
-        else
-          activate(queue, op.activation, op.in, op.in2, op.out, op.n_rows, op.dim);
+          activate_quantized(queue, op.activation, op.in, op.in2, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows,
+                             op.dim);
+        else activate(queue, op.activation, op.in, op.in2, op.out, op.n_rows, op.dim);
         break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
       case Operation::Kind::soft_cap: soft_cap(queue, op.out.data, op.dim * op.n_rows, op.factor, op.eps); break;
@@ -246,8 +245,7 @@ void Graphs::clear() {
 // Gives up the graphs that were used longest ago, until n_nodes more fit.
 void Graphs::make_room(size_t n_nodes) {
   while (!entries_.empty() && n_all_nodes_ + n_nodes > kMostNodes) {
-    const auto oldest =
-        std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
+    const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
     gpu_.driver().destroy_exec(oldest->exec);
     n_all_nodes_ -= oldest->n_nodes;
     entries_.erase(oldest);
@@ -276,7 +274,7 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
     cuda::run(queue, context, operations);
     queue.set_overlaps(false);
     const bool ended = queue.check(driver.end_capture(queue.stream(), &graph), "ending a graph");
-    if (!ended || queue.failed()) {   // a graph without the kernel that failed is not the list's
+    if (!ended || queue.failed()) {  // a graph without the kernel that failed is not the list's
       if (graph) driver.destroy_graph(graph);
       return;
     }
@@ -303,7 +301,7 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
     queue.check(e, "launching a graph");
     return;
   }
-  clear();   // the first launch of a graph takes memory, too
+  clear();  // the first launch of a graph takes memory, too
   run_without(queue, context, operations);
 }
 

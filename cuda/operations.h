@@ -17,35 +17,59 @@ namespace orrery::cuda {
 class Staging;
 
 struct Operation {
-  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, activate, add, shortlist, transform, delta_net, mamba2, short_conv,
-                               split_gates, apply_gates, route, expert_products, add_experts, clamped_swiglu, squared_relu, gate_rows, head_products, soft_cap };
+  enum class Kind : uint32_t {
+    embed,
+    prepare_rope,
+    rms_norm,
+    matmul,
+    rope,
+    append_kv,
+    attend,
+    activate,
+    add,
+    shortlist,
+    transform,
+    delta_net,
+    mamba2,
+    short_conv,
+    split_gates,
+    apply_gates,
+    route,
+    expert_products,
+    add_experts,
+    clamped_swiglu,
+    squared_relu,
+    gate_rows,
+    head_products,
+    soft_cap
+  };
   Kind kind;
   int32_t n_rows;
-  ConstRows in, in2;      // append_kv: keys, values; activate: gate, up
+  ConstRows in, in2;  // append_kv: keys, values; activate: gate, up
   Rows out;
-  const float* weight;    // rms_norm; transform: the shift, or null
-  Products products;      // embed: the table alone
+  const float* weight;  // rms_norm; transform: the shift, or null
+  Products products;    // embed: the table alone
   Attention attention;
-  int64_t dim;            // width of a vector; activate, add, shortlist, soft_cap: values in a row
-  int64_t mean_at;        // transform, of each row as its sequence says: where the layer's means begin in key_means; -1: no means
-  int32_t first_row;      // append_kv, attend: the first of the rows, where pointers are row 0's; shortlist: its number in the step
-  int32_t n_kept, first_kept;   // attend: rows whose queries go to their sequences' rings
-  int32_t n_vectors;      // rms_norm, rope, transform, split_gates, head_products: vectors in a row; prepare_rope: the table's number
-  int32_t n_rot, rope_at; // prepare_rope, rope: of the table; where it begins in a row of StepView::rope
-  float eps;              // rms_norm; soft_cap: the cap
-  float factor;           // embed, soft_cap: the scale; prepare_rope: the temperature
+  int64_t dim;                 // width of a vector; activate, add, shortlist, soft_cap: values in a row
+  int64_t mean_at;             // transform, of each row as its sequence says: where the layer's means begin in key_means; -1: no means
+  int32_t first_row;           // append_kv, attend: the first of the rows, where pointers are row 0's; shortlist: its number in the step
+  int32_t n_kept, first_kept;  // attend: rows whose queries go to their sequences' rings
+  int32_t n_vectors;           // rms_norm, rope, transform, split_gates, head_products: vectors in a row; prepare_rope: the table's number
+  int32_t n_rot, rope_at;      // prepare_rope, rope: of the table; where it begins in a row of StepView::rope
+  float eps;                   // rms_norm; soft_cap: the cap
+  float factor;                // embed, soft_cap: the scale; prepare_rope: the temperature
   Activation activation;
-  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; add_experts: accumulates; transform: as below
-  KvType heads_type;      // append_kv: the type of these slots
-  DeltaNet net;           // delta_net; split_gates: `out` has the gates
+  uint32_t flag;  // rope: interleaved pairs; append_kv: also to the slots of StepView::heads; add_experts: accumulates; transform: below
+  KvType heads_type;  // append_kv: the type of these slots
+  DeltaNet net;       // delta_net; split_gates: `out` has the gates
   Mamba2 mamba2;
   ShortConv short_conv;
-  DeviceRouter router;    // route, expert_products, add_experts
+  DeviceRouter router;  // route, expert_products, add_experts
 
-  static constexpr uint32_t kRotates = 1, kAsSequences = 2;   // transform; kAsSequences: each row as its sequence says
+  static constexpr uint32_t kRotates = 1, kAsSequences = 2;  // transform; kAsSequences: each row as its sequence says
 
   Operation() = default;
-  explicit Operation(Kind k, int32_t rows);   // all other bytes are zero, padding too: lists are compared as bytes
+  explicit Operation(Kind k, int32_t rows);  // all other bytes are zero, padding too: lists are compared as bytes
 };
 
 // What all operations of a step share.
@@ -54,17 +78,17 @@ struct StepContext {
   StepView step;
   Phase phase;
   int32_t max_context;
-  std::byte* quantized_at;   // the quantized input of a product: room for the widest
+  std::byte* quantized_at;  // the quantized input of a product: room for the widest
   std::byte* attend_scratch;
-  Cublas* cublas;            // null: our own kernels compute all products
+  Cublas* cublas;  // null: our own kernels compute all products
   Tuning tuning;
   CublasPlan cublas_plan;
   std::byte* cublas_scratch;
-  Staging* staging;          // of a prompt whose keys are staged; else null
-  const Step* of;            // the step of such a prompt; else null
-  int32_t starts_early;      // 1: kernels of a graph may start early (launch.h)
+  Staging* staging;      // of a prompt whose keys are staged; else null
+  const Step* of;        // the step of such a prompt; else null
+  int32_t starts_early;  // 1: kernels of a graph may start early (launch.h)
 
-  StepContext();   // all bytes are zero, padding too: contexts are compared as bytes
+  StepContext();  // all bytes are zero, padding too: contexts are compared as bytes
 };
 
 // Sends operations to the queue, fused where possible.
@@ -99,16 +123,16 @@ class Graphs {
     uint64_t used = 0;
   };
   static constexpr size_t kMostNodes = 12288;
-  static constexpr int kStepsWithout = 1024;   // lists, before another graph is tried: of 10 to 1,000 tokens
+  static constexpr int kStepsWithout = 1024;  // lists, before another graph is tried: of 10 to 1,000 tokens
   void run_without(Queue& queue, const StepContext& context, Span<const Operation> operations);
   void make_room(size_t n_nodes);
   const Gpu& gpu_;
   std::vector<Entry> entries_;
-  std::vector<std::byte> key_;   // of the list that runs now
+  std::vector<std::byte> key_;  // of the list that runs now
   uint64_t clock_ = 0;
-  size_t n_nodes_ = 0;         // of the graph that ran last
-  size_t n_all_nodes_ = 0;     // of all entries
-  int n_without_ = 0;          // lists that still run without a graph
+  size_t n_nodes_ = 0;      // of the graph that ran last
+  size_t n_all_nodes_ = 0;  // of all entries
+  int n_without_ = 0;       // lists that still run without a graph
 };
 
 }  // namespace orrery::cuda

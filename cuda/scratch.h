@@ -12,13 +12,13 @@
 
 namespace orrery::cuda {
 
-inline constexpr size_t kMostMoves = 2048;     // of one list
+inline constexpr size_t kMostMoves = 2048;  // of one list
 // A list of moves, or the parts of a batch that fetches.
 inline constexpr uint64_t kMovesBytes = std::max(kMostMoves * sizeof(KvMove), size_t{TopKeysPlan::kMostQueries} * sizeof(FetchPart));
 
 // Offsets in the scratch memory, in bytes. A step's upload comes first and is one stretch, so that one copy carries it.
 struct ScratchPlan {
-  uint64_t rows = 0;   // uploaded
+  uint64_t rows = 0;  // uploaded
   // Uploaded: a block for each sequence of the step. Then, where its last block ends, the tiles of all heads, at most tiles_bytes.
   uint64_t sequences = 0, sequence_bytes = 0, tiles_bytes = 0;
   // From a block's start on; the block begins with a DeviceSequence. pages: max_pages of each KV group.
@@ -45,7 +45,8 @@ struct ScratchPlan {
     rows = take(n_rows * sizeof(Row));
     n_sequences = std::min(max_rows, kMostTogether);
     n_heads = std::max(l.n_layers, 0) * std::max(l.n_kv_heads, 0);
-    const uint64_t n_pages = static_cast<uint64_t>(max_pages), all_pages = n_pages * static_cast<uint64_t>(n_groups), all_heads = static_cast<uint64_t>(n_heads);
+    const uint64_t n_pages = static_cast<uint64_t>(max_pages), all_pages = n_pages * static_cast<uint64_t>(n_groups),
+                   all_heads = static_cast<uint64_t>(n_heads);
     frequencies = sizeof(DeviceSequence);
     heads = align_up(frequencies + static_cast<uint64_t>(rope_floats) / 2 * sizeof(float), alignof(DeviceHead));
     pages = heads + all_heads * sizeof(DeviceHead);
@@ -55,7 +56,7 @@ struct ScratchPlan {
     sequences = take(static_cast<uint64_t>(n_sequences) * sequence_bytes + tiles_bytes);
     upload_bytes = total;
     rope = take(n_rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
-    const int64_t n_slots = static_cast<int64_t>(n_rows) * l.n_used_experts;   // 0 without experts
+    const int64_t n_slots = static_cast<int64_t>(n_rows) * l.n_used_experts;  // 0 without experts
     quantized = take(std::max(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in), quantized_bytes(n_slots, l.max_expert_in)));
     attend = take(attend_scratch_bytes(shape, l));
     top_keys_plan = TopKeysPlan(l);

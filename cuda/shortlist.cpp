@@ -20,8 +20,8 @@ int32_t count_allowed(Span<const uint32_t> mask, int32_t n) {
 
 }  // namespace
 
-// The request travels with the step's upload. If the step has been sent, the request is a copy of its own. A mask is a copy of its own, to the
-// row's work space: it runs ahead of the operations that are recorded but not sent, and unmasked steps carry nothing for it.
+// The request travels with the step's upload. If the step has been sent, the request is a copy of its own. A mask is a copy of its own, to
+// the row's work space: it runs ahead of the operations that are recorded but not sent, and unmasked steps carry nothing for it.
 void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) {
   DeviceShortlist on_device = {};
   on_device.n_best = request.n_best;
@@ -35,10 +35,8 @@ void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistR
   if (queue_.failed() || !queue_.check(fits, "asking for more shortlists than a step has")) return;
   upload_mask(request.mask, n, out);
   const uint64_t at = plan_.sequences + n_shortlists_ * plan_.sequence_bytes + plan_.shortlist;
-  if (step_waits_)
-    std::memcpy(step_bounce_->now().data() + at, &on_device, sizeof on_device);
-  else
-    upload({address(scratch_ + at)}, &on_device, sizeof on_device);
+  if (step_waits_) std::memcpy(step_bounce_->now().data() + at, &on_device, sizeof on_device);
+  else upload({address(scratch_ + at)}, &on_device, sizeof on_device);
   Operation& op = note(Operation::Kind::shortlist, 1);
   op.first_row = static_cast<int32_t>(n_shortlists_++);
   op.in = {device(logits), n};

@@ -40,12 +40,12 @@ class Staging {
 
   StreamOwner stream_;
   Queue copies_;
-  EventOwner begun_, appended_;      // on the steps' queue: the step begins; its rows' keys are appended
-  EventOwner copied_[2], read_[2];   // of each half: its copies have arrived; its readers are done
+  EventOwner begun_, appended_;     // on the steps' queue: the step begins; its rows' keys are appended
+  EventOwner copied_[2], read_[2];  // of each half: its copies have arrived; its readers are done
   std::byte* halves_ = nullptr;
-  uint64_t half_bytes_ = 0;          // 0: no keys are staged
-  float* m_and_l_ = nullptr;         // KeySegment::m_and_l
-  int turn_ = 0;                     // the half that is filled next
+  uint64_t half_bytes_ = 0;   // 0: no keys are staged
+  float* m_and_l_ = nullptr;  // KeySegment::m_and_l
+  int turn_ = 0;              // the half that is filled next
 };
 
 }  // namespace orrery::cuda

@@ -12,7 +12,7 @@ namespace orrery::cuda {
 
 namespace {
 
-constexpr size_t kPrefillStretch = 64;                 // operations that are sent together
+constexpr size_t kPrefillStretch = 64;  // operations that are sent together
 
 // These copy field by field: lists of operations are compared as bytes, so padding must stay zero.
 void set_weight(Weight* to, const Weight& from) {
@@ -62,8 +62,9 @@ size_t CudaBackend::most_steps(Span<const Step> steps) const {
 void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::byte* upload) {
   for (size_t i = 0; i < std::max<size_t>(step.sequences.size(), 1); ++i) {
     std::byte* const block = upload + plan_.sequences + (first_block + i) * plan_.sequence_bytes;
-    const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), nullptr, nullptr, 0, step.queries.n_rows,
-                                  step.transform.rotated, {}, {}};   // set_states() knows the state, prepare_ropes() the magnitudes
+    const DeviceSequence sequence{
+        device(step.queries.data), device(step.transform.key_means), nullptr, nullptr, 0,
+        step.queries.n_rows,       step.transform.rotated,           {},      {}};  // set_states() knows the state, prepare_ropes() the magnitudes
     std::memcpy(block, &sequence, sizeof sequence);
     for (size_t g = 0; g <= step.other_groups.size() && i < step.sequences.size(); ++g) {
       const KvView& pages = step.pages(static_cast<int32_t>(g)).sequences[i];
@@ -72,12 +73,12 @@ void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::by
     }
   }
   std::byte* const heads = upload + plan_.sequences + first_block * plan_.sequence_bytes + plan_.heads;
-  for (size_t i = 0; i < step.heads.size(); ++i) {   // the heads' tiles lie one after another
+  for (size_t i = 0; i < step.heads.size(); ++i) {  // the heads' tiles lie one after another
     const HeadView& head = step.heads[i];
     const uint64_t bytes = n_sent_tiles(head) * sizeof(uint64_t);
     const uint64_t* tiles = head.tiles_there ? device(head.tiles_there) : reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_);
-    const DeviceHead there{tiles, head.append_at, device(head.compensation_token), device(head.compensation_logs), head.n_keys,
-                           head.compensation_weight};
+    const DeviceHead there{tiles,       head.append_at,          device(head.compensation_token), device(head.compensation_logs),
+                           head.n_keys, head.compensation_weight};
     std::memcpy(heads + i * sizeof there, &there, sizeof there);
     if (bytes > 0) std::memcpy(upload + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;
@@ -132,11 +133,9 @@ void CudaBackend::send() {
     bounce.mark(queue_);
   }
   step_waits_ = false;
-  if (context_.phase == Phase::decode)
-    graphs_.run(queue_, context_, operations_);
-  else
-    run(queue_, context_, operations_);
-  if (!operations_.empty()) fill_ahead();   // behind the layer's attention, the first of them
+  if (context_.phase == Phase::decode) graphs_.run(queue_, context_, operations_);
+  else run(queue_, context_, operations_);
+  if (!operations_.empty()) fill_ahead();  // behind the layer's attention, the first of them
   operations_.clear();
 }
 
@@ -152,9 +151,11 @@ void CudaBackend::embed(const Weight& table, float scale, Ptr<float> out) {
 void CudaBackend::read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) {
   const OnDevice here(*gpu_, queue_);
   const uint64_t row_size = static_cast<uint64_t>(n_cols) * sizeof(float), fitting = kBounceBytes / row_size;
-  if (queue_.failed() || !queue_.check(fitting > 0 ? DriverError::none : DriverError::invalid_value, "uploading a row that is longer than its buffer")) return;
+  if (queue_.failed() ||
+      !queue_.check(fitting > 0 ? DriverError::none : DriverError::invalid_value, "uploading a row that is longer than its buffer"))
+    return;
   std::byte* half = nullptr;
-  uint64_t n = 0;   // rows in the buffer
+  uint64_t n = 0;  // rows in the buffer
   float* to = device(out);
   const auto flush = [&] {
     if (n == 0 || queue_.failed()) return;
@@ -203,7 +204,7 @@ void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
   int32_t at = 0;
   for (size_t t = 0; t < n_tables; at += tables_[t++].n_rot)
     tables_[t] = {at, std::min(specs[t].n_rot, plan_.rope_floats - at), specs[t].interleaved};
-  for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {   // they travel with the step's upload, which has not been sent yet
+  for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {  // they travel with the step's upload, which has not been sent yet
     std::byte* const block = step_bounce_->now().data() + plan_.sequences + i * plan_.sequence_bytes;
     for (size_t t = 0; t < n_tables; ++t) {
       const RopeSpec& spec = specs[(n_steps_ > 1 ? i : 0) * n_tables + t];
@@ -220,7 +221,7 @@ void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
 }
 
 void CudaBackend::set_states(Span<const SequenceState> states) {
-  for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {   // as the frequencies
+  for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {  // as the frequencies
     const SequenceState& its = states[n_steps_ > 1 ? i : 0];
     std::byte* const sequence = step_bounce_->now().data() + plan_.sequences + i * plan_.sequence_bytes;
     float *const state = device(its.data), *const guessed = device(its.guessed);
@@ -235,8 +236,9 @@ void CudaBackend::set_states(Span<const SequenceState> states) {
 
 void CudaBackend::delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, const StatePlace& at) {
   Operation& op = note(Operation::Kind::delta_net, n_rows());
-  DeltaNet& net = op.net;   // field by field, as above
-  net.u = device(rows.u), net.c = device(rows.c), net.z = device(rows.z), net.a = device(rows.a), net.b = device(rows.b), net.out = device(rows.out);
+  DeltaNet& net = op.net;  // field by field, as above
+  net.u = device(rows.u), net.c = device(rows.c), net.z = device(rows.z), net.a = device(rows.a), net.b = device(rows.b),
+  net.out = device(rows.out);
   net.conv = device(weights.conv), net.dt = device(weights.dt), net.decay = device(weights.decay), net.norm = device(weights.norm);
   net.at = at, net.rows = recurrent_rows_;
   net.shape.n_key_heads = shape.n_key_heads, net.shape.n_value_heads = shape.n_value_heads;
@@ -246,7 +248,7 @@ void CudaBackend::delta_net(const DeltaNetShape& shape, const DeltaNetWeights& w
 
 void CudaBackend::mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, const StatePlace& at) {
   Operation& op = note(Operation::Kind::mamba2, n_rows());
-  Mamba2& net = op.mamba2;   // field by field, as above
+  Mamba2& net = op.mamba2;  // field by field, as above
   net.projected = device(rows.projected), net.c = device(rows.c), net.out = device(rows.out);
   net.conv = device(weights.conv), net.conv_bias = device(weights.conv_bias), net.norm = device(weights.norm);
   net.dt = device(weights.dt), net.decay = device(weights.decay), net.skip = device(weights.skip);
@@ -284,18 +286,21 @@ void CudaBackend::note_router(Operation* op, const RouterShape& shape, const Rou
   r.weights = device(routed.weights), r.experts = device(routed.experts), r.slots = device(routed.slots), r.rows = device(routed.rows);
   r.owners = device(routed.owners), r.first_slots = device(routed.first_slots);
   r.n_experts = shape.n_experts, r.n_used = shape.n_used, r.normalised = shape.normalised, r.scale = shape.scale;
-  r.gating = shape.gating == Gating::softmax ? DeviceRouter::kSoftmax : shape.gating == Gating::sigmoid ? DeviceRouter::kSigmoid : DeviceRouter::kOfChosen;
+  r.gating = shape.gating == Gating::softmax   ? DeviceRouter::kSoftmax
+             : shape.gating == Gating::sigmoid ? DeviceRouter::kSigmoid
+                                               : DeviceRouter::kOfChosen;
 }
 
-void CudaBackend::route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) {
+void CudaBackend::route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape,
+                        const RoutedRows& routed) {
   Operation& op = note(Operation::Kind::route, n_rows());
   op.in = {device(logits), shape.n_experts};
   note_router(&op, shape, routed);
   op.router.bias = device(bias), op.router.scales = device(scales);
 }
 
-void CudaBackend::multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
-                                   bool of_rows) {
+void CudaBackend::multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed,
+                                   Ptr<const float> x, bool of_rows) {
   Operation& op = note(Operation::Kind::expert_products, n_rows());
   op.in = {device(x), products[0].weights->first.n_cols};
   note_router(&op, shape, routed);
@@ -311,7 +316,8 @@ void CudaBackend::multiply_experts(Span<const ExpertProduct> products, const Rou
   }
 }
 
-void CudaBackend::add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) {
+void CudaBackend::add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed,
+                              bool accumulate) {
   Operation& op = note(Operation::Kind::add_experts, n_rows());
   op.out = {device(x), n};
   op.in = {device(y), n};
@@ -341,7 +347,8 @@ void CudaBackend::gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) {
   op.dim = n;
 }
 
-void CudaBackend::multiply_heads(const Weight& weight, int32_t n_heads, Ptr<const float> x, int64_t x_dim, Ptr<float> out, int64_t out_dim) {
+void CudaBackend::multiply_heads(const Weight& weight, int32_t n_heads, Ptr<const float> x, int64_t x_dim, Ptr<float> out,
+                                 int64_t out_dim) {
   Operation& op = note(Operation::Kind::head_products, n_rows());
   set_weight(&op.products.list[0].weight, weight);
   op.products.n = 1;
@@ -372,7 +379,7 @@ void CudaBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, 
   }
   op.flag = Operation::kAsSequences;
   op.mean_at = -1;
-  for (size_t i = 0; i < n_steps_; ++i) {   // the shifts begin at one place of all steps' means
+  for (size_t i = 0; i < n_steps_; ++i) {  // the shifts begin at one place of all steps' means
     op.flag |= transforms[i].rotate ? Operation::kRotates : 0;
     if (transforms[i].shift) op.mean_at = device(transforms[i].shift) - device(steps_[i].transform.key_means);
   }

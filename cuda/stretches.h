@@ -10,8 +10,8 @@
 namespace orrery::cuda {
 
 struct Cursor {
-  size_t i = 0;      // index of a copy in the list
-  uint64_t at = 0;   // bytes of that copy that are done
+  size_t i = 0;     // index of a copy in the list
+  uint64_t at = 0;  // bytes of that copy that are done
 };
 
 // Goes on with the list from the cursor, by at most `room` bytes. Calls each(copy, offset in the copy, offset in the buffer, bytes).

@@ -24,7 +24,7 @@ void CudaBackend::upload_all(Span<const Upload> uploads) {
     Pinned& bounce = bounce_.now();
     std::byte* half = bounce.data() + base;
     left -= room;
-    std::byte* to = nullptr;   // one copy takes the pieces whose targets lie side by side: its bytes follow `first`
+    std::byte* to = nullptr;  // one copy takes the pieces whose targets lie side by side: its bytes follow `first`
     uint64_t first = 0, bytes = 0;
     const auto flush = [&] {
       if (bytes > 0) queue_.copy(to, half + first, bytes, "copying to the device");
@@ -67,10 +67,8 @@ void CudaBackend::download_all(Span<const Download> downloads) {
       if (!queue_.failed()) under_way->wait(queue_);
       for_each_stretch(downloads, kBounceBytes, &fetched, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
         std::byte* target = static_cast<std::byte*>(d.to) + at;
-        if (queue_.failed())
-          std::memset(target, 0, n);   // a lost device gives zeros, not memory that nobody wrote
-        else
-          std::memcpy(target, under_way->data() + in_bounce, n);
+        if (queue_.failed()) std::memset(target, 0, n);  // a lost device gives zeros, not memory that nobody wrote
+        else std::memcpy(target, under_way->data() + in_bounce, n);
       });
     }
     if (!next) return;
@@ -83,7 +81,7 @@ void CudaBackend::collect(Span<const Download> downloads) {
   for (const Download& d : downloads) bytes += d.bytes;
   if (bytes > kResultsBytes - collected_bytes_) finish_collecting();
   if (bytes > kResultsBytes) return download_all(downloads);
-  for (size_t i = 0, end = 0; i < downloads.size(); i = end) {   // one copy takes what lies side by side
+  for (size_t i = 0, end = 0; i < downloads.size(); i = end) {  // one copy takes what lies side by side
     uint64_t n = 0;
     for (end = i; end < downloads.size() && downloads[end].from.address == downloads[i].from.address + n; ++end) {
       collected_.push_back({downloads[end].to, collected_bytes_ + n, downloads[end].bytes});
@@ -98,10 +96,8 @@ void CudaBackend::collect(Span<const Download> downloads) {
 void CudaBackend::finish_collecting() {
   if (!collected_.empty() && !queue_.failed()) results_.wait(queue_);
   for (const Collected& c : collected_) {
-    if (queue_.failed())
-      std::memset(c.to, 0, c.bytes);   // as download_all() does
-    else
-      std::memcpy(c.to, results_.data() + c.at, c.bytes);
+    if (queue_.failed()) std::memset(c.to, 0, c.bytes);  // as download_all() does
+    else std::memcpy(c.to, results_.data() + c.at, c.bytes);
   }
   collected_.clear();
   collected_bytes_ = 0;
@@ -133,7 +129,7 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
 }
 
 void CudaBackend::upload_ahead(std::byte* to, const void* from, uint64_t bytes) {
-  const uint64_t at = ahead_bounce_.take(ahead_queue_, bytes);   // changes now()
+  const uint64_t at = ahead_bounce_.take(ahead_queue_, bytes);  // changes now()
   std::byte* half = ahead_bounce_.now().data() + at;
   std::memcpy(half, from, bytes);
   ahead_queue_.copy(to, half, bytes, "copying to the device");
@@ -182,7 +178,7 @@ Status CudaBackend::report() {
   Status s = gpu_->status();
   if (s.ok()) return s;
   if (loses_device(static_cast<DriverError>(s.detail().native_code))) return s;
-  const OnDevice here(*gpu_);   // the caller's own may be what failed
+  const OnDevice here(*gpu_);  // the caller's own may be what failed
   // What was sent before the failure may run still. What was to come behind it is given up.
   for (Queue* queue : {&queue_, &ahead_queue_}) queue->drain();
   staging_.drain();
@@ -221,7 +217,7 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
   if (!io_queue_.failed()) io_queue_.wait("moving KV to the device");
   // The steps' thread may have recovered meanwhile from a failure that made this one leave out copies.
   Status status = gpu_->latch().status_since(n_failures, gpu_->driver());
-  if (!status.ok()) io_queue_.drain();   // the copies before write to the caller's memory
+  if (!status.ok()) io_queue_.drain();  // the copies before write to the caller's memory
   return status;
 }
 

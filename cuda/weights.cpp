@@ -13,12 +13,12 @@ namespace orrery::cuda {
 
 namespace {
 
-constexpr uint64_t kItemBytes = uint64_t{64} << 10;   // of the file, at least, that a thread repacks at a time
+constexpr uint64_t kItemBytes = uint64_t{64} << 10;  // of the file, at least, that a thread repacks at a time
 
 struct RowLayout {
   TensorType type;
   int64_t n_cols;
-  uint64_t from_bytes, to_bytes;   // of a row
+  uint64_t from_bytes, to_bytes;  // of a row
 };
 
 // Repacks n rows, on the pool's threads if there is one.
@@ -52,7 +52,7 @@ std::shared_ptr<WeightUploads> WeightUploads::make(const Gpu& gpu, int32_t n_thr
 }
 
 std::unique_ptr<Loading> CudaBackend::begin_loading(uint64_t bytes, int32_t n_threads, Priority priority) {
-  if (bytes <= kBounceBytes) return nullptr;   // the usual pinned memory takes it all
+  if (bytes <= kBounceBytes) return nullptr;  // the usual pinned memory takes it all
   std::shared_ptr<WeightUploads> uploads = weight_uploads_.lock();
   if (!uploads) uploads = WeightUploads::make(*gpu_, n_threads, priority);
   if (!uploads) return nullptr;
@@ -75,8 +75,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
     return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
                  static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
   // cuBLAS starts with the first matrix that it may multiply, while a model is loaded: an open session takes no more device memory.
-  if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_))
-    context_.cublas = cublas_.get();
+  if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_)) context_.cublas = cublas_.get();
   *weight = {type, n_rows, n_cols, {at.address}};
   const RowLayout rows{type, n_cols, row_bytes(type, static_cast<uint64_t>(n_cols)), device_row_bytes(type, n_cols)};
   if (rows.to_bytes > kBounceBytes)

@@ -39,8 +39,7 @@ static int answer(orrery_session* session) {
   options.temperature = 0.7f;
   options.top_p = 0.95f;
   options.max_tokens = 1024;
-  if (orrery_generate(session, &options, &generation, &error) != ORRERY_OK)
-    return report("cannot answer", &error);
+  if (orrery_generate(session, &options, &generation, &error) != ORRERY_OK) return report("cannot answer", &error);
 
   orrery_event_init(&event, sizeof event);
   current = generation;
@@ -57,8 +56,7 @@ static int answer(orrery_session* session) {
   signal(SIGINT, SIG_DFL);
   current = NULL;
   putchar('\n');
-  if (status == ORRERY_OK && event.finish_reason == ORRERY_FINISH_CONTEXT)
-    fputs("(the context is full)\n", stderr);
+  if (status == ORRERY_OK && event.finish_reason == ORRERY_FINISH_CONTEXT) fputs("(the context is full)\n", stderr);
   orrery_generation_free(generation);
   return status == ORRERY_OK ? 0 : report("the answer broke off", &error);
 }
@@ -79,8 +77,7 @@ static int converse(orrery_session* session) {
     }
     line[strcspn(line, "\n")] = '\0';
     if (line[0] == '\0') continue;
-    if (orrery_session_add_message(session, "user", line, &error) != ORRERY_OK)
-      return report("cannot ask", &error);
+    if (orrery_session_add_message(session, "user", line, &error) != ORRERY_OK) return report("cannot ask", &error);
     if (answer(session) != 0) return 1;
   }
 }
@@ -98,8 +95,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (orrery_abi_version() != ORRERY_ABI_VERSION) {
-    fprintf(stderr, "liborrery %s has ABI %u, this program wants %u\n", orrery_version(),
-            (unsigned)orrery_abi_version(), (unsigned)ORRERY_ABI_VERSION);
+    fprintf(stderr, "liborrery %s has ABI %u, this program wants %u\n", orrery_version(), (unsigned)orrery_abi_version(),
+            (unsigned)ORRERY_ABI_VERSION);
     return 1;
   }
 
@@ -107,8 +104,7 @@ int main(int argc, char** argv) {
      after a failure, and NULL can be freed, so one way out serves every error. */
   orrery_error_init(&error, sizeof error);
   orrery_session_options_init(&options, sizeof options);
-  options.overflow =
-      ORRERY_OVERFLOW_DROP_OLDEST; /* a long conversation drops its oldest turns instead of stopping */
+  options.overflow = ORRERY_OVERFLOW_DROP_OLDEST; /* a long conversation drops its oldest turns instead of stopping */
   if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) {
     result = report("cannot start", &error);
   } else if (orrery_model_open(runtime, argv[1], NULL, &model, &error) != ORRERY_OK) {

@@ -16,7 +16,8 @@ static const char kTools[] =
     "  {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"minimum\": -9999, \"maximum\": 9999},"
     "   \"b\": {\"type\": \"integer\", \"minimum\": -9999, \"maximum\": 9999}}, \"required\": [\"a\", \"b\"]}}},"
     " {\"type\": \"function\", \"function\": {\"name\": \"letters\", \"description\": \"Counts the letters of a word.\", \"parameters\":"
-    "  {\"type\": \"object\", \"properties\": {\"word\": {\"type\": \"string\", \"pattern\": \"^[a-z]{1,20}$\"}}, \"required\": [\"word\"]}}}]";
+    "  {\"type\": \"object\", \"properties\": {\"word\": {\"type\": \"string\", \"pattern\": \"^[a-z]{1,20}$\"}}, \"required\": "
+    "[\"word\"]}}}]";
 
 /* The local functions. Arguments are JSON that fits the schema, so reading them cannot fail. */
 static void run_call(const char *name, const char *arguments, char *result, size_t size) {
@@ -54,11 +55,11 @@ static int answer(orrery_session *session, const orrery_generate_options *option
       snprintf(arguments, sizeof arguments, "%.*s", (int)event.text_bytes, event.text);
       run_call(event.name, arguments, result, sizeof result);
       printf("[%s %s = %s]\n", event.name, arguments, result);
-      snprintf(results[n_calls++], sizeof results[0], "{\"role\": \"tool\", \"tool_call_id\": \"%s\", \"name\": \"%s\", \"content\": \"%s\"}",
-               event.call_id, event.name, result);
+      snprintf(results[n_calls++], sizeof results[0],
+               "{\"role\": \"tool\", \"tool_call_id\": \"%s\", \"name\": \"%s\", \"content\": \"%s\"}", event.call_id, event.name, result);
     }
   }
-  orrery_generation_free(generation);   /* the answer is a message now; its calls' results follow it */
+  orrery_generation_free(generation); /* the answer is a message now; its calls' results follow it */
   for (i = 0; i < n_calls && error->status == ORRERY_OK; ++i) orrery_session_add_message_json(session, results[i], error);
   return error->status == ORRERY_OK ? n_calls : -1;
 }
@@ -78,7 +79,7 @@ int main(int argc, char **argv) {
   if (argc == 4) chat.template_source = read_file(argv[3]);
   orrery_generate_options_init(&options, sizeof options);
   options.max_tokens = 400;
-  options.tools = ORRERY_TOOLS_REQUIRED;   /* the first answer calls; later ones are free to */
+  options.tools = ORRERY_TOOLS_REQUIRED; /* the first answer calls; later ones are free to */
   if (!orrery_runtime_create(NULL, &runtime, &error) && !orrery_model_open(runtime, argv[1], NULL, &model, &error) &&
       !orrery_session_open(model, NULL, &session, &error) && !orrery_session_set_template(session, &chat, &error) &&
       !orrery_session_add_message(session, "user", argv[2], &error)) {

@@ -55,8 +55,7 @@ static uint64_t field_number(const struct_layout *s, const void *from, const cha
 }
 
 static void quote(const char *s, size_t bytes) {
-  for (putchar('"'); bytes--; ++s)
-    printf(*s < 32 || *s == 127 || *s == '"' || *s == '\\' ? "\\x%02x" : "%c", (unsigned char)*s);
+  for (putchar('"'); bytes--; ++s) printf(*s < 32 || *s == 127 || *s == '"' || *s == '\\' ? "\\x%02x" : "%c", (unsigned char)*s);
   putchar('"');
 }
 
@@ -64,7 +63,8 @@ static void print_field(const struct_layout *s, const void *from, const char *na
   const field_layout *f = find_field(s, name);
   const char *at = (const char *)from + f->offset;
   if (f->kind == FIELD_CSTR) quote(*(const char *const *)at, strlen(*(const char *const *)at));
-  else if (f->kind == FIELD_BYTES) for (uint32_t i = 0; i < f->bytes; ++i) printf("%02x", (uint8_t)at[i]);
+  else if (f->kind == FIELD_BYTES)
+    for (uint32_t i = 0; i < f->bytes; ++i) printf("%02x", (uint8_t)at[i]);
   else if (f->kind == FIELD_I32) printf("%d", *(const int32_t *)at);
   else printf("%llu", (unsigned long long)field_number(s, from, name));
 }

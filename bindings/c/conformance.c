@@ -4,21 +4,35 @@
 
 #include "by_name.h"
 
-typedef struct { char name[24]; const char *verb; void *p; size_t n; } thing;  /* verb: that made it; p NULL: freed */
-typedef struct { const char *field, *what; int32_t *ids; size_t n_ids, n_calls; } action;  /* what a callback does */
-typedef struct { char name[48], text[1024]; } setting;
+typedef struct {
+  char name[24];
+  const char *verb;
+  void *p;
+  size_t n;
+} thing; /* verb: that made it; p NULL: freed */
+typedef struct {
+  const char *field, *what;
+  int32_t *ids;
+  size_t n_ids, n_calls;
+} action; /* what a callback does */
+typedef struct {
+  char name[48], text[1024];
+} setting;
 static thing things[64];
 static action actions[3] = {{.field = "log"}, {.field = "progress"}, {.field = "logits_hook"}};
-static setting pending[16];  /* options of the next call */
+static setting pending[16]; /* options of the next call */
 static size_t n_pending, n_seen, n;
 static int raised;
 static char raw[16384], words[16384], unescaped[16384], *w[600], *buf;
 static orrery_error err;
 
 #define IS(name) (strcmp(verb, name) == 0)
-#define OPTIONS(T, o) orrery_##T##_options o; take(#T, &T##_options_layout, &o)
-#define GIVES(T, f, ...) (f(__VA_ARGS__, NULL, 0, &n, &err) == 0 && (buf = realloc(buf, (n + 1) * sizeof(T))) != NULL && \
-                          f(__VA_ARGS__, (T *)buf, n, &n, &err) == 0)
+#define OPTIONS(T, o)     \
+  orrery_##T##_options o; \
+  take(#T, &T##_options_layout, &o)
+#define GIVES(T, f, ...)                                                                          \
+  (f(__VA_ARGS__, NULL, 0, &n, &err) == 0 && (buf = realloc(buf, (n + 1) * sizeof(T))) != NULL && \
+   f(__VA_ARGS__, (T *)buf, n, &n, &err) == 0)
 
 static const char *yes(int value) { return value ? "yes" : "no"; }
 static thing *at(const char *name) {
@@ -26,7 +40,7 @@ static thing *at(const char *name) {
   while (name && t->name[0] && strcmp(t->name, name) != 0) ++t;
   return t;
 }
-static char *rest(int i) {  /* from argument i on, as text */
+static char *rest(int i) { /* from argument i on, as text */
   char *to = unescaped;
   for (const char *p = w[i] ? raw + (w[i] - words) : ""; *p; ++p) *to++ = *p == '\\' && p[1] == 'n' ? (++p, '\n') : *p;
   return *to = 0, unescaped;
@@ -45,13 +59,16 @@ static int32_t on_logits(void *user, float *logits, size_t n_vocab, const int32_
   if (strcmp(a->what, "force") == 0) logits[a->ids[a->n_calls % a->n_ids]] = 1e9f;
   return (void)n_vocab, (void)tokens, (void)n_tokens, act(a);
 }
-static void take(const char *name, const struct_layout *s, void *options) {  /* the pending settings "NAME.FIELD" */
+static void take(const char *name, const struct_layout *s, void *options) { /* the pending settings "NAME.FIELD" */
   const size_t prefix = strlen(name);
   size_t kept = 0;
   s->init(options);
   for (size_t i = 0; i < n_pending; ++i) {
     const char *field = pending[i].name + prefix + 1;
-    if (strncmp(pending[i].name, name, prefix) != 0) { pending[kept++] = pending[i]; continue; }
+    if (strncmp(pending[i].name, name, prefix) != 0) {
+      pending[kept++] = pending[i];
+      continue;
+    }
     set_field(s, options, field, pending[i].text);
     if (find_field(s, field)->kind != FIELD_FN) continue;
     action *a = action_of(field);
@@ -63,7 +80,7 @@ static void take(const char *name, const struct_layout *s, void *options) {  /* 
   }
   n_pending = kept;
 }
-static int show(const orrery_event *e) {  /* whether it is the last */
+static int show(const orrery_event *e) { /* whether it is the last */
   if (e->type == ORRERY_EVENT_PROGRESS) printf("progress %d %d", (int)e->done, (int)e->total);
   if (e->type == ORRERY_EVENT_TEXT) printf("text "), quote(e->text, e->text_bytes);
   if (e->type == ORRERY_EVENT_TOKEN) printf("token %d ", e->token), quote(e->text, e->text_bytes);
@@ -73,13 +90,16 @@ static int show(const orrery_event *e) {  /* whether it is the last */
   if (e->type == ORRERY_EVENT_CALL) printf("call %u %s", e->call, e->name);
   if (e->type == ORRERY_EVENT_ARGUMENTS) printf("arguments %u %s ", e->call, e->name), quote(e->text, e->text_bytes);
   if (e->type == ORRERY_EVENT_CALL_END) printf("call_end %u %s %s", e->call, e->name, e->call_id);
-  if (e->type == ORRERY_EVENT_DONE) printf("done %u %u %d %d %d%s", e->finish_reason, e->stop_index, (int)e->prompt_tokens, (int)e->reused_tokens, (int)e->generated_tokens, e->complete ? " complete" : "");
+  if (e->type == ORRERY_EVENT_DONE)
+    printf("done %u %u %d %d %d%s", e->finish_reason, e->stop_index, (int)e->prompt_tokens, (int)e->reused_tokens, (int)e->generated_tokens,
+           e->complete ? " complete" : "");
   return puts(""), e->type == ORRERY_EVENT_DONE;
 }
 static int32_t counted(void *limit, const orrery_event *e) { return show(e), ++n_seen == *(size_t *)limit; }
 static void drain(orrery_generation *g, size_t limit) {
   orrery_event e;
-  for (orrery_event_init(&e, sizeof e); limit-- && !orrery_next(g, &e, &err) && !raised && !show(&e);) {}
+  for (orrery_event_init(&e, sizeof e); limit-- && !orrery_next(g, &e, &err) && !raised && !show(&e);) {
+  }
 }
 static void answer(orrery_generation *g) {
   orrery_event e;
@@ -106,8 +126,9 @@ static void functions(orrery_session *s, int turns) {
     for (orrery_generate(s, &o, &g, &err); !err.status && !orrery_next(g, &e, &err) && e.type != ORRERY_EVENT_DONE;) {
       if (e.type == ORRERY_EVENT_TEXT) buf = realloc(buf, n + e.text_bytes), memcpy(buf + n, e.text, e.text_bytes), n += e.text_bytes;
       if (e.type == ORRERY_EVENT_CALL_END && n_calls < 8)
-        snprintf(results[n_calls++], sizeof results[0], "{\"role\": \"tool\", \"tool_call_id\": \"%s\", \"name\": \"%s\", \"content\": \"seen by %s\"}",
-                 e.call_id, e.name, e.name);
+        snprintf(results[n_calls++], sizeof results[0],
+                 "{\"role\": \"tool\", \"tool_call_id\": \"%s\", \"name\": \"%s\", \"content\": \"seen by %s\"}", e.call_id, e.name,
+                 e.name);
     }
     orrery_generation_free(g);
     for (int i = 0; i < n_calls && !err.status; ++i) printf("function %s\n", w[3]), orrery_session_add_message_json(s, results[i], &err);
@@ -133,8 +154,11 @@ static void evaluate(orrery_session *s, int rows) {
 static void info(const thing *t, int compare) {
   uint64_t to[128], a, b;
   const char k = t->verb[0];
-  const struct_layout *s = k == 'r' ? &runtime_info_layout : k == 'v' ? &vocab_info_layout : k == 'm' ? &model_info_layout
-                           : k == 'p' ? &plan_result_layout : &stats_layout;
+  const struct_layout *s = k == 'r'   ? &runtime_info_layout
+                           : k == 'v' ? &vocab_info_layout
+                           : k == 'm' ? &model_info_layout
+                           : k == 'p' ? &plan_result_layout
+                                      : &stats_layout;
   s->init(to);
   if (k == 'r') orrery_runtime_get_info(t->p, (orrery_runtime_info *)to, &err);
   if (k == 'v') orrery_vocab_get_info(t->p, (orrery_vocab_info *)to, &err);

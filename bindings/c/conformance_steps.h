@@ -1,7 +1,7 @@
 /* The steps that conformance.c carries out, by verb. */
 #pragma once
 
-static char *read_file(const char *path, size_t *bytes) {  /* stays: a model may be mapped there */
+static char *read_file(const char *path, size_t *bytes) { /* stays: a model may be mapped there */
   FILE *file = fopen(path, "rb");
   fseek(file, 0, SEEK_END);
   char *to = malloc(*bytes = ftell(file));
@@ -10,7 +10,7 @@ static char *read_file(const char *path, size_t *bytes) {  /* stays: a model may
   return fclose(file), to;
 }
 
-static int make(const char *verb, void *from) {  /* whether it is a verb that makes something; from: argument 2 */
+static int make(const char *verb, void *from) { /* whether it is a verb that makes something; from: argument 2 */
   void *p = NULL;
   size_t lengths[4], n_texts = 0;
   n = 0;
@@ -59,8 +59,9 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
     plan_result_layout.init(plan);
     FILE *file = fopen(rest(2), "rb");
     char *bytes = IS("plan_memory") ? read_file(rest(2), &n) : NULL;
-    if ((IS("plan") ? orrery_plan(rest(2), &r, &m, &s, plan, &err) : bytes ? orrery_plan_memory(bytes, n, &r, &m, &s, plan, &err)
-                      : orrery_plan_fd(file ? fileno(file) : -1, &r, &m, &s, plan, &err)) == 0)
+    if ((IS("plan") ? orrery_plan(rest(2), &r, &m, &s, plan, &err)
+         : bytes    ? orrery_plan_memory(bytes, n, &r, &m, &s, plan, &err)
+                    : orrery_plan_fd(file ? fileno(file) : -1, &r, &m, &s, plan, &err)) == 0)
       p = plan;
     if (file) fclose(file);
     free(bytes);
@@ -99,7 +100,9 @@ static void release(thing *t) {
   t->p = NULL;
 }
 
-static void found(int gives, const char *needle) { if (gives) buf[n] = 0, puts(yes(strstr(buf, needle) != NULL)); }
+static void found(int gives, const char *needle) {
+  if (gives) buf[n] = 0, puts(yes(strstr(buf, needle) != NULL));
+}
 
 static int devices_are_described(void) {
   orrery_device_info info;
@@ -214,7 +217,7 @@ static void step(const char *verb, void *p, int i) {
   if (IS("format")) {
     OPTIONS(template, o);
     const int gives = GIVES(char, orrery_chat_format, p, &o);
-    char *to = buf;   /* without spaces behind ',' and ':', which other languages write in their own way */
+    char *to = buf; /* without spaces behind ',' and ':', which other languages write in their own way */
     for (size_t k = 0; gives && k < n; ++k)
       if (buf[k] != ' ' || k == 0 || (buf[k - 1] != ',' && buf[k - 1] != ':')) *to++ = buf[k];
     n = (size_t)(to - buf);

@@ -6,7 +6,7 @@ KINDS = ["i32", "u32", "i64", "u64", "f32", "f64", "cstr", "text", "bytes", "cha
 
 
 def layouts(header):
-    out = [banner("//"), "#pragma once\n", "#include <orrery.h>", "#include <string.h>\n",
+    out = [banner("//"), "#pragma once\n", "#include <orrery_lab.h>", "#include <string.h>\n",
            "// How a field is held; `text`, `strings` and `array` have their length in the field at count_offset.",
            "enum { %s };" % ", ".join("FIELD_" + k.upper() for k in KINDS), "",
            "typedef struct struct_layout struct_layout;",
@@ -55,7 +55,7 @@ def layouts(header):
 
 def layout_check(header):
     """A program of static assertions: the C compiler agrees with every offset and every constant of the description."""
-    out = [banner("//"), "#include <orrery.h>\n"]
+    out = [banner("//"), "#include <orrery_lab.h>\n"]
     for struct in header.structs.values():
         out.append('_Static_assert(sizeof(%s) == %d, "size");' % (struct.name, struct.bytes))
         for f in struct.fields:

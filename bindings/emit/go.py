@@ -62,7 +62,7 @@ def init(s):
 
 def preamble(header):
     """The exported Go functions, and a setter for each callback: cgo has no C function pointers."""
-    out = ["/*", "#include <stdlib.h>", "#include <orrery.h>"]
+    out = ["/*", "#include <stdlib.h>", "#include <orrery_lab.h>"]
     for callback in header.callbacks.values():
         if callback.name in HOOKS:
             out.append("extern %s goOrrery%s(%s);" % (callback.result.text, camel(callback.name[len("orrery_"):-len("_fn")]), ", ".join(

@@ -1,6 +1,6 @@
-"""Reads include/orrery.h and describes it: constants, structs with offsets, callbacks, functions.
+"""Reads include/orrery.h and include/orrery_lab.h and describes them: constants, structs with offsets, callbacks, functions.
 
-The header keeps to a small part of C: fixed-width scalars, pointers, arrays of a literal length, no padding. Whatever else
+They keep to a small part of C: fixed-width scalars, pointers, arrays of a literal length, no padding. Whatever else
 appears there is a ParseError, so that no language silently misses it. Offsets are those of 64-bit machines; the generated
 conformance/layout.c lets a C compiler check every one of them.
 """
@@ -251,7 +251,7 @@ class Header:
     def named(self):
         """Constants of which orrery_KIND_name() gives the name."""
         prefixes = {"STATUS", "KV", "ROPE", "LOAD", "OVERFLOW", "EVENT", "FINISH", "RESERVOIR", "PRIORITY", "LOG", "REGION",
-                    "SPECULATE"}
+                    "SPECULATE", "GPU"}
         return [name if prefix == "STATUS" else prefix + "_" + name for prefix, members in self.groups().items()
                 if prefix in prefixes for name in members]
 
@@ -268,6 +268,10 @@ class Header:
                 if s.fields[0].kind == "size" and not s.is_options and s.short not in ("error", "event")]
 
 
-def read(path):
-    with open(path, encoding="utf-8") as file:
-        return Header(file.read())
+def read(*paths):
+    """Headers one after another, as if they were one."""
+    texts = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            texts.append(file.read().replace("#ifdef __cplusplus\n}\n#endif\n", ""))
+    return Header("\n".join(texts))

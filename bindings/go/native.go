@@ -6,7 +6,7 @@ package orrery
 #cgo CFLAGS: -I${SRCDIR}/../../include
 #cgo LDFLAGS: -lorrery
 #include <stdlib.h>
-#include <orrery.h>
+#include <orrery_lab.h>
 */
 import "C"
 

@@ -13,7 +13,7 @@ package orrery
 
 /*
 #include <stdlib.h>
-#include <orrery.h>
+#include <orrery_lab.h>
 */
 import "C"
 

@@ -4,7 +4,7 @@ package orrery
 
 /*
 #include <stdlib.h>
-#include <orrery.h>
+#include <orrery_lab.h>
 extern int32_t goOrreryEvent(void *, orrery_event *);
 static orrery_status run_with_go(orrery_generation *g, void *user, orrery_error *e) {
 	return orrery_run(g, (orrery_event_fn)goOrreryEvent, user, e);

@@ -15,19 +15,19 @@
 
 #define MAX_OWNED 256
 
-typedef struct callback {  /* a function of JavaScript that C calls */
+typedef struct callback { /* a function of JavaScript that C calls */
   napi_env env;
-  napi_ref function, raised;  /* raised: what it threw last */
+  napi_ref function, raised; /* raised: what it threw last */
   napi_threadsafe_function queue;
   pthread_t main;
   int logs;
 } callback;
 
 typedef struct handle {
-  void *p;  /* NULL: freed */
+  void *p; /* NULL: freed */
   void (*free)(void *);
   int calls, closing;
-  callback *hook;  /* of a generation: called as long as it is there */
+  callback *hook; /* of a generation: called as long as it is there */
 } handle;
 
 typedef struct call {
@@ -46,7 +46,7 @@ typedef struct call {
   napi_async_work work;
 } call;
 
-typedef struct invocation {  /* one call of a callback; to_js makes its arguments */
+typedef struct invocation { /* one call of a callback; to_js makes its arguments */
   callback *to;
   int (*to_js)(napi_env, struct invocation *, napi_value *arguments);
   void *data[2];
@@ -57,13 +57,18 @@ typedef struct invocation {  /* one call of a callback; to_js makes its argument
   pthread_cond_t ready;
 } invocation;
 
-typedef struct { napi_ref error_class; } addon_data;
+typedef struct {
+  napi_ref error_class;
+} addon_data;
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
 
 static void camel(const char *snake, char *out) {
   for (int up = 0; *snake; ++snake) {
-    if (*snake == '_') { up = 1; continue; }
+    if (*snake == '_') {
+      up = 1;
+      continue;
+    }
     *out++ = up && *snake >= 'a' && *snake <= 'z' ? *snake - 32 : *snake;
     up = 0;
   }
@@ -190,7 +195,7 @@ static void call_js(napi_env env, napi_value js_function, void *context, void *d
     double ignored;
     if (napi_call_function(env, receiver, function, n, arguments, &returned) == napi_ok) {
       if (is_nothing(env, returned) || to_number(env, returned, &number, &ignored)) v->result = number != 0;
-      if (v->data[0] != NULL) {  /* logits: what the function made of them */
+      if (v->data[0] != NULL) { /* logits: what the function made of them */
         void *changed;
         napi_get_typedarray_info(env, arguments[0], NULL, NULL, &changed, NULL, NULL);
         memcpy(v->data[0], changed, v->n[0] * sizeof(float));
@@ -220,7 +225,7 @@ static int32_t invoke_and_wait(invocation *v) {
     call_js(v->to->env, NULL, NULL, v);
     return v->result;
   }
-  if (napi_call_threadsafe_function(v->to->queue, v, napi_tsfn_blocking) != napi_ok) return 1;  /* Node is leaving */
+  if (napi_call_threadsafe_function(v->to->queue, v, napi_tsfn_blocking) != napi_ok) return 1; /* Node is leaving */
   pthread_mutex_lock(&v->lock);
   while (!v->done) pthread_cond_wait(&v->ready, &v->lock);
   pthread_mutex_unlock(&v->lock);
@@ -232,7 +237,7 @@ static int log_to_js(napi_env env, invocation *v, napi_value *a) {
   a[1] = to_js_string(env, v->data[1], NAPI_AUTO_LENGTH);
   return 2;
 }
-static void on_log(void *user, int32_t level, const char *message) {  /* is queued: the step does not wait */
+static void on_log(void *user, int32_t level, const char *message) { /* is queued: the step does not wait */
   invocation *v = calloc(1, sizeof *v);
   if (v == NULL) return;
   v->to = user, v->to_js = log_to_js, v->logs = 1, v->n[1] = (uint64_t)level, v->data[1] = strdup(message);
@@ -293,14 +298,18 @@ static callback *new_callback(napi_env env, call *c, napi_value function, int lo
   napi_value name = to_js_string(env, "orrery", NAPI_AUTO_LENGTH);
   napi_create_threadsafe_function(env, NULL, NULL, name, 0, 1, b, free_callback, NULL, call_js, &b->queue);
   napi_unref_threadsafe_function(env, b->queue);
-  if (!logs) c->callbacks[c->n_callbacks++] = b;  /* a log function is called until the process ends */
+  if (!logs) c->callbacks[c->n_callbacks++] = b; /* a log function is called until the process ends */
   return b;
 }
 static void release(callback *b) { napi_release_threadsafe_function(b->queue, napi_tsfn_release); }
 
-static const struct { const char *type; void (*function)(void); } trampolines[] = {
-    {"orrery_log_fn", (void (*)(void))on_log}, {"orrery_progress_fn", (void (*)(void))on_progress},
-    {"orrery_logits_fn", (void (*)(void))on_logits}, {"orrery_event_fn", (void (*)(void))on_event}};
+static const struct {
+  const char *type;
+  void (*function)(void);
+} trampolines[] = {{"orrery_log_fn", (void (*)(void))on_log},
+                   {"orrery_progress_fn", (void (*)(void))on_progress},
+                   {"orrery_logits_fn", (void (*)(void))on_logits},
+                   {"orrery_event_fn", (void (*)(void))on_event}};
 
 /* ---- Options ---------------------------------------------------------------------------------------------------- */
 
@@ -362,7 +371,9 @@ static int to_integer(napi_env env, napi_value value, int bytes, int is_signed, 
   bool lossless = true;
   double d;
   napi_typeof(env, value, &type);
-  const char *limits = bytes == 8 ? (is_signed ? "-2^63 to 2^63 - 1" : "0 to 2^64 - 1") : is_signed ? "-2147483648 to 2147483647" : "0 to 4294967295";
+  const char *limits = bytes == 8  ? (is_signed ? "-2^63 to 2^63 - 1" : "0 to 2^64 - 1")
+                       : is_signed ? "-2147483648 to 2147483647"
+                                   : "0 to 4294967295";
   const double above = bytes == 8 ? (is_signed ? 9223372036854775808.0 : 18446744073709551616.0) : is_signed ? 2147483648.0 : 4294967296.0;
   const double least = is_signed ? -above : 0;
   if (type == napi_bigint) {

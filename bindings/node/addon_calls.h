@@ -60,7 +60,7 @@ static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_valu
       else if ((a->p = to_c_string(env, c, value, &bytes)) == NULL) return 0;
       a[1].i = (int64_t)bytes;
       return 1;
-    case P_ARRAY:  /* a typed array, used in place */
+    case P_ARRAY: /* a typed array, used in place */
       if (is_nothing(env, value)) return 1;
       if (napi_get_typedarray_info(env, value, &type, &bytes, &data, NULL, NULL) != napi_ok)
         return fail(env, "%s: not a typed array", c->f->name);
@@ -88,7 +88,7 @@ static int is_out(call *c, const parameter *p, int at) {
   }
 }
 
-static size_t out_bytes(const call *c) {  /* of one element */
+static size_t out_bytes(const call *c) { /* of one element */
   return c->out_kind == P_OUT_STRUCTS ? c->out_layout->bytes : c->out_kind == P_OUT_BYTES ? 1 : 4;
 }
 
@@ -96,7 +96,7 @@ static size_t out_bytes(const call *c) {  /* of one element */
 static void run(call *c) {
   orrery_error_init(&c->error, sizeof c->error);
   c->f->invoke(c->a, &c->result);
-  while (c->out && c->result.i == ORRERY_OK) {  /* it said the size */
+  while (c->out && c->result.i == ORRERY_OK) { /* it said the size */
     const size_t capacity = c->n;
     slot *a = &c->a[c->out - 1];
     free(a[0].p);
@@ -104,7 +104,7 @@ static void run(call *c) {
     if (c->out_kind == P_OUT_STRUCTS && capacity > 0) c->out_layout->init(a[0].p);
     c->f->invoke(c->a, &c->result);
     if (c->result.i != ORRERY_INVALID_ARGUMENT || c->n <= capacity) break;
-    c->result.i = ORRERY_OK;  /* longer meanwhile */
+    c->result.i = ORRERY_OK; /* longer meanwhile */
   }
 }
 
@@ -143,7 +143,7 @@ static napi_value finish(napi_env env, call *c, napi_value *error) {
     int kept = 0;
     for (int k = 0; k < c->n_used; ++k) kept |= c->used[k]->hook == b;
     if (kept) continue;
-    if (c->made && strstr(c->f->name, "orrery_generate") != NULL) hook = b;  /* called as long as the generation lives */
+    if (c->made && strstr(c->f->name, "orrery_generate") != NULL) hook = b; /* called as long as the generation lives */
     else release(b);
   }
   if (c->made) value = new_handle(env, c->made, c->f, hook);
@@ -195,7 +195,7 @@ static napi_value enter(napi_env env, napi_callback_info info) {
     free(c);
     return NULL;
   }
-  if (is_free(c->f)) {  /* waits for calls that use the handle */
+  if (is_free(c->f)) { /* waits for calls that use the handle */
     handle *h = c->used[0];
     h->closing = 1;
     if (h->calls == 0) free_now(h);
@@ -211,7 +211,7 @@ static napi_value enter(napi_env env, napi_callback_info info) {
     return value;
   }
   napi_value kept, promise, name = to_js_string(env, c->f->name, NAPI_AUTO_LENGTH);
-  napi_create_array_with_length(env, n, &kept);  /* handles and arrays live as long as the call */
+  napi_create_array_with_length(env, n, &kept); /* handles and arrays live as long as the call */
   for (size_t i = 0; i < n && i < 8; ++i) napi_set_element(env, kept, (uint32_t)i, arguments[i]);
   napi_create_reference(env, kept, 1, &c->arguments);
   napi_create_promise(env, &c->deferred, &promise);
@@ -241,7 +241,7 @@ static napi_value init(napi_env env, napi_value exports) {
   napi_set_named_property(env, exports, "async", group[1]);
   napi_create_function(env, "setErrorClass", NAPI_AUTO_LENGTH, set_error_class, NULL, &entry);
   napi_set_named_property(env, exports, "setErrorClass", entry);
-  for (size_t i = 0; i < sizeof all_layouts / sizeof *all_layouts; ++i) {  /* the library's structs are the header's */
+  for (size_t i = 0; i < sizeof all_layouts / sizeof *all_layouts; ++i) { /* the library's structs are the header's */
     char filled[2048];
     if (all_layouts[i]->init == NULL) continue;
     all_layouts[i]->init(filled);

@@ -1,7 +1,6 @@
 // The list of backends (runtime/backend/registry.h). Another backend is one entry here.
+#include <algorithm>
 #include <iterator>
-#include <utility>
-#include <vector>
 
 #include "cuda/cuda_backend.h"
 #include "runtime/backend/registry.h"
@@ -10,20 +9,18 @@
 namespace orrery {
 namespace {
 
-std::vector<DeviceDescription> cuda_devices() {
-  std::vector<DeviceDescription> found;
-  for (cuda::DeviceDescription& gpu : cuda::devices())
-    found.push_back({std::move(gpu.name), gpu.architecture, gpu.memory_bytes, std::move(gpu.refused)});
-  return found;
-}
-
-Result<std::unique_ptr<Backend>> make_cuda(const BackendOptions& options) {
+Result<std::unique_ptr<Backend>> make_cuda(const BackendOptions& options, DeviceUse* use) {
   cuda::Options gpu;
   gpu.device = options.device;
-  return cuda::make_backend(gpu);
+  auto made = cuda::make_backend(gpu);
+  if (made.ok()) return made;
+  Status failure = made.take_status();
+  *use = cuda::use_after(failure);
+  failure.detail().native_code = std::max<int64_t>(failure.detail().native_code, 0);  // the others are our own numbers
+  return failure;
 }
 
-Result<std::unique_ptr<Backend>> make_cpu(const BackendOptions& options) {
+Result<std::unique_ptr<Backend>> make_cpu(const BackendOptions& options, DeviceUse*) {
   cpu::Options host;
   host.n_threads = options.n_threads;
   host.priority = options.priority;
@@ -32,7 +29,7 @@ Result<std::unique_ptr<Backend>> make_cpu(const BackendOptions& options) {
   return cpu::make_backend(host);
 }
 
-constexpr BackendEntry kBackends[] = {{"cuda", cuda_devices, make_cuda}, {"cpu", nullptr, make_cpu}};
+constexpr BackendEntry kBackends[] = {{"cuda", cuda::devices, make_cuda}, {"cpu", nullptr, make_cpu}};
 
 }  // namespace
 

@@ -9,10 +9,10 @@
 namespace orrery::cuda {
 
 struct Image {
-  const char* file;        // "rows": of kernels/rows.cu
-  const void* data;        // a fat binary: the driver takes the machine code that fits the device, or compiles the PTX
+  const char* file;  // "rows": of kernels/rows.cu
+  const void* data;  // a fat binary: the driver takes the machine code that fits the device, or compiles the PTX
   size_t bytes;
-  const char* const* kernels;   // their symbols; null behind the last
+  const char* const* kernels;  // their symbols; null behind the last
 };
 
 Span<const Image> archive();

@@ -21,7 +21,7 @@ struct HalfProduct {
   float* out;
   int64_t x_stride, w_stride, out_stride;
   int32_t n_rows, n_out, n_in;
-  bool accumulate;   // out += instead of out =
+  bool accumulate;  // out += instead of out =
 };
 
 class Cublas {

@@ -39,7 +39,7 @@ Result<Driver> Driver::open(int made_by) {
   constexpr const char* kName = "libcuda.so.1";
   const Library library({kName});
 #endif
-  if (!library.opened()) return unusable(DriverError::none, std::string("this machine has no NVIDIA driver (") + kName + ")");
+  if (!library.opened()) return unusable(DriverError::no_driver, std::string("this machine has no NVIDIA driver (") + kName + ")");
   Driver d;
   const char* missing = nullptr;
 #define ORRERY_DRIVER_FIND(member, symbol, ...) \
@@ -47,14 +47,15 @@ Result<Driver> Driver::open(int made_by) {
   ORRERY_DRIVER_FUNCTIONS(ORRERY_DRIVER_FIND)
 #undef ORRERY_DRIVER_FIND
   if (missing)
-    return unusable(DriverError::none, std::string("the NVIDIA driver (") + kName + ") has no " + missing + ": it is for CUDA " +
-                                           (d.get_version ? version_text(d.version()) : "before 2.2") +
-                                           ", this build is made by CUDA " + version_text(made_by));
+    return unusable(DriverError::no_function, std::string("the NVIDIA driver (") + kName + ") has no " + missing + ": it is for CUDA " +
+                                                  (d.get_version ? version_text(d.version()) : "before 2.2") +
+                                                  ", this build is made by CUDA " + version_text(made_by));
   const DriverError e = d.init(0);
   // What a driver answers in a child of a process that has started it.
   if (e == DriverError::not_initialized)
-    return unusable(e, d.text(e) + "; a child of fork() cannot use CUDA if its parent has started it: start such a process by exec(), in Python "
-                                   "with the start method 'spawn'");
+    return unusable(e, d.text(e) +
+                           "; a child of fork() cannot use CUDA if its parent has started it: start such a process by exec(), in Python "
+                           "with the start method 'spawn'");
   if (e != DriverError::none) return unusable(e, d.text(e));
   return d;
 }

@@ -46,7 +46,7 @@ void exchange(uint64_t* a, uint64_t* b, int shift, uint64_t mask) {
 // 32 bytes with two groups: the columns of `low` in the low nibbles.
 void put_nibbles(const uint8_t* p, uint8_t* low, uint8_t* high) {
   for (int i = 0; i < 16; i += 8) {
-    const uint64_t first = load(p + i), second = load(p + 16 + i);   // columns i .. and 16+i ..
+    const uint64_t first = load(p + i), second = load(p + 16 + i);  // columns i .. and 16+i ..
     store(low + i, (first & each_byte(0x0F)) | (second & each_byte(0x0F)) << 4);
     store(high + i, (first >> 4 & each_byte(0x0F)) | (second & each_byte(0xF0)));
   }
@@ -130,8 +130,8 @@ void put_k4_scales(const uint8_t* p, uint8_t* block) {
   std::memcpy(block, p, 4);
   store_least_first(block + 4, pack_nibbles(scales) | pack_nibbles(nibbles) << 16);
   store_least_first(block + 8, pack_nibbles(minima) | pack_nibbles(nibbles >> 4) << 16);
-  store_least_first(block + 12, pack_pairs(scales >> 4) | pack_pairs(scales >> 6) << 8 | pack_pairs(minima >> 4) << 16 |
-                                    pack_pairs(minima >> 6) << 24);
+  store_least_first(block + 12,
+                    pack_pairs(scales >> 4) | pack_pairs(scales >> 6) << 8 | pack_pairs(minima >> 4) << 16 | pack_pairs(minima >> 6) << 24);
 }
 
 // Of Q3_K: d, and 12 bytes with 16 scales of six bits.
@@ -157,7 +157,7 @@ void put_block(const uint8_t* p, const Planes& to) {
     constexpr int scales = plane_bytes(type).group, bits = plane_bytes(type).high;
     std::memcpy(to.group, p, scales);
     if constexpr (bits > 0) put_bits_of_group(p + scales, to.high);
-    std::memcpy(to.codes, p + scales + bits, 16);   // they lie as in the file
+    std::memcpy(to.codes, p + scales + bits, 16);  // they lie as in the file
   } else if constexpr (type == Type::iq4_nl) {
     std::memcpy(to.group, p, 2);
     put_selectors(p + 2, to.codes);

@@ -14,8 +14,8 @@
 namespace orrery::cuda {
 
 struct PlaneBytes {
-  int32_t codes, high, group;   // of a group of 32 columns
-  int32_t block;                // of a block of eight groups
+  int32_t codes, high, group;  // of a group of 32 columns
+  int32_t block;               // of a block of eight groups
 };
 constexpr PlaneBytes plane_bytes(TensorType type) {
   switch (type) {

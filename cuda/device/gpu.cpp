@@ -90,7 +90,7 @@ std::string readable_name(const char* symbol) {
     name = name.substr(tag + 11, name.rfind('>') - tag - 11);
     if (!name.empty() && name.front() == '(') name = name.substr(1, name.size() - 2);
   }
-  if (!name.empty() && name.back() == ')') {   // the parameters: back to the bracket that opens them
+  if (!name.empty() && name.back() == ')') {  // the parameters: back to the bracket that opens them
     size_t at = name.size();
     int depth = 0;
     do {
@@ -105,10 +105,10 @@ std::string readable_name(const char* symbol) {
 namespace {
 
 // The architecture of PTX that has griddepcontrol, and the driver that captures such launches.
-constexpr int kStartsEarlyFrom = 90, kCapturesEarlyFrom = 12030;   // CUDA 12.3
+constexpr int kStartsEarlyFrom = 90, kCapturesEarlyFrom = 12030;  // CUDA 12.3
 
 std::mutex opened_mutex;
-OpenedDevice* all_opened = nullptr;   // a list
+OpenedDevice* all_opened = nullptr;  // a list
 
 }  // namespace
 
@@ -137,7 +137,7 @@ DriverError OpenedDevice::open(const Driver& driver, int index, OpenedDevice** o
 
 void OpenedDevice::close(OpenedDevice* opened) {
   const std::lock_guard<std::mutex> lock(opened_mutex);
-  if (--opened->n_users_ > 0) return;   // the others go on
+  if (--opened->n_users_ > 0) return;  // the others go on
   OpenedDevice** at = &all_opened;
   while (*at != opened) at = &(*at)->next_;
   *at = opened->next_;
@@ -199,11 +199,12 @@ Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
 // `what`: the image that the driver does not take; null: it does not give the device.
 Status Gpu::refused(DriverError e, const char* what) const {
   const std::string text = driver_.text(e);
-  Status s = what ? error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
-                          "CUDA device %d, %s, does not take the kernels (%s): %s. Its driver is for CUDA %s, the kernels are compiled by CUDA %s",
-                          index_, properties_.name.c_str(), what, text.c_str(), version_text(driver_.version()).c_str(),
-                          version_text(archive_version()).c_str())
-                  : error(Code::unsupported, "CUDA device %d: %s", index_, text.c_str());
+  Status s =
+      what ? error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
+                   "CUDA device %d, %s, does not take the kernels (%s): %s. Its driver is for CUDA %s, the kernels are compiled by CUDA %s",
+                   index_, properties_.name.c_str(), what, text.c_str(), version_text(driver_.version()).c_str(),
+                   version_text(archive_version()).c_str())
+           : error(Code::unsupported, "CUDA device %d: %s", index_, text.c_str());
   s.detail().native_code = static_cast<int64_t>(e);
   return s;
 }

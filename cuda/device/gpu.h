@@ -28,7 +28,7 @@ class ErrorLatch {
   // DEVICE_LOST.
   Status status(const Driver& driver) const;
   void recover();
-  void keep();   // recover() does nothing from now on
+  void keep();  // recover() does nothing from now on
   // For a thread beside the one that recovers: the number of failures so far; and the last one's status, if there are more by now.
   uint64_t n_failures() const { return n_failures_.load(std::memory_order_acquire); }
   Status status_since(uint64_t n_failures, const Driver& driver) const;
@@ -44,23 +44,23 @@ class ErrorLatch {
 };
 
 struct GpuProperties {
-  std::string name;             // "NVIDIA GeForce RTX 4090"
-  int32_t architecture = 0;     // 89: compute capability 8.9
-  int32_t n_sms = 0;            // streaming multiprocessors
-  uint64_t shared_bytes = 0;    // shared memory that a thread block may ask for
-  uint64_t cache_bytes = 0;     // second-level cache
+  std::string name;           // "NVIDIA GeForce RTX 4090"
+  int32_t architecture = 0;   // 89: compute capability 8.9
+  int32_t n_sms = 0;          // streaming multiprocessors
+  uint64_t shared_bytes = 0;  // shared memory that a thread block may ask for
+  uint64_t cache_bytes = 0;   // second-level cache
   uint64_t memory_bytes = 0;
-  bool registered_at_host_address = true;   // DeviceAttribute::registered_at_host_address
+  bool registered_at_host_address = true;  // DeviceAttribute::registered_at_host_address
 };
 DriverError describe(const Driver& driver, int index, GpuProperties* properties);
 
 struct Kernel {
-  Function function = nullptr;    // null: no image has it
-  bool can_start_early = false;   // its machine code has the words for it (ptx.h: wait_for_earlier_kernels())
+  Function function = nullptr;   // null: no image has it
+  bool can_start_early = false;  // its machine code has the words for it (ptx.h: wait_for_earlier_kernels())
 };
 
-// A device whose context this process holds, with the kernels loaded into it. The first Gpu of a device makes it, the last one ends it. This is
-// the only state that outlives a runtime: the table of opened devices, empty while no Gpu is open.
+// A device whose context this process holds, with the kernels loaded into it. The first Gpu of a device makes it, the last one ends it.
+// This is the only state that outlives a runtime: the table of opened devices, empty while no Gpu is open.
 class OpenedDevice {
  public:
   // The device's entry of the table, made if it has none. The driver's error, and what it refused, where a call fails.
@@ -79,14 +79,14 @@ class OpenedDevice {
   OpenedDevice(const Driver& driver, int index) : driver_(driver), index_(index) {}
 
   Driver driver_;
-  int index_, device_ = 0;   // the driver's handle
+  int index_, device_ = 0;  // the driver's handle
   const int64_t process_ = os::process_id();
   int n_users_ = 0;
   OpenedDevice* next_ = nullptr;
   Context context_ = nullptr;
   std::mutex mutex_;
   std::vector<Module> modules_;
-  std::vector<const void*> images_;   // that are loaded
+  std::vector<const void*> images_;  // that are loaded
   std::unordered_map<std::string, Kernel> kernels_;
 };
 
@@ -121,7 +121,7 @@ class Gpu {
   OpenedDevice* opened_ = nullptr;
   ErrorLatch latch_;
   std::mutex mutex_;
-  std::unordered_map<const char*, Kernel> known_;       // by the address of the name
+  std::unordered_map<const char*, Kernel> known_;  // by the address of the name
 };
 
 // "orrery::cuda::rows_cu::rms_norm_kernel<true>": a function with its template arguments, without its parameters. `symbol` is the

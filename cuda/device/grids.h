@@ -17,7 +17,7 @@ __device__ constexpr grids::Eights<1024> kIq2SEights(grids::kIq2SGrid, grids::iq
 
 // Each byte of `fields` has seven signs. The eighth one makes the number of set bits even.
 __device__ __forceinline__ uint32_t all_signs(uint32_t fields) {
-  uint32_t odd = fields ^ fields >> 4;   // what counts are the lowest bits of the bytes
+  uint32_t odd = fields ^ fields >> 4;  // what counts are the lowest bits of the bytes
   odd ^= odd >> 2;
   odd ^= odd >> 1;
   return fields | (odd & 0x01010101u) << 7;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void unpack_grid(const uint2& codes, uint32_t high, u
   constexpr bool kFours = kType == TensorType::iq3_xxs || kType == TensorType::iq3_s;
   uint32_t signs = high;
   if constexpr (kType == TensorType::iq3_xxs || kType == TensorType::iq2_xxs) signs = all_signs_of_word(high);
-  if constexpr (kType == TensorType::iq2_xs)   // the upper seven bits of four numbers of 16
+  if constexpr (kType == TensorType::iq2_xs)  // the upper seven bits of four numbers of 16
     signs = all_signs(__byte_perm(codes.x >> 1, codes.y >> 1, 0x7531) & 0x7F7F7F7Fu);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -51,7 +51,9 @@ __device__ __forceinline__ void unpack_grid(const uint2& codes, uint32_t high, u
       uint32_t entry = codes.x >> (8 * i) & 0xFFu;
       if constexpr (kType == TensorType::iq2_s) entry |= group << (8 - 2 * i) & 0x300u;
       if constexpr (kType == TensorType::iq2_xs) entry = (i < 2 ? codes.x : codes.y) >> (16 * (i % 2)) & 0x1FFu;
-      const uint64_t* table = kType == TensorType::iq2_xxs ? kIq2XxsEights.entry : kType == TensorType::iq2_xs ? kIq2XsEights.entry : kIq2SEights.entry;
+      const uint64_t* table = kType == TensorType::iq2_xxs  ? kIq2XxsEights.entry
+                              : kType == TensorType::iq2_xs ? kIq2XsEights.entry
+                                                            : kIq2SEights.entry;
       const uint64_t eight = __ldg(table + entry);
       code[j] = static_cast<uint32_t>(eight), code[j + 1] = static_cast<uint32_t>(eight >> 32);
     }

@@ -15,7 +15,8 @@ void launch_named(Queue& queue, const Geometry& g, const char* name, void** para
     return;
   if (g.early && queue.overlaps() && found.can_start_early) {
     LaunchAttribute early = {LaunchAttribute::kStartsEarly, 0, {1}};
-    const LaunchConfig config = {g.grid.x, g.grid.y, g.grid.z, g.block.x, g.block.y, g.block.z, static_cast<unsigned>(g.shared_bytes), queue.stream(), &early, 1};
+    const LaunchConfig config = {g.grid.x,       g.grid.y, g.grid.z, g.block.x, g.block.y, g.block.z, static_cast<unsigned>(g.shared_bytes),
+                                 queue.stream(), &early,   1};
     queue.check(driver.launch_with(&config, kernel, parameters, nullptr), "launching a kernel");
     return;
   }

@@ -16,7 +16,7 @@ namespace orrery::cuda {
 
 // What a thread block may have of shared memory, static and dynamic: 99 KiB on sm_86, sm_89 and sm_120; other GPUs have more.
 inline constexpr int kMostSharedBytes = 99 << 10;
-inline constexpr size_t kSharedBytesUnasked = size_t{48} << 10;   // dynamic; a kernel must ask for more
+inline constexpr size_t kSharedBytesUnasked = size_t{48} << 10;  // dynamic; a kernel must ask for more
 inline constexpr unsigned kMostGridYZ = 65535;
 
 struct Dim3 {
@@ -24,11 +24,11 @@ struct Dim3 {
   constexpr explicit Dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-struct Geometry {   // grid.y and grid.z: at most kMostGridYZ
+struct Geometry {  // grid.y and grid.z: at most kMostGridYZ
   Dim3 grid, block;
-  size_t shared_bytes = 0;   // dynamic
-  // The kernel may start before the kernels ahead of it end (programmatic dependent launch: sm_90 and newer, in a graph): each of its threads calls
-  // wait_for_earlier_kernels() (ptx.h) before it reads what kernels write, and before it writes.
+  size_t shared_bytes = 0;  // dynamic
+  // The kernel may start before the kernels ahead of it end (programmatic dependent launch: sm_90 and newer, in a graph): each of its
+  // threads calls wait_for_earlier_kernels() (ptx.h) before it reads what kernels write, and before it writes.
   bool early = false;
 };
 
@@ -46,7 +46,7 @@ void launch_named(Queue& queue, const Geometry& geometry, const char* name, void
 template <auto* kKernel, class... P, class... A>
 void launch_as(void (*)(P...), Queue& queue, const Geometry& geometry, A&&... args) {
 #if defined(__CUDACC__)
-  (void)kKernel;   // so that nvcc compiles it
+  (void)kKernel;  // so that nvcc compiles it
 #elif defined(ORRERY_EMULATED_KERNELS)
   emulated::registered<kKernel, P...>();
 #endif

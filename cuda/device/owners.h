@@ -50,9 +50,9 @@ class EventOwner {
     event_ = nullptr, gpu_ = nullptr, n_sent_ = 0;
   }
 
-  const Gpu* gpu_ = nullptr;   // null: no event
+  const Gpu* gpu_ = nullptr;  // null: no event
   Event event_ = nullptr;
-  uint64_t n_sent_ = 0;        // Queue::n_sent() at the mark
+  uint64_t n_sent_ = 0;  // Queue::n_sent() at the mark
 };
 
 // Pinned host memory, which the device copies from and to by itself, and the point in a queue from which on it is free again.
@@ -87,7 +87,7 @@ class Pinned {
     data_ = nullptr, gpu_ = nullptr;
   }
 
-  const Gpu* gpu_ = nullptr;   // null: no memory
+  const Gpu* gpu_ = nullptr;  // null: no memory
   std::byte* data_ = nullptr;
   EventOwner used_;
 };
@@ -96,7 +96,7 @@ class Pinned {
 // share a half: the host waits when it comes back to a half, not for each piece.
 class PinnedHalves {
  public:
-  Status allocate(const Gpu& gpu, uint64_t bytes) {   // of each half
+  Status allocate(const Gpu& gpu, uint64_t bytes) {  // of each half
     bytes_ = used_ = bytes;
     ORRERY_TRY(halves_[0].allocate(gpu, bytes));
     return halves_[1].allocate(gpu, bytes);
@@ -119,7 +119,7 @@ class PinnedHalves {
 
  private:
   Pinned halves_[2];
-  uint64_t bytes_ = 0, used_ = 0;   // of a half; of the current half
+  uint64_t bytes_ = 0, used_ = 0;  // of a half; of the current half
   int turn_ = 0;
 };
 
@@ -145,9 +145,9 @@ class StreamOwner {
   Stream get() const { return stream_; }
 
  private:
-  const Gpu* gpu_ = nullptr;   // null: no stream
+  const Gpu* gpu_ = nullptr;  // null: no stream
   Stream stream_ = nullptr;
-  EventOwner end_;             // Queue::wait()
+  EventOwner end_;  // Queue::wait()
 };
 
 }  // namespace orrery::cuda

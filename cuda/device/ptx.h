@@ -1,6 +1,6 @@
-// PTX instructions for which CUDA C++ has no function: one function for each. Three compilers read kernels: nvcc makes the archive of them; the
-// emulated build runs them, and computes each instruction by its definition (tests/emulation/cuda/ptx_reference.h); and the library's own
-// compiler takes from them only their names and parameters (device/words.h).
+// PTX instructions for which CUDA C++ has no function: one function for each. Three compilers read kernels: nvcc makes the archive of them;
+// the emulated build runs them, and computes each instruction by its definition (tests/emulation/cuda/ptx_reference.h); and the library's
+// own compiler takes from them only their names and parameters (device/words.h).
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,7 @@ namespace orrery::cuda {
 
 #if defined(__CUDACC__)
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // c (16, 8) += a (16, 16) b (16, 8): a and b are halves or bfloat16, sums are floats. Fragments have the layout of mma.sync.
 __device__ __forceinline__ void mma_f16(float* c, const uint32_t* a, const uint32_t* b) {
@@ -70,9 +68,7 @@ __device__ __forceinline__ void load_matrices_4_transposed(uint32_t* out, const 
                : "r"(shared_address(row)));
 }
 __device__ __forceinline__ void load_matrices_2(uint32_t* out, const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];\n"
-               : "=r"(out[0]), "=r"(out[1])
-               : "r"(shared_address(row)));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];\n" : "=r"(out[0]), "=r"(out[1]) : "r"(shared_address(row)));
 }
 // Copies `bytes` bytes, 0 to 16, from global to shared memory, past the registers, and writes zeros behind them, up to 16.
 // copy_async_commit() closes a group of copies. copy_async_wait() returns when at most kUnderWay groups are still under way.
@@ -87,9 +83,7 @@ __device__ __forceinline__ void copy_async_wait() {
 // Load data that is read once: it is not kept in the first-level cache.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
 __device__ __forceinline__ uint2 load_once_8(const void* p) {
@@ -109,9 +103,9 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// Of a launch that may start early (launch.h): lets the next kernel of the stream start; waits until the kernels before this one have ended and
-// their memory is there. Loads of what they write come behind the wait, and are plain ones: a load that need not be coherent (ld.global.nc)
-// might find an older line. GPUs before sm_90 start no kernel early.
+// Of a launch that may start early (launch.h): lets the next kernel of the stream start; waits until the kernels before this one have ended
+// and their memory is there. Loads of what they write come behind the wait, and are plain ones: a load that need not be coherent
+// (ld.global.nc) might find an older line. GPUs before sm_90 start no kernel early.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n");

@@ -10,10 +10,10 @@ namespace orrery::cuda {
 
 // The resident KV of one KV head (runtime/backend/step.h: HeadView).
 struct DeviceHead {
-  const uint64_t* tiles;    // (n_keys / kPageTokens, rounded up) device addresses
-  uint64_t append_at;       // device address
-  const float* compensation_token;   // (2, head_dim), if compensation_weight > 0 or compensation_logs is given
-  const float* compensation_logs;    // (group), or null
+  const uint64_t* tiles;            // (n_keys / kPageTokens, rounded up) device addresses
+  uint64_t append_at;               // device address
+  const float* compensation_token;  // (2, head_dim), if compensation_weight > 0 or compensation_logs is given
+  const float* compensation_logs;   // (group), or null
   int32_t n_keys;
   float compensation_weight;
 };
@@ -22,8 +22,8 @@ struct DeviceHead {
 struct DeviceShortlist {
   double inverse_temperature;
   int32_t n_best, n_tokens, n_sums;
-  int32_t n_allowed;   // tokens that may be chosen
-  uint32_t masked;     // whether there is a mask
+  int32_t n_allowed;  // tokens that may be chosen
+  uint32_t masked;    // whether there is a mask
   int32_t tokens[ShortlistRequest::kMostTokens];
 };
 
@@ -43,13 +43,13 @@ struct DeviceSequence {
 // The addresses of the state, the same in every step. Kernels take them by value. Each sequence has a block of sequence_bytes. The
 // addresses are those in the first block: of_sequence() finds another one's (kernels/kv.cuh).
 struct StepView {
-  const Row* rows;                  // (n_rows)
+  const Row* rows;  // (n_rows)
   const DeviceSequence* sequence;
-  const float* inverse_frequency;   // of each table of RoPE, (n_rot / 2)
-  const DeviceHead* heads;          // (n_layers, n_kv_heads), if the sequence has resident heads
-  const uint64_t* pages;            // (n_pages) device addresses
-  const DeviceShortlist* shortlist;   // the request of this number in the step, which need not be the sequence's own
-  float* rope;                      // (n_rows, rope_floats): of each table, its cosines, then its sines
+  const float* inverse_frequency;    // of each table of RoPE, (n_rot / 2)
+  const DeviceHead* heads;           // (n_layers, n_kv_heads), if the sequence has resident heads
+  const uint64_t* pages;             // (n_pages) device addresses
+  const DeviceShortlist* shortlist;  // the request of this number in the step, which need not be the sequence's own
+  float* rope;                       // (n_rows, rope_floats): of each table, its cosines, then its sines
   int64_t sequence_bytes;
   int32_t rope_floats;
   int32_t reserved;

@@ -1,5 +1,6 @@
-// CUDA C++'s words, declared, for the library's own compiler. It reads the files of kernels for the host code in them, which launches kernels by
-// name: kernels are never instantiated nor compiled here. nvcc compiles them (device/archive.h), and their emulation has words of its own.
+// CUDA C++'s words, declared, for the library's own compiler. It reads the files of kernels for the host code in them, which launches
+// kernels by name: kernels are never instantiated nor compiled here. nvcc compiles them (device/archive.h), and their emulation has words
+// of its own.
 #pragma once
 
 #include <math.h>
@@ -17,19 +18,33 @@
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
 
-struct __align__(8) float2 { float x, y; };
-struct __align__(16) float4 { float x, y, z, w; };
-struct __align__(8) uint2 { unsigned x, y; };
-struct __align__(16) uint4 { unsigned x, y, z, w; };
-struct __half { uint16_t bits; };
-struct __align__(4) __half2 { __half x, y; };
+struct __align__(8) float2 {
+  float x, y;
+};
+struct __align__(16) float4 {
+  float x, y, z, w;
+};
+struct __align__(8) uint2 {
+  unsigned x, y;
+};
+struct __align__(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct __half {
+  uint16_t bits;
+};
+struct __align__(4) __half2 {
+  __half x, y;
+};
 using half = __half;
 float2 make_float2(float x, float y);
 float4 make_float4(float x, float y, float z, float w);
 uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w);
 
 namespace orrery::cuda {
-struct ThreadIndex { unsigned x, y, z; };
+struct ThreadIndex {
+  unsigned x, y, z;
+};
 }  // namespace orrery::cuda
 extern const orrery::cuda::ThreadIndex threadIdx, blockIdx, blockDim, gridDim;
 

@@ -21,14 +21,14 @@ namespace attend_decode_cu {
 
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kStrip = kPageTokens / kWarps;   // a warp's tokens in each page
-  static constexpr int kQueries = 8;                    // query heads of an item
+  static constexpr int kStrip = kPageTokens / kWarps;  // a warp's tokens in each page
+  static constexpr int kQueries = 8;                   // query heads of an item
   static constexpr int kBlocksPerSm = 4;
 };
 using G = DecodeGeometry;
 static_assert(G::kStrip == 16, "one step of the products with V");
 
-constexpr uint64_t kPartialBytes = uint64_t{8} << 20;   // rows run in waves whose partial results fit this
+constexpr uint64_t kPartialBytes = uint64_t{8} << 20;  // rows run in waves whose partial results fit this
 
 // Tokens of a split. They depend only on the number of keys that a row sees, so that other rows and the device do not change its sums.
 ORRERY_HOST_DEVICE constexpr int split_tokens(int n_keys) {
@@ -39,14 +39,14 @@ int most_splits(int max_context) {
   for (const int n : {2048, 8192, 32768, max_context}) {
     const int keys = std::min(n, max_context);
     most = std::max(
-        most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);   // + 1: a window begins within a split; or a compensation token
+        most, (keys + split_tokens(keys) - 1) / split_tokens(keys) + 1);  // + 1: a window begins within a split; or a compensation token
   }
   return most;
 }
 uint64_t row_partial_bytes(int n_heads, int max_splits, int head_dim) {
   return static_cast<uint64_t>(n_heads) * static_cast<uint64_t>(max_splits) * static_cast<uint64_t>(head_dim + 2) * sizeof(float);
 }
-int wave_rows(int n_rows, uint64_t row_bytes) {   // at most a warp's lanes: find_item()
+int wave_rows(int n_rows, uint64_t row_bytes) {  // at most a warp's lanes: find_item()
   return static_cast<int>(
       std::clamp<uint64_t>(kPartialBytes / std::max<uint64_t>(row_bytes, 1), 1, static_cast<uint64_t>(std::clamp(n_rows, 1, 32))));
 }
@@ -56,15 +56,15 @@ struct DecodeWork {
   KvPlace place;
   ConstRows q;
   Rows out;
-  float* partial_o;      // (n_rows, n_heads, max_splits, value_dim)
-  float2* partial_ml;    // (n_rows, n_heads, max_splits)
-  int32_t first_row, n_rows, rows_log2, n_kv_heads, group, max_splits;   // rows_log2: of n_rows, rounded up to a power of two
-  float scale;           // times log2(e): weights are powers of two
-  const float* sinks;    // (n_heads) or null
+  float* partial_o;                                                     // (n_rows, n_heads, max_splits, value_dim)
+  float2* partial_ml;                                                   // (n_rows, n_heads, max_splits)
+  int32_t first_row, n_rows, rows_log2, n_kv_heads, group, max_splits;  // rows_log2: of n_rows, rounded up to a power of two
+  float scale;                                                          // times log2(e): weights are powers of two
+  const float* sinks;                                                   // (n_heads) or null
 };
 
 struct Splits {
-  int tokens, first, count;   // `first` counts from position 0; `count` includes the compensation token's split, which is the last
+  int tokens, first, count;  // `first` counts from position 0; `count` includes the compensation token's split, which is the last
 };
 __device__ __forceinline__ bool has_compensation_token(const KeySpan& span) {
   return span.compensation_weight > 0.0f || span.compensation_logs;
@@ -76,12 +76,13 @@ __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
 }
 
 // Finds a thread block's item. All warps search, and find the same one. Items are numbered by KV head, split, tile of queries, row, so that
-// tiles of queries find their keys in the second-level cache. Each row has the splits of the longest one. `split` is -1 where the item's row has fewer.
+// tiles of queries find their keys in the second-level cache. Each row has the splits of the longest one. `split` is -1 where the item's
+// row has fewer.
 struct Item {
-  int row, kv_head, first_query, split;   // row: within the wave; first_query: query head within the group
+  int row, kv_head, first_query, split;  // row: within the wave; first_query: query head within the group
 };
 __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, team = 1 << w.rows_log2, row = lane & (team - 1);   // a team of lanes has a KV head
+  const int lane = static_cast<int>(threadIdx.x) % 32, team = 1 << w.rows_log2, row = lane & (team - 1);  // a team of lanes has a KV head
   const int n_query_tiles = (w.group + G::kQueries - 1) / G::kQueries;
   for (int base = 0; base < w.n_kv_heads; base += 32 >> w.rows_log2) {
     const int kv_head = base + (lane >> w.rows_log2);
@@ -90,14 +91,14 @@ __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
     int most = n_splits;
     for (int d = 1; d < team; d *= 2) most = max(most, __shfl_xor_sync(kAllLanes, most, d));
     const int count = most * n_query_tiles * w.n_rows;
-    int sum = count;   // of this team and those before
+    int sum = count;  // of this team and those before
     for (int d = team; d < 32; d *= 2) {
       const int below = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(d));
       if (lane >= d) sum += below;
     }
     const int total = __shfl_sync(kAllLanes, sum, 31);
     if (item < total) {
-      const int owner = __popc(__ballot_sync(kAllLanes, sum <= item));   // the first lane of a team
+      const int owner = __popc(__ballot_sync(kAllLanes, sum <= item));  // the first lane of a team
       const int rest = item - __shfl_sync(kAllLanes, sum - count, owner);
       const int of_row = rest % w.n_rows, tile = rest / w.n_rows % n_query_tiles, split = rest / w.n_rows / n_query_tiles;
       const bool has = split < __shfl_sync(kAllLanes, n_splits, owner + of_row);
@@ -116,20 +117,21 @@ struct Strip : KvLayout<kType, kDim, kShared> {
   using L = KvLayout<kType, kDim, kShared>;
   static constexpr bool kBlocks = in_blocks(kType);
   static constexpr int kSteps = kDim / 16, kValueSteps = L::kValueDim / 16;
-  static constexpr int kParts = kType == KvType::f32 ? 2 : 1;   // halves that represent a value
+  static constexpr int kParts = kType == KvType::f32 ? 2 : 1;  // halves that represent a value
 
   // A thread block's queries as fragments, (kSteps, 32 lanes).
   static constexpr int kQueryBytes = kSteps * 32 * 16;
   static constexpr int kMergeBytes = G::kWarps * G::kQueries * L::kValueDim * 4;
-  static constexpr int kFixedBytes = G::kWarps * G::kQueries * 8;   // ml
+  static constexpr int kFixedBytes = G::kWarps * G::kQueries * 8;  // ml
   // The pieces of a strip that take turns in shared memory: 1: all; 2: K, then V.
   static constexpr int kMostOfToken = (kMostSharedBytes - kQueryBytes - kFixedBytes) / (G::kWarps * G::kStrip) - 16;
   static constexpr int kPieces = L::kTokenBytes <= kMostOfToken ? 1 : 2;
   static constexpr int kPartBytes = L::kTokenBytes / kPieces, kValueAt = kPieces == 1 ? L::kValueFrom : 0;
-  static constexpr int kPitch = kPartBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
+  static constexpr int kPitch = kPartBytes + (kBlocks ? 0 : 16);  // + 16 bytes: eight rows meet different banks
   static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
   static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
-  static_assert(kSharedBytes + kFixedBytes <= kMostSharedBytes && (kPieces == 1 || (!kBlocks && kShared == 0)), "no GPU of the list has so much shared memory");
+  static_assert(kSharedBytes + kFixedBytes <= kMostSharedBytes && (kPieces == 1 || (!kBlocks && kShared == 0)),
+                "no GPU of the list has so much shared memory");
 
   // Copies tokens [first, last) of the strip at `from`, and zeros for the other tokens, because their V is multiplied by 0. Returns the
   // strip's start in shared memory. Slots of quantized types lie at any address: the first 16-byte piece may begin before them.
@@ -141,7 +143,7 @@ struct Strip : KvLayout<kType, kDim, kShared> {
         copy_async_16(to + i * 16, from - before + i * 16, i * 16 + 16 <= begin ? 0 : min(max(end - i * 16, 0), 16));
       return to + before;
     } else {
-      constexpr int kChunks = kPartBytes, kPerToken = kPartBytes / 16;   // chunks of 16 tokens, of 16 bytes each
+      constexpr int kChunks = kPartBytes, kPerToken = kPartBytes / 16;  // chunks of 16 tokens, of 16 bytes each
       for (int i = lane; i < kChunks; i += 32) {
         const int token = i / kPerToken;
         const std::byte* chunk = from + (kPieces > 1 ? token * L::kTokenBytes + i % kPerToken * 16 : i * 16);
@@ -188,7 +190,7 @@ struct Strip : KvLayout<kType, kDim, kShared> {
       load_matrices_4_transposed(b, strip + (lane % 16) * kPitch + kValueAt + (2 * k + lane / 16) * 16);
     } else {
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
-        const std::byte* value = strip + (8 * half + 2 * t) * kPitch + kValueAt;   // the next key's V lies kPitch further
+        const std::byte* value = strip + (8 * half + 2 * t) * kPitch + kValueAt;  // the next key's V lies kPitch further
         if constexpr (kType == KvType::f32) {
           const float2 x = *reinterpret_cast<const float2*>(value + (16 * k + 2 * c) * 4);
           const float2 y = *reinterpret_cast<const float2*>(value + kPitch + (16 * k + 2 * c) * 4);
@@ -212,23 +214,25 @@ struct Strip : KvLayout<kType, kDim, kShared> {
   }
 };
 
-// A lane's share of a warp's results for values of kDim dimensions: query lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1 of each 8 dimensions.
+// A lane's share of a warp's results for values of kDim dimensions: query lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1 of each 8
+// dimensions.
 template <int kDim>
 struct Partial {
   static constexpr bool kSummed = kDim > 256;
   static constexpr int kEach = kSummed ? 2 : 4;
-  float o[kDim / 8][kEach];   // [2 step + n]; elements 0 and 1: by the upper halves of the weights; 2 and 3: by the lower halves, unless summed
-  float m, l;                 // l: the sum over this lane's keys alone
+  float o[kDim / 8]
+         [kEach];  // [2 step + n]; elements 0 and 1: by the upper halves of the weights; 2 and 3: by the lower halves, unless summed
+  float m, l;      // l: the sum over this lane's keys alone
 };
-constexpr float kWeightScale = 16.0f;   // keeps weights times V's small scales within the range of halves
+constexpr float kWeightScale = 16.0f;  // keeps weights times V's small scales within the range of halves
 
 // fetch() is called before the first product with V, where V takes K's place.
 template <class S, class F>
-__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<S::kValueDim>* to,
-                                             const F& fetch) {
+__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane,
+                                             Partial<S::kValueDim>* to, const F& fetch) {
   constexpr int kDim = S::kValueDim;
   const int t = lane % 4;
-  float s[2][2] = {};   // scores; [n][e]: key 8 n + 2 t + e
+  float s[2][2] = {};  // scores; [n][e]: key 8 n + 2 t + e
   float c[2][4] = {};
   ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
     const uint4 query = queries[k * 32 + lane];
@@ -241,7 +245,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
     }
     if (S::kBlocks && k % 2 == 0) continue;
     if (!S::kBlocks && k + 1 < S::kSteps) continue;
-    ORRERY_UNROLL for (int i = 0; i < 4; ++i) {   // a block of 32 dimensions is complete; in F32 and F16 all dimensions are
+    ORRERY_UNROLL for (int i = 0; i < 4; ++i) {  // a block of 32 dimensions is complete; in F32 and F16 all dimensions are
       const int n = i / 2, e = i % 2;
       const float dot = c[n][e] + c[n][e + 2];
       s[n][e] = S::kBlocks ? fmaf(dot, S::scale(strip, 8 * n + 2 * t + e, 0, k / 2), s[n][e]) : dot;
@@ -260,12 +264,10 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
   largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
   const float m = fmaxf(to->m, largest);
-  const float base = m == -INFINITY ? 0.0f : m;   // keys with a score of -infinity have weight 0, even if all keys have that score
-  if (__any_sync(kAllLanes, m != to->m)) {        // otherwise the factor is 1
+  const float base = m == -INFINITY ? 0.0f : m;  // keys with a score of -infinity have weight 0, even if all keys have that score
+  if (__any_sync(kAllLanes, m != to->m)) {       // otherwise the factor is 1
     const float decay = exp2_approx(to->m - base);
-    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
-      ORRERY_UNROLL for (int j = 0; j < Partial<kDim>::kEach; ++j) to->o[i][j] *= decay;
-    }
+    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) { ORRERY_UNROLL for (int j = 0; j < Partial<kDim>::kEach; ++j) to->o[i][j] *= decay; }
     to->l *= decay;
     to->m = m;
   }
@@ -282,8 +284,8 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
     if (S::kPieces > 1 && k == 0) fetch();
     if (S::kBlocks && k % 2 == 0) {
       float weight[4];
-      ORRERY_UNROLL for (int i = 0; i < 4; ++i)
-        weight[i] = seen[i] ? p[i] * (kWeightScale * S::scale(strip, 8 * (i / 2) + 2 * t + i % 2, 1, k / 2)) : 0.0f;
+      ORRERY_UNROLL for (int i = 0; i < 4; ++i) weight[i] =
+          seen[i] ? p[i] * (kWeightScale * S::scale(strip, 8 * (i / 2) + 2 * t + i % 2, 1, k / 2)) : 0.0f;
       split_halves(weight[0], weight[1], &a[0], &a[1]);
       split_halves(weight[2], weight[3], &a[2], &a[3]);
     }
@@ -324,8 +326,8 @@ __device__ __forceinline__ void load_queries(const float* q, int n_queries, floa
   }
 }
 
-// Attends to a head's compensation token. A warp has one query. Of a weight that is a logarithm m takes the weight, so none is too large. logs: of
-// the item's first query.
+// Attends to a head's compensation token. A warp has one query. Of a weight that is a logarithm m takes the weight, so none is too large.
+// logs: of the item's first query.
 template <int kDim>
 __device__ __forceinline__ void attend_compensation_token(const KeySpan& span, const float* logs, const float* q, int n_queries,
                                                           float scale, float* partial_o, float2* partial_ml, int64_t stride) {
@@ -336,7 +338,7 @@ __device__ __forceinline__ void attend_compensation_token(const KeySpan& span, c
     for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.compensation_token[i], dot);
     dot = warp_sum(dot) * scale;
     if (logs) dot += logs[g];
-    const bool seen = dot != -INFINITY;   // a score of -infinity means weight 0, even if no other key exists
+    const bool seen = dot != -INFINITY;  // a score of -infinity means weight 0, even if no other key exists
     for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.compensation_token[kDim + i] : 0.0f;
     if (lane == 0) partial_ml[g * stride] = make_float2(dot, seen ? alike : 0.0f);
   }
@@ -344,7 +346,7 @@ __device__ __forceinline__ void attend_compensation_token(const KeySpan& span, c
 
 // The least number of thread blocks on an SM, for the compiler; 0: its own choice, which for this one instance spills on sm_120.
 template <KvType kType, int kDim>
-[[maybe_unused]] inline constexpr int kLeastBlocks = kType == KvType::f32 && kDim == 32 ? 4 : 0;
+[[maybe_unused]] inline constexpr int kLeastBlocks = kType == KvType::f32&& kDim == 32 ? 4 : 0;
 
 template <KvType kType, int kDim, int kShared>
 __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend_decode_kernel(DecodeWork w) {
@@ -366,9 +368,8 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     const int first = max(span.first, split_first), last = min(span.last, split_first + splits.tokens);
     const int head = item.kv_head * w.group + item.first_query, n_queries = min(w.group - item.first_query, G::kQueries);
     const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
-    const int64_t to =
-        (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // the first query's
-    if constexpr (kShared == 0) {   // others have no compensation tokens
+    const int64_t to = (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;  // the first query's
+    if constexpr (kShared == 0) {  // others have no compensation tokens
       if (has_compensation_token(span) && item.split + 1 == splits.count) {
         const float* logs = span.compensation_logs ? span.compensation_logs + item.first_query : nullptr;
         attend_compensation_token<kDim>(span, logs, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
@@ -379,9 +380,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     __syncthreads();
 
     Partial<kOut> part;
-    ORRERY_UNROLL for (int i = 0; i < kOut / 8; ++i) {
-      ORRERY_UNROLL for (int j = 0; j < Partial<kOut>::kEach; ++j) part.o[i][j] = 0.0f;
-    }
+    ORRERY_UNROLL for (int i = 0; i < kOut / 8; ++i) { ORRERY_UNROLL for (int j = 0; j < Partial<kOut>::kEach; ++j) part.o[i][j] = 0.0f; }
     part.m = -INFINITY, part.l = 0.0f;
     for (int page = first / kPageTokens; page * kPageTokens < last; ++page) {
       const int at = page * kPageTokens + warp * G::kStrip;
@@ -393,20 +392,20 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       __syncwarp();
       attend_strip<S>(tokens, queries, first - at, last - at, lane, &part, [&] {
         if constexpr (S::kPieces == 1) return;
-        __syncwarp();   // every lane has read K
+        __syncwarp();  // every lane has read K
         S::copy(strip, from + S::kPartBytes, first - at, last - at, lane);
         copy_async_commit();
         copy_async_wait<0>();
         __syncwarp();
       });
-      __syncwarp();   // before the next strip comes
+      __syncwarp();  // before the next strip comes
     }
     part.l += __shfl_xor_sync(kAllLanes, part.l, 1);
     part.l += __shfl_xor_sync(kAllLanes, part.l, 2);
 
     // Merges the warps' results, in order.
     __syncthreads();
-    float* all = reinterpret_cast<float*>(strips);   // (kWarps, kQueries, kOut)
+    float* all = reinterpret_cast<float*>(strips);  // (kWarps, kQueries, kOut)
     const int query = lane / 4, t = lane % 4;
     if (t == 0) ml[warp][query] = make_float2(part.m, part.l);
     constexpr float kUnscale = S::kBlocks ? 1.0f / kWeightScale : 1.0f;
@@ -433,7 +432,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       const int64_t at = to + int64_t{g} * w.max_splits;
       *reinterpret_cast<float4*>(w.partial_o + at * kOut + dim) = o;
       if (dim == 0) w.partial_ml[at] = make_float2(m, l);
-    }   // no barrier here: the next item's queries lie elsewhere, and its strips are copied behind a barrier
+    }  // no barrier here: the next item's queries lie elsewhere, and its strips are copied behind a barrier
   }
 }
 
@@ -448,15 +447,15 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   const int n = splits_of(key_span(w.step, w.place, w.first_row + row, head / w.group)).count;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * w.max_splits;
   const float2* ml = w.partial_ml + first;
-  const float sink = w.sinks ? w.sinks[head] * 1.44269504088896f : -INFINITY;   // a split more, without a value
+  const float sink = w.sinks ? w.sinks[head] * 1.44269504088896f : -INFINITY;  // a split more, without a value
   float m = sink;
   for (int i = lane; i < n; i += 32) m = fmaxf(m, ml[i].x);
   m = warp_max(m);
 
-  __shared__ __align__(16) float sums[kMergeWarps][kMost];   // written four at a time
+  __shared__ __align__(16) float sums[kMergeWarps][kMost];  // written four at a time
   __shared__ float totals[kMergeWarps];
   constexpr int kParts = kMost / 128;
-  float4 o[kParts];   // dimensions 4 lane .., 128 + 4 lane .., ...
+  float4 o[kParts];  // dimensions 4 lane .., 128 + 4 lane .., ...
   ORRERY_UNROLL for (int j = 0; j < kParts; ++j) o[j] = make_float4(0, 0, 0, 0);
   float l = 0.0f;
   ORRERY_UNROLL_TWICE for (int i = warp; i < n; i += kMergeWarps) {
@@ -472,8 +471,8 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
       o[j].z = fmaf(weight, x.z, o[j].z), o[j].w = fmaf(weight, x.w, o[j].w);
     }
   }
-  ORRERY_UNROLL for (int j = 0; j < kParts; ++j)
-    if (128 * j + 4 * lane < value_dim) *reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
+  ORRERY_UNROLL for (int j = 0; j < kParts; ++j) if (128 * j + 4 * lane < value_dim) *
+      reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
   if (lane == 0) totals[warp] = l;
   __syncthreads();
   ORRERY_UNROLL for (int at = 0; at < kMost; at += 32 * kMergeWarps) {
@@ -519,14 +518,17 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
     with_kv_type(shape.kv.type, dim, shape.kv.shared_values, [&](auto type, auto head_dim, auto shared) {
       constexpr KvType kType = decltype(type)::value;
       constexpr int kDim = decltype(head_dim)::value, kShared = decltype(shared)::value;
-      launch<attend_decode_kernel<kType, kDim, kShared>>(queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim, kShared>::kSharedBytes, true}, w);
+      launch<attend_decode_kernel<kType, kDim, kShared>>(
+          queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim, kShared>::kSharedBytes, true}, w);
     });
     const Geometry merging = {Dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), Dim3(32 * kMergeWarps), 0, true};
     const QuantizedRows rows = quantized ? *quantized : QuantizedRows{};
     if (value_dim > 256)
-      quantized ? launch<merge_splits_kernel<true, 512>>(queue, merging, w, value_dim, rows) : launch<merge_splits_kernel<false, 512>>(queue, merging, w, value_dim, rows);
+      quantized ? launch<merge_splits_kernel<true, 512>>(queue, merging, w, value_dim, rows)
+                : launch<merge_splits_kernel<false, 512>>(queue, merging, w, value_dim, rows);
     else
-      quantized ? launch<merge_splits_kernel<true, 256>>(queue, merging, w, value_dim, rows) : launch<merge_splits_kernel<false, 256>>(queue, merging, w, value_dim, rows);
+      quantized ? launch<merge_splits_kernel<true, 256>>(queue, merging, w, value_dim, rows)
+                : launch<merge_splits_kernel<false, 256>>(queue, merging, w, value_dim, rows);
   }
 }
 

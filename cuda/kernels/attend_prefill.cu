@@ -20,17 +20,18 @@ template <KvType kType, int kDim, int kShared>
 struct Prefill : KvLayout<kType, kDim, kShared> {
   using L = KvLayout<kType, kDim, kShared>;
   static constexpr int kWarps = kDim > 128 ? 4 : 8, kThreads = 32 * kWarps;
-  static constexpr int kParts = kDim > 256 ? 2 : 1;           // warps that share 16 queries, each with a part of the output
-  static constexpr int kOutDims = L::kValueDim / kParts;      // of such a part
+  static constexpr int kParts = kDim > 256 ? 2 : 1;       // warps that share 16 queries, each with a part of the output
+  static constexpr int kOutDims = L::kValueDim / kParts;  // of such a part
   static constexpr int kQueries = 16 * kWarps / kParts, kQueryLanes = 2 * kQueries;
-  static constexpr int kKeys = kDim <= 128 ? kPageTokens : kDim > 256 || kType == KvType::f32 ? 16 : 32;   // of a step
-  static constexpr bool kUnpacks = kType != KvType::f16;      // a step is unpacked to halves
-  static constexpr bool kRaw = kUnpacks && !(kDim > 256 && kType == KvType::f32);   // it is copied to shared memory before; otherwise read in place
+  static constexpr int kKeys = kDim <= 128 ? kPageTokens : kDim > 256 || kType == KvType::f32 ? 16 : 32;  // of a step
+  static constexpr bool kUnpacks = kType != KvType::f16;                                                  // a step is unpacked to halves
+  static constexpr bool kRaw =
+      kUnpacks && !(kDim > 256 && kType == KvType::f32);  // it is copied to shared memory before; otherwise read in place
   static constexpr bool kQueriesInRegisters = kDim <= 128;
-  static constexpr int kBlocks = kDim <= 32 ? 2 : 1;          // thread blocks that an SM has registers for, at least
+  static constexpr int kBlocks = kDim <= 32 ? 2 : 1;  // thread blocks that an SM has registers for, at least
   static constexpr int kSteps = kDim / 16;
-  static constexpr int kPitch = 2 * kDim + 16;                // of a K or V; + 16 bytes: eight rows meet different banks
-  static constexpr int kVectors = kShared > 0 ? 1 : 2;        // of a token: K, then V, or K alone
+  static constexpr int kPitch = 2 * kDim + 16;          // of a K or V; + 16 bytes: eight rows meet different banks
+  static constexpr int kVectors = kShared > 0 ? 1 : 2;  // of a token: K, then V, or K alone
   static constexpr int kStageBytes = kVectors * kKeys * kPitch;
   static constexpr int kRawBytes = kRaw ? kKeys * L::kTokenBytes : 0;
   static constexpr int kQueryBytes = kQueriesInRegisters ? 0 : kSteps * kQueryLanes * 16;
@@ -44,11 +45,11 @@ struct PrefillWork {
   ConstRows q;
   Rows out;
   int32_t n_rows, group, part_heads, n_parts, tile_rows;
-  float scale;   // times log2(e): weights are powers of two
+  float scale;  // times log2(e): weights are powers of two
   KeySegment keys;
-  uint64_t page_bytes;   // of one layer of a page
+  uint64_t page_bytes;  // of one layer of a page
   int32_t n_kv_heads;
-  const float* sinks;    // (n_heads) or null
+  const float* sinks;  // (n_heads) or null
 };
 // The address of a KV head's keys in a tile.
 __device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const KeySpan& span, int kv_head, int tile) {
@@ -61,7 +62,7 @@ __device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const 
 template <KvType kType, int kDim, int kShared>
 __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile, const KeySpan& span, int first) {
   using P = Prefill<kType, kDim, kShared>;
-  if constexpr (P::kUnpacks && !P::kRaw) return;   // unpack_step() reads the tokens where they lie
+  if constexpr (P::kUnpacks && !P::kRaw) return;  // unpack_step() reads the tokens where they lie
   const std::byte* from = tile + first % kPageTokens * P::kTokenBytes;
   const int thread = static_cast<int>(threadIdx.x), begin = max(span.first - first, 0), end = min(span.last - first, P::kKeys);
   if constexpr (P::kRaw) {
@@ -71,7 +72,8 @@ __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile,
     constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / P::kVectors;
     for (int i = thread; i < P::kKeys * kPerToken; i += P::kThreads) {
       const int token = i / kPerToken, at = i % kPerToken, is_value = at / kPerVector;
-      copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16, token >= begin && token < end ? 16 : 0);
+      copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16,
+                    token >= begin && token < end ? 16 : 0);
     }
   }
   copy_async_commit();
@@ -117,7 +119,7 @@ __device__ __forceinline__ void unpack_step(std::byte* to, const std::byte* raw,
     unpack_part<kType, kDim, kShared, 0>(to, raw, first, last);
   } else if constexpr (part_type(kType, 0) == part_type(kType, 1)) {
     unpack_part<kType, kDim, kShared, 2>(to, raw, first, last);
-  } else {   // one after the other: a warp's lanes take the same way
+  } else {  // one after the other: a warp's lanes take the same way
     unpack_part<kType, kDim, kShared, 0>(to, raw, first, last);
     unpack_part<kType, kDim, kShared, 1>(to, raw, first, last);
   }
@@ -130,21 +132,23 @@ struct Tile {
   uint4 queries[P::kQueriesInRegisters ? P::kSteps : 1];
   float o[P::kOutDims / 8][4];
   float m[2], l[2];
-  int position[2];   // -1: the query sees nothing, because no such row exists, or because its row belongs to another sequence
+  int position[2];  // -1: the query sees nothing, because no such row exists, or because its row belongs to another sequence
 };
 
 // Moves a lane's state to memory at a segment's end, or back at the next one's start: o to `out` from dimension `first_dim` on, and m and l
 // of the query's four lanes to KeySegment::m_and_l. Every part of a query's output has the same m and l.
 template <KvType kType, int kDim, int kShared, class Move>
-__device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, int first_dim, bool with_m_and_l, const Move& move,
-                                      Tile<kType, kDim, kShared>* tile) {
+__device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, int first_dim, bool with_m_and_l,
+                                      const Move& move, Tile<kType, kDim, kShared>* tile) {
   const int t = static_cast<int>(threadIdx.x) % 4, n_heads = w.group * w.n_kv_heads;
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     if (row[r] < 0) continue;
     float* m_and_l = w.keys.m_and_l + (static_cast<int64_t>(row[r]) * n_heads + head[r]) * KeySegment::kFloats + 2 * t;
     if (with_m_and_l) move(m_and_l, &tile->m[r]), move(m_and_l + 1, &tile->l[r]);
-    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * Prefill<kType, kDim, kShared>::kValueDim + first_dim + 2 * t;
-    ORRERY_UNROLL for (int i = 0; i < Prefill<kType, kDim, kShared>::kOutDims / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
+    float* out =
+        w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * Prefill<kType, kDim, kShared>::kValueDim + first_dim + 2 * t;
+    ORRERY_UNROLL for (int i = 0; i < Prefill<kType, kDim, kShared>::kOutDims / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]),
+        move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
   }
 }
 
@@ -154,13 +158,12 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
   using P = Prefill<kType, kDim, kShared>;
   const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32 % P::kParts;
   float s[P::kKeys / 8][4];
-  ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) {
-    ORRERY_UNROLL for (int j = 0; j < 4; ++j) s[i][j] = 0.0f;
-  }
+  ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) { ORRERY_UNROLL for (int j = 0; j < 4; ++j) s[i][j] = 0.0f; }
   const std::byte* keys = stage + (lane % 8 + lane / 16 * 8) * P::kPitch + lane / 8 % 2 * 16;
   ORRERY_UNROLL for (int k = 0; k < P::kSteps; ++k) {
-    const uint4 query = P::kQueriesInRegisters ? tile->queries[P::kQueriesInRegisters ? k : 0]
-                                               : shared_queries[k * P::kQueryLanes + static_cast<int>(threadIdx.x) / 32 / P::kParts * 32 + lane];
+    const uint4 query = P::kQueriesInRegisters
+                            ? tile->queries[P::kQueriesInRegisters ? k : 0]
+                            : shared_queries[k * P::kQueryLanes + static_cast<int>(threadIdx.x) / 32 / P::kParts * 32 + lane];
     const uint32_t a[4] = {query.x, query.y, query.z, query.w};
     ORRERY_UNROLL for (int i = 0; i < P::kKeys / 16; ++i) {
       uint32_t b[4];
@@ -211,10 +214,11 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
 }
 
 template <KvType kType, int kDim, int kShared>
-__global__ void __launch_bounds__(Prefill<kType, kDim, kShared>::kThreads, Prefill<kType, kDim, kShared>::kBlocks) attend_prefill_kernel(PrefillWork w) {
+__global__ void __launch_bounds__(Prefill<kType, kDim, kShared>::kThreads, Prefill<kType, kDim, kShared>::kBlocks)
+    attend_prefill_kernel(PrefillWork w) {
   using P = Prefill<kType, kDim, kShared>;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32 / P::kParts, lane = thread % 32, t = lane % 4;
-  const int out_part = thread / 32 % P::kParts, first_dim = out_part * P::kOutDims;   // the warp's part of the output
+  const int out_part = thread / 32 % P::kParts, first_dim = out_part * P::kOutDims;  // the warp's part of the output
   const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * w.tile_rows, end_row = min(first_row + w.tile_rows, w.n_rows);
   const int kv_head = static_cast<int>(blockIdx.y) / w.n_parts, part = static_cast<int>(blockIdx.y) % w.n_parts;
   const int first_head = kv_head * w.group + part * w.part_heads, n_heads = min(w.part_heads, w.group - part * w.part_heads);
@@ -241,14 +245,14 @@ __global__ void __launch_bounds__(Prefill<kType, kDim, kShared>::kThreads, Prefi
     }
     const uint4 query = make_uint4(a[0], a[1], a[2], a[3]);
     if constexpr (P::kQueriesInRegisters) tile.queries[k] = query;
-    else if (out_part == 0) shared_queries[k * P::kQueryLanes + warp * 32 + lane] = query;   // read behind a barrier
+    else if (out_part == 0) shared_queries[k * P::kQueryLanes + warp * 32 + lane] = query;  // read behind a barrier
   }
-  ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) {
-    ORRERY_UNROLL for (int j = 0; j < 4; ++j) tile.o[i][j] = 0.0f;
-  }
-  if (w.keys.goes_on) carry<kType, kDim, kShared>(w, row, head, first_dim, true, [](float* there, float* here) { *here = *there; }, &tile);
+  ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) { ORRERY_UNROLL for (int j = 0; j < 4; ++j) tile.o[i][j] = 0.0f; }
+  if (w.keys.goes_on)
+    carry<kType, kDim, kShared>(
+        w, row, head, first_dim, true, [](float* there, float* here) { *here = *there; }, &tile);
 
-  for (int run = first_row; run < end_row;) {   // a run: rows of one sequence with consecutive positions
+  for (int run = first_row; run < end_row;) {  // a run: rows of one sequence with consecutive positions
     const Row start = w.step.rows[run];
     int run_end = end_row;
     while (w.step.rows[run_end - 1].sequence != start.sequence || w.step.rows[run_end - 1].position - start.position != run_end - 1 - run)
@@ -256,7 +260,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim, kShared>::kThreads, Prefi
     KeySpan span = key_span(w.step, w.place, run, kv_head);
     span.last = start.position + run_end - run;
 
-    int least = INT32_MAX, most = -1;   // positions of the warp's queries
+    int least = INT32_MAX, most = -1;  // positions of the warp's queries
     ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
       tile.position[r] = row[r] >= run && row[r] < run_end ? start.position + row[r] - run : -1;
       least = min(least, tile.position[r]), most = max(most, tile.position[r]);
@@ -271,31 +275,33 @@ __global__ void __launch_bounds__(Prefill<kType, kDim, kShared>::kThreads, Prefi
       const int next = first + P::kKeys;
       std::byte* stage = stages + (P::kUnpacks ? 0 : turn * P::kStageBytes);
       copy_async_wait<0>();
-      __syncthreads();   // the step has arrived, and no warp reads the step before any more
+      __syncthreads();  // the step has arrived, and no warp reads the step before any more
       if constexpr (P::kUnpacks) {
         const std::byte* from = P::kRaw ? raw : tile_of(w, span, kv_head, first / kPageTokens) + first % kPageTokens * P::kTokenBytes;
         unpack_step<kType, kDim, kShared>(stage, from, span.first - first, span.last - first);
         __syncthreads();
       }
       if (next < end)
-        fetch_step<kType, kDim, kShared>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span,
-                                next);
+        fetch_step<kType, kDim, kShared>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes,
+                                         tile_of(w, span, kv_head, next / kPageTokens), span, next);
       if (first > most || (least >= 0 && next <= first_visible(least, w.place.window)))
-        continue;   // the warp's queries see none of the keys
+        continue;  // the warp's queries see none of the keys
       const bool all_seen = next - 1 <= least && first >= first_visible(most, w.place.window);
       attend_step<kType, kDim, kShared>(stage, shared_queries, first, w.place.window, all_seen, &tile);
     }
-    __syncthreads();   // before the next run's keys are copied
+    __syncthreads();  // before the next run's keys are copied
     run = run_end;
   }
 
-  if (!w.keys.is_last) return carry<kType, kDim, kShared>(w, row, head, first_dim, out_part == 0, [](float* there, float* here) { *there = *here; }, &tile);
+  if (!w.keys.is_last)
+    return carry<kType, kDim, kShared>(
+        w, row, head, first_dim, out_part == 0, [](float* there, float* here) { *there = *here; }, &tile);
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     float l = tile.l[r];
     l += __shfl_xor_sync(kAllLanes, l, 1);
     l += __shfl_xor_sync(kAllLanes, l, 2);
     if (row[r] < 0) continue;
-    float kept = 1.0f;   // in units of the larger of m and the sink
+    float kept = 1.0f;  // in units of the larger of m and the sink
     if (w.sinks) {
       const float sink = w.sinks[head[r]] * 1.44269504088896f, most = fmaxf(tile.m[r], sink);
       kept = exp2_approx(tile.m[r] - most);
@@ -304,7 +310,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim, kShared>::kThreads, Prefi
     const float inverse = l == 0.0f ? 0.0f : kept / l;
     float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * P::kValueDim + first_dim + 2 * t;
     ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse,
-                                                             out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
+                                                                    out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
   }
 }
 

@@ -18,8 +18,8 @@ template <TensorType kType>
 struct Format {
   static constexpr PlaneBytes kPlanes = plane_bytes(kType);
   // Codes are indices into a table of 16 values.
-  static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs || kType == TensorType::nvfp4 ||
-                                 kType == TensorType::mxfp4;
+  static constexpr bool kTable =
+      kType == TensorType::iq4_nl || kType == TensorType::iq4_xs || kType == TensorType::nvfp4 || kType == TensorType::mxfp4;
   // Scales are floats of their own, and not small whole numbers times d.
   static constexpr bool kFloatScales = kType == TensorType::nvfp4;
   // Codes are magnitudes of a codebook with signs (device/grids.h).
@@ -76,9 +76,7 @@ struct GroupPlace {
 
   GroupPlace() = default;
   __device__ __forceinline__ GroupPlace(const std::byte* row, const RowPlanes& planes, int g)
-      : codes(row + n.codes * g),
-        high(row + (planes.high + n.high * g)),
-        group(row + (planes.group + n.group * g)),
+      : codes(row + n.codes * g), high(row + (planes.high + n.high * g)), group(row + (planes.group + n.group * g)),
         block(row + (planes.block + n.block * static_cast<int>(static_cast<unsigned>(g) / 8))) {}
   // By n_groups, a multiple of eight.
   __device__ __forceinline__ void advance(int n_groups) {
@@ -123,7 +121,9 @@ __device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const Ro
 // the upper eight, and a third one chooses between the two results.
 template <TensorType kType>
 __device__ __forceinline__ uint32_t table_values(uint32_t codes) {
-  constexpr bool kE2m1 = kType == TensorType::nvfp4 || kType == TensorType::mxfp4;   // doubled: 0 1 2 3 4 6 8 12, then the negative ones. Otherwise IQ4: -127 -104 -83 -65, ...
+  constexpr bool kE2m1 =
+      kType == TensorType::nvfp4 ||
+      kType == TensorType::mxfp4;  // doubled: 0 1 2 3 4 6 8 12, then the negative ones. Otherwise IQ4: -127 -104 -83 -65, ...
   constexpr uint32_t k0 = kE2m1 ? 0x03020100u : 0xBFAD9881u, k4 = kE2m1 ? 0x0C080604u : 0xF6EADDCFu;
   constexpr uint32_t k8 = kE2m1 ? 0xFDFEFF00u : 0x26190D01u, k12 = kE2m1 ? 0xF4F8FAFCu : 0x71594535u;
   const uint32_t lower = codes & 0x77777777u;
@@ -149,14 +149,10 @@ __device__ __forceinline__ void unpack_codes(const LoadedGroup& in, uint32_t* co
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     uint32_t c;
-    if constexpr (kType == TensorType::q8_0)
-      c = j < 4 ? low[j % 4] : high[j % 4];
-    else if constexpr (F::kTable)
-      c = table_values<kType>(j < 4 ? low[j % 4] : low[j % 4] >> 16);
-    else if constexpr (F::kPlanes.codes == 8)
-      c = low[pair_word(j)] >> pair_bit(j) & 0x03030303u;
-    else
-      c = low[j % 4] >> (j < 4 ? 0 : 4) & 0x0F0F0F0Fu;
+    if constexpr (kType == TensorType::q8_0) c = j < 4 ? low[j % 4] : high[j % 4];
+    else if constexpr (F::kTable) c = table_values<kType>(j < 4 ? low[j % 4] : low[j % 4] >> 16);
+    else if constexpr (F::kPlanes.codes == 8) c = low[pair_word(j)] >> pair_bit(j) & 0x03030303u;
+    else c = low[j % 4] >> (j < 4 ? 0 : 4) & 0x0F0F0F0Fu;
     if constexpr (F::kPlanes.high == 4) c |= (high[0] >> single_bit(j) & 0x01010101u) << (F::kPlanes.codes == 8 ? 2 : 4);
     if constexpr (F::kPlanes.high == 8) c |= (high[pair_word(j)] >> pair_bit(j) & 0x03030303u) << 4;
     code[j] = c;
@@ -197,12 +193,10 @@ __device__ __forceinline__ void unpack_signed(const LoadedGroup& in, uint32_t* c
 struct Factors {
   int scale[2], min[2];
   float d, dmin;
-  float own[2];   // where F::kFloatScales: the scales
+  float own[2];  // where F::kFloatScales: the scales
 };
 // Half of a UE4M3 number, exact: a half's exponent has another bias. Codes of E2M1 are doubled.
-__device__ __forceinline__ float half_ue4m3(uint32_t x) {
-  return (x & 0xFFu) == 0x7Fu ? 0.0f : half_from_bits((x & 0x7Fu) << 7) * 128.0f;
-}
+__device__ __forceinline__ float half_ue4m3(uint32_t x) { return (x & 0xFFu) == 0x7Fu ? 0.0f : half_from_bits((x & 0x7Fu) << 7) * 128.0f; }
 template <TensorType kType>
 __device__ __forceinline__ Factors unpack_factors(const LoadedGroup& in, int g) {
   using F = Format<kType>;
@@ -237,11 +231,11 @@ __device__ __forceinline__ Factors unpack_factors(const LoadedGroup& in, int g) 
       out.scale[h] = static_cast<int>(in.group >> (8 * h) & 15);
       out.min[h] = static_cast<int>(in.group >> (8 * h + 4) & 15);
     }
-  } else if constexpr (F::kPlanes.block == 2) {   // Q6_K: two signed bytes; IQ4_XS: one
+  } else if constexpr (F::kPlanes.block == 2) {  // Q6_K: two signed bytes; IQ4_XS: one
     out.d = half_from_bits(in.block.x);
     out.scale[0] = static_cast<int8_t>(in.group & 0xFF);
     if constexpr (F::kHalves) out.scale[1] = static_cast<int8_t>(in.group >> 8 & 0xFF);
-  } else if constexpr (kType == TensorType::mxfp4) {   // 2^(e - 127), halved: codes of E2M1 are doubled
+  } else if constexpr (kType == TensorType::mxfp4) {  // 2^(e - 127), halved: codes of E2M1 are doubled
     out.d = __uint_as_float(in.group < 2 ? 0x00200000u << in.group : (in.group - 1) << 23);
   } else {
     out.d = half_from_bits(in.group);
@@ -307,16 +301,19 @@ __device__ __forceinline__ UnpackedGroup unpack_group(const LoadedGroup& in, int
 template <class F>
 void with_block_type(TensorType type, const F& f) {
   switch (type) {
-#define ORRERY_TYPE(t) \
-  case TensorType::t: f(std::integral_constant<TensorType, TensorType::t>()); break;
-    ORRERY_TYPE(q8_0) ORRERY_TYPE(q4_0) ORRERY_TYPE(q4_1) ORRERY_TYPE(q5_0) ORRERY_TYPE(q5_1) ORRERY_TYPE(q2_k)
-    ORRERY_TYPE(q3_k) ORRERY_TYPE(q4_k) ORRERY_TYPE(q5_k) ORRERY_TYPE(q6_k) ORRERY_TYPE(iq4_nl) ORRERY_TYPE(iq4_xs)
-    ORRERY_TYPE(iq3_xxs) ORRERY_TYPE(iq3_s) ORRERY_TYPE(iq2_xxs) ORRERY_TYPE(iq2_xs) ORRERY_TYPE(iq2_s) ORRERY_TYPE(nvfp4)
-    ORRERY_TYPE(mxfp4)
-#undef ORRERY_TYPE
     case TensorType::f32:
     case TensorType::f16:
-    case TensorType::bf16: break;
+    case TensorType::bf16:
+      break;
+// clang-format off
+#define ORRERY_TYPE(t) \
+  case TensorType::t: f(std::integral_constant<TensorType, TensorType::t>()); break;
+    ORRERY_TYPE(q8_0) ORRERY_TYPE(q4_0) ORRERY_TYPE(q4_1) ORRERY_TYPE(q5_0) ORRERY_TYPE(q5_1)
+    ORRERY_TYPE(q2_k) ORRERY_TYPE(q3_k) ORRERY_TYPE(q4_k) ORRERY_TYPE(q5_k) ORRERY_TYPE(q6_k)
+    ORRERY_TYPE(iq4_nl) ORRERY_TYPE(iq4_xs) ORRERY_TYPE(iq3_xxs) ORRERY_TYPE(iq3_s)
+    ORRERY_TYPE(iq2_xxs) ORRERY_TYPE(iq2_xs) ORRERY_TYPE(iq2_s) ORRERY_TYPE(nvfp4) ORRERY_TYPE(mxfp4)
+#undef ORRERY_TYPE
+      // clang-format on
   }
 }
 template <class F>

@@ -13,11 +13,11 @@ namespace orrery::cuda {
 
 namespace digests_cu {
 
-constexpr int kMostDims = 16;   // of a lane: head_dim / 32
+constexpr int kMostDims = 16;  // of a lane: head_dim / 32
 
 struct DigestWork {
   const DigestPart* parts;
-  KvType type;   // of K
+  KvType type;  // of K
   int32_t token_bytes, head_dim, page_tokens;
   DigestKind kind;
 };
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
     return x;
   };
-  __shared__ float means[8][32 * kMostDims];   // each lane reads what it has written
+  __shared__ float means[8][32 * kMostDims];  // each lane reads what it has written
   float* mean = means[threadIdx.x / 32] + lane;
   for (int i = 0; 32 * i + lane < w.head_dim; ++i) {
     float sum = 0.0f;
@@ -106,10 +106,11 @@ __global__ void __launch_bounds__(32 * kMostDims)
   for (int first = 0; first < part.n; first += kCompensationBatch) {
     float x[kCompensationBatch];
     double share[kCompensationBatch];
-    ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i)
-      share[i] = first + i >= part.n ? 0.0 : part.shares ? static_cast<double>(part.shares[first + i]) : 1.0;
-    ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i)
-      x[i] = share[i] != 0.0 ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
+    ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i) share[i] = first + i >= part.n ? 0.0
+                                                                          : part.shares       ? static_cast<double>(part.shares[first + i])
+                                                                                              : 1.0;
+    ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i) x[i] =
+        share[i] != 0.0 ? load_value(type, token(first + i), value / 32, value % 32) : 0.0f;
     ORRERY_UNROLL for (int i = 0; i < kCompensationBatch; ++i) sum += share[i] * static_cast<double>(x[i]);
   }
   *mean = static_cast<float>(part.shares ? sum : sum / (part.n_before + part.n));
@@ -124,8 +125,10 @@ void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, con
 }
 
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {
-  const DigestWork w{parts, key_type(shape.kv.type), static_cast<int32_t>(shape.kv.token_bytes()), shape.kv.head_dim, shape.page_tokens, shape.kind};
-  launch<digest_kernel>(queue, {Dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), Dim3(shape.kv.head_dim > 256 ? 512 : 256)}, w);
+  const DigestWork w{parts,     key_type(shape.kv.type), static_cast<int32_t>(shape.kv.token_bytes()), shape.kv.head_dim, shape.page_tokens,
+                     shape.kind};
+  launch<digest_kernel>(
+      queue, {Dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), Dim3(shape.kv.head_dim > 256 ? 512 : 256)}, w);
   const Geometry geometry{Dim3(static_cast<unsigned>((most_pages + 7) / 8), static_cast<unsigned>(n_parts)), Dim3(256)};
   if (shape.kind == DigestKind::mean) launch<cosines_kernel>(queue, geometry, w);
 }

@@ -60,8 +60,12 @@ __global__ void __launch_bounds__(EmbedGeometry::kThreads) embed_floats_kernel(E
 using namespace embed_cu;
 
 void embed(Queue& queue, const StepView& step, const Weight& table, float scale, float* out, int32_t n_rows) {
-  const EmbedArgs args = {step, reinterpret_cast<const std::byte*>(table.data.address), row_planes(table.type, table.n_cols), out,
-                          static_cast<int>(table.n_cols), scale};
+  const EmbedArgs args = {step,
+                          reinterpret_cast<const std::byte*>(table.data.address),
+                          row_planes(table.type, table.n_cols),
+                          out,
+                          static_cast<int>(table.n_cols),
+                          scale};
   const auto grid = [&](int per_block) {
     return Geometry{Dim3(static_cast<unsigned>((args.n_cols + per_block - 1) / per_block), static_cast<unsigned>(n_rows)),
                     Dim3(EmbedGeometry::kThreads)};

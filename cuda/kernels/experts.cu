@@ -1,12 +1,13 @@
 // Mixtures of experts (runtime/backend/experts.h): the choice, the order of slots, the products, and their sum. The
-// host knows none of the results: grids are sized for the number of rows, and a thread block reads its expert on the device. And products of heads
-// (runtime/backend/head_products.h), which are those of experts that every row takes.
+// host knows none of the results: grids are sized for the number of rows, and a thread block reads its expert on the device. And products
+// of heads (runtime/backend/head_products.h), which are those of experts that every row takes.
 //
-// Choice: a warp has a row, and finds its best experts one after another, each the largest of keys that order as scores do. Order: one thread
-// block; a thread has an expert and reads all choices, so slots are sorted by row. Products: a warp has an output (two outputs of more rows), as
-// in matmul_decode.cu, with the same order of sums, so a slot has the bits of the row's own product at decode. A thread block has up to kMostRows
-// slots of one expert, from a slot on whose place among the expert's is a multiple of that; the thread blocks of other slots end at once. Of heads, a thread
-// block has one head and up to kMostRows rows; a head's first one also copies the inputs that follow the product.
+// Choice: a warp has a row, and finds its best experts one after another, each the largest of keys that order as scores do. Order: one
+// thread block; a thread has an expert and reads all choices, so slots are sorted by row. Products: a warp has an output (two outputs of
+// more rows), as in matmul_decode.cu, with the same order of sums, so a slot has the bits of the row's own product at decode. A thread
+// block has up to kMostRows slots of one expert, from a slot on whose place among the expert's is a multiple of that; the thread blocks of
+// other slots end at once. Of heads, a thread block has one head and up to kMostRows rows; a head's first one also copies the inputs that
+// follow the product.
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
@@ -16,12 +17,12 @@ namespace orrery::cuda {
 namespace experts_cu {
 
 constexpr int kThreads = 256, kWarp = 32, kSortThreads = kMostExperts, kProductThreads = 128, kMostRows = 8;
-constexpr int kEntries = kMostExperts / kWarp;   // scores of a lane
+constexpr int kEntries = kMostExperts / kWarp;  // scores of a lane
 
 // Keys order as the numbers do, and zeros are equal. A NaN is as low as the lowest number; 0 is below all: taken already, or no expert.
 __device__ __forceinline__ unsigned order_key(float x) {
   const unsigned bits = __float_as_uint(x + 0.0f), key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  const unsigned lowest = 0x007FFFFFu;   // of -infinity
+  const unsigned lowest = 0x007FFFFFu;  // of -infinity
   return x >= -INFINITY ? key : lowest;
 }
 
@@ -37,7 +38,9 @@ __global__ void __launch_bounds__(kWarp) choose_experts_kernel(DeviceRouter r, c
     sum = warp_sum(sum);
   }
   const auto probability = [&](float logit) {
-    return r.gating == DeviceRouter::kSoftmax ? expf(logit - largest) / sum : r.gating == DeviceRouter::kSigmoid ? 1.0f / (1.0f + expf(-logit)) : logit;
+    return r.gating == DeviceRouter::kSoftmax   ? expf(logit - largest) / sum
+           : r.gating == DeviceRouter::kSigmoid ? 1.0f / (1.0f + expf(-logit))
+                                                : logit;
   };
   unsigned keys[kEntries];
 #pragma unroll
@@ -45,7 +48,8 @@ __global__ void __launch_bounds__(kWarp) choose_experts_kernel(DeviceRouter r, c
     const int e = i * kWarp + lane;
     keys[i] = 0;
     // A softmax orders as its logits do.
-    if (e < r.n_experts) keys[i] = order_key(r.bias ? probability(own[e]) + r.bias[e] : r.gating == DeviceRouter::kSoftmax ? own[e] : probability(own[e]));
+    if (e < r.n_experts)
+      keys[i] = order_key(r.bias ? probability(own[e]) + r.bias[e] : r.gating == DeviceRouter::kSoftmax ? own[e] : probability(own[e]));
   }
   float total = 0.0f, best = 0.0f;
   const int64_t at = static_cast<int64_t>(row) * r.n_used;
@@ -56,7 +60,8 @@ __global__ void __launch_bounds__(kWarp) choose_experts_kernel(DeviceRouter r, c
       if (keys[i] > most) most = keys[i], place = static_cast<unsigned>(i);
     const unsigned winner = warp_largest(most);
     // Of equal ones, the lowest index: the largest complement.
-    const int e = kMostExperts - 1 - static_cast<int>(warp_largest(most == winner ? kMostExperts - 1 - (place * kWarp + static_cast<unsigned>(lane)) : 0));
+    const int e = kMostExperts - 1 -
+                  static_cast<int>(warp_largest(most == winner ? kMostExperts - 1 - (place * kWarp + static_cast<unsigned>(lane)) : 0));
 #pragma unroll
     for (int i = 0; i < kEntries; ++i)
       if (i * kWarp + lane == e) keys[i] = 0;
@@ -105,16 +110,16 @@ __global__ void __launch_bounds__(kSortThreads) sort_slots_kernel(DeviceRouter r
 struct ExpertArgs : UnitArgs {
   Batch products;
   const int32_t *owners, *first_slots;
-  const int32_t* rows;   // the input's row of each slot; null: the slot itself
-  int32_t n_blocks;      // thread blocks of a slot
+  const int32_t* rows;  // the input's row of each slot; null: the slot itself
+  int32_t n_blocks;     // thread blocks of a slot
 };
 
 // sums = the products of n of kRows rows of the input with kOuts rows of weights, by the lanes of a team: every lane has the result.
 template <class Unit, int kRows, int kOuts>
-__device__ __forceinline__ void multiply_rows(const UnitArgs& a, const std::byte* const (&weights)[kOuts], const int (&rows)[kRows], int n, int lanes, int lane,
-                                              float (&sums)[kOuts][kRows]) {
+__device__ __forceinline__ void multiply_rows(const UnitArgs& a, const std::byte* const (&weights)[kOuts], const int (&rows)[kRows], int n,
+                                              int lanes, int lane, float (&sums)[kOuts][kRows]) {
   constexpr int kUnroll = kRows > 1 ? 1 : 4;
-  const auto add = [&](const typename Unit::Loaded (&loaded)[kOuts], int unit) {
+  const auto add = [&](const typename Unit::Loaded(&loaded)[kOuts], int unit) {
     typename Unit::Weights w[kOuts];
 #pragma unroll
     for (int o = 0; o < kOuts; ++o) w[o] = Unit::unpack(loaded[o], unit);
@@ -162,11 +167,14 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_pro
   const int p = a.products.product_of(index);
   const DeviceProduct& product = a.products.list[p];
   const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int64_t team = static_cast<int64_t>(index - a.products.first_block[p]) * (kProductThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2);
+  const int64_t team = static_cast<int64_t>(index - a.products.first_block[p]) * (kProductThreads >> a.lanes_log2) +
+                       static_cast<int>(threadIdx.x >> a.lanes_log2);
   const int64_t n_out = product.weight.n_rows, first_out = team * kOuts;
   const std::byte* weights[kOuts];
 #pragma unroll
-  for (int o = 0; o < kOuts; ++o) weights[o] = weights_of(product) + static_cast<uint64_t>(owner) * product.expert_stride + min(first_out + o, n_out - 1) * a.planes.bytes;
+  for (int o = 0; o < kOuts; ++o)
+    weights[o] =
+        weights_of(product) + static_cast<uint64_t>(owner) * product.expert_stride + min(first_out + o, n_out - 1) * a.planes.bytes;
   int rows[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) rows[r] = a.rows ? a.rows[min(slot + r, slot + n - 1)] : min(slot + r, slot + n - 1);
@@ -198,14 +206,14 @@ __global__ void __launch_bounds__(kThreads) clamped_swiglu_kernel(const float* g
   start_early();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  const float g = gate[i] > 7.0f ? 7.0f : gate[i], u = up[i] > 7.0f ? 7.0f : up[i] < -7.0f ? -7.0f : up[i];   // a NaN stays one
+  const float g = gate[i] > 7.0f ? 7.0f : gate[i], u = up[i] > 7.0f ? 7.0f : up[i] < -7.0f ? -7.0f : up[i];  // a NaN stays one
   out[i] = g / (1.0f + expf(-1.702f * g)) * (u + 1.0f);
 }
 
 __global__ void __launch_bounds__(kThreads) squared_relu_kernel(float* x, int64_t n) {
   start_early();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];   // a NaN stays one
+  if (i < n) x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];  // a NaN stays one
 }
 
 __global__ void __launch_bounds__(kThreads) gate_rows_kernel(float* x, const float* gates, int64_t n) {
@@ -233,10 +241,12 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) head_produ
       a.out[vector * a.out_dim + a.n_out + i % a.n_copied] = a.x.data[vector * a.x.stride + a.n_cols + i % a.n_copied];
     }
   const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int first_out = (static_cast<int>(blockIdx.x) * (kProductThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2)) * kOuts;
+  const int first_out =
+      (static_cast<int>(blockIdx.x) * (kProductThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2)) * kOuts;
   const std::byte* weights[kOuts];
 #pragma unroll
-  for (int o = 0; o < kOuts; ++o) weights[o] = a.weights + static_cast<int64_t>(head * a.n_out + min(first_out + o, a.n_out - 1)) * a.planes.bytes;
+  for (int o = 0; o < kOuts; ++o)
+    weights[o] = a.weights + static_cast<int64_t>(head * a.n_out + min(first_out + o, a.n_out - 1)) * a.planes.bytes;
   int rows[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) rows[r] = vector_of(r);
@@ -258,19 +268,21 @@ template <class Unit, int kRows>
 void launch_experts(Queue& queue, ExpertArgs a, int32_t n_slots) {
   const int64_t outs = int64_t{kProductThreads >> a.lanes_log2} * (kRows > 1 ? 2 : 1);
   a.n_blocks = a.products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
-  launch<expert_products_kernel<Unit, kRows>>(queue, {Dim3(static_cast<unsigned>(n_slots * a.n_blocks)), Dim3(kProductThreads), 0, true}, a);
+  launch<expert_products_kernel<Unit, kRows>>(queue, {Dim3(static_cast<unsigned>(n_slots * a.n_blocks)), Dim3(kProductThreads), 0, true},
+                                              a);
 }
 
 template <class Unit>
 void launch_experts(Queue& queue, const ExpertArgs& a, const DeviceRouter& r, int32_t n_rows) {
-  if (n_rows == 1) launch_experts<Unit, 1>(queue, a, r.n_used);   // each expert has one slot at most
+  if (n_rows == 1) launch_experts<Unit, 1>(queue, a, r.n_used);  // each expert has one slot at most
   else launch_experts<Unit, kMostRows>(queue, a, n_rows * r.n_used);
 }
 
 template <class Unit, int kRows>
 void launch_heads(Queue& queue, const HeadArgs& a) {
   const int32_t outs = (kProductThreads >> a.lanes_log2) * (kRows > 1 ? 2 : 1);
-  const Dim3 grid(static_cast<unsigned>((a.n_out + outs - 1) / outs), static_cast<unsigned>(a.n_heads), static_cast<unsigned>((a.n_rows + kRows - 1) / kRows));
+  const Dim3 grid(static_cast<unsigned>((a.n_out + outs - 1) / outs), static_cast<unsigned>(a.n_heads),
+                  static_cast<unsigned>((a.n_rows + kRows - 1) / kRows));
   launch<head_products_kernel<Unit, kRows>>(queue, {grid, Dim3(kProductThreads), 0, true}, a);
 }
 
@@ -288,8 +300,8 @@ void route(Queue& queue, const DeviceRouter& r, const float* logits, int32_t n_r
   launch<sort_slots_kernel>(queue, {Dim3(1), Dim3(kSortThreads), 0, true}, r, n_rows * r.n_used);
 }
 
-void expert_products(Queue& queue, const Products& products, const DeviceRouter& r, ConstRows x, bool of_rows, const QuantizedRows& quantized,
-                     int32_t n_rows) {
+void expert_products(Queue& queue, const Products& products, const DeviceRouter& r, ConstRows x, bool of_rows,
+                     const QuantizedRows& quantized, int32_t n_rows) {
   for_each_type(products, [&](const Batch& batch) {
     ExpertArgs a = {};
     a.products = batch;
@@ -303,7 +315,8 @@ void expert_products(Queue& queue, const Products& products, const DeviceRouter&
   });
 }
 
-void multiply_heads(Queue& queue, const Weight& weight, int32_t n_heads, ConstRows x, Rows out, const QuantizedRows& quantized, int32_t n_rows) {
+void multiply_heads(Queue& queue, const Weight& weight, int32_t n_heads, ConstRows x, Rows out, const QuantizedRows& quantized,
+                    int32_t n_rows) {
   HeadArgs a = {};
   a.x = x;
   a.quantized = quantized;
@@ -319,7 +332,8 @@ void multiply_heads(Queue& queue, const Weight& weight, int32_t n_heads, ConstRo
 }
 
 void add_experts(Queue& queue, const DeviceRouter& r, float* x, const float* y, int64_t n, int32_t n_rows, bool accumulate) {
-  launch<add_experts_kernel>(queue, {Dim3(experts_cu::blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, r, x, y, n, accumulate);
+  launch<add_experts_kernel>(queue, {Dim3(experts_cu::blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, r, x, y, n,
+                             accumulate);
 }
 
 void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out, int64_t n) {

@@ -6,7 +6,8 @@
 //    Of many places many thread blocks make the plan (plan_by_many): flags of the wanted pages take the place of searches.
 // 2. fill: a warp has a piece of a missing page. It reads the reservoir in shared host memory. Launches are sized for as many misses as a
 //    head has places; warps behind the last miss end at once. Or, where keys are rebuilt, list_runs() makes the list of rebuild_keys().
-// 3. Where queries change little, query_changes() finds the heads whose query has changed, and plan_changed() plans for this step or for the
+// 3. Where queries change little, query_changes() finds the heads whose query has changed, and plan_changed() plans for this step or for
+// the
 //    next one. Or plan_lowest() replaces the lowest scores. Both keep the table as it was. fill_changed() compares both tables, on another
 //    stream: it needs no list of misses.
 //
@@ -22,11 +23,11 @@ namespace orrery::cuda {
 namespace fetch_cu {
 
 constexpr int kPlanThreads = kSelectThreads, kFillThreads = 256, kFillWarps = kFillThreads / 32;
-constexpr unsigned kMostPieces = 256;   // warps that share a page
+constexpr unsigned kMostPieces = 256;  // warps that share a page
 
 struct FetchWork {
   const FetchPart* parts;
-  const uint64_t* pages;   // of the step's sequence
+  const uint64_t* pages;  // of the step's sequence
   uint64_t from_token_bytes, to_token_bytes;
   KvType from_type, to_type;
   int32_t page_tokens, token_values;
@@ -40,13 +41,11 @@ __device__ __forceinline__ uint32_t wanted_page(const FetchPart& p, int j) {
 }
 // The index of a page among the wanted ones, or -1.
 __device__ __forceinline__ int index_of(const FetchPart& p, uint32_t page) {
-  int first = 0, last = p.n_wanted - 1;   // searches the first page that is not less
+  int first = 0, last = p.n_wanted - 1;  // searches the first page that is not less
   while (first < last) {
     const int middle = (first + last) / 2;
-    if (wanted_page(p, middle) < page)
-      first = middle + 1;
-    else
-      last = middle;
+    if (wanted_page(p, middle) < page) first = middle + 1;
+    else last = middle;
   }
   return wanted_page(p, first) == page ? first : -1;
 }
@@ -67,7 +66,7 @@ __device__ __forceinline__ int list_in_order(int n, const Take& take, const Emit
     unsigned at = n_taken + static_cast<unsigned>(__popc(lanes & below));
     ORRERY_UNROLL_TWICE for (int v = 0; v < kPlanThreads / 32; ++v) at += v < warp ? taken[v] : 0, n_taken += taken[v];
     if (takes) emit(i, static_cast<int>(at));
-    __syncthreads();   // the counts have been read
+    __syncthreads();  // the counts have been read
   }
   return static_cast<int>(n_taken);
 }
@@ -100,15 +99,16 @@ __global__ void __launch_bounds__(kPlanThreads) plan_fetch_kernel(const FetchPar
 
 // ---- the same plan by many thread blocks: a thread block has a slice of a head's places, or of its wanted pages
 //
-// Behind write_taken_kernel, which has set the flags of wanted pages. note_held: a held page that is wanted gets the flag 2; counts each slice's
-// free places. count_missing: counts each slice's wanted pages that are not held. list_misses: lists both, in order. end_plan_by_many: the
-// table gets its new pages.
+// Behind write_taken_kernel, which has set the flags of wanted pages. note_held: a held page that is wanted gets the flag 2; counts each
+// slice's free places. count_missing: counts each slice's wanted pages that are not held. list_misses: lists both, in order.
+// end_plan_by_many: the table gets its new pages.
 
-constexpr int kManyPlaces = 2048;   // one thread block plans as many, and many thread blocks plan more
+constexpr int kManyPlaces = 2048;  // one thread block plans as many, and many thread blocks plan more
 
 // The flag of a page. null: no wanted page could be it.
 __device__ __forceinline__ uint8_t* flag_of(const FetchPart& p, uint32_t page) {
-  const uint32_t first = static_cast<uint32_t>(p.first_page), n_keys = static_cast<uint32_t>(p.n_keys), n_first = static_cast<uint32_t>(p.n_first);
+  const uint32_t first = static_cast<uint32_t>(p.first_page), n_keys = static_cast<uint32_t>(p.n_keys),
+                 n_first = static_cast<uint32_t>(p.n_first);
   const uint32_t n_last = static_cast<uint32_t>(p.n_wanted - p.k) - n_first;
   if (page < n_first) return p.flags + n_keys + page;
   if (page - first < n_keys) return p.flags + (page - first);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kSliceThreads) note_held_kernel(const FetchPar
   ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
     const int place = first + j * kSliceThreads;
     if (place >= part.n_held) continue;
-    uint8_t* flag = flag_of(part, part.held[place]);   // pages differ: no two threads have the same flag
+    uint8_t* flag = flag_of(part, part.held[place]);  // pages differ: no two threads have the same flag
     const bool stays = flag && *flag != 0;
     if (stays) *flag = 2;
     n += !stays;
@@ -144,7 +144,8 @@ __global__ void __launch_bounds__(kSliceThreads) count_missing_kernel(const Fetc
   const int first = static_cast<int>(blockIdx.x) * kSlice + static_cast<int>(threadIdx.x);
   if (static_cast<int>(blockIdx.x) * kSlice >= part.n_wanted) return;
   unsigned n = 0;
-  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) n += first + j * kSliceThreads < part.n_wanted && is_missing(part, first + j * kSliceThreads);
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) n +=
+      first + j * kSliceThreads < part.n_wanted && is_missing(part, first + j * kSliceThreads);
   n = sum_of_block(n);
   if (threadIdx.x == 0) missing_slices(part)[blockIdx.x] = n;
 }
@@ -171,10 +172,8 @@ __global__ void __launch_bounds__(kSliceThreads) list_misses_kernel(const FetchP
     if (kinds[j] == 0) continue;
     FetchMiss& miss = part.misses[n_before + before[j]];
     const int i = first + j * kSliceThreads;
-    if (of_pages)
-      miss.page = wanted_page(part, i);
-    else
-      miss.place = static_cast<uint32_t>(i);
+    if (of_pages) miss.page = wanted_page(part, i);
+    else miss.place = static_cast<uint32_t>(i);
   }
 }
 
@@ -192,7 +191,7 @@ __device__ __forceinline__ unsigned long long replaced_at(const FetchPart& p, co
 }
 
 __global__ void __launch_bounds__(kPlanThreads) plan_replacing_kernel(const FetchPart* parts, const uint32_t* scores) {
-  constexpr uint32_t kInfinity = 0xFF800000u;   // order_of() it
+  constexpr uint32_t kInfinity = 0xFF800000u;  // order_of() it
   const FetchPart& part = parts[blockIdx.x];
   const int n = list_missing(part);
   const int n_free = list_in_order(
@@ -213,8 +212,8 @@ __global__ void __launch_bounds__(kPlanThreads) plan_replacing_kernel(const Fetc
 }
 
 // A warp has a KV head.
-__global__ void __launch_bounds__(32) query_changes_kernel(const float* now, const float* before, int group, int head_dim, double tau,
-                                                           uint32_t* changed) {
+__global__ void __launch_bounds__(32)
+    query_changes_kernel(const float* now, const float* before, int group, int head_dim, double tau, uint32_t* changed) {
   const int lane = static_cast<int>(threadIdx.x);
   double cosines = 0.0;
   for (int g = 0; g < group; ++g) {
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(32) query_changes_kernel(const float* now, con
     double ab = 0.0, aa = 0.0, bb = 0.0;
     for (int i = lane; i < head_dim; i += 32) {
       const double a = static_cast<double>(now[at + i]), b = static_cast<double>(before[at + i]);
-      ab += a * b, aa += a * a, bb += b * b;   // products of floats are exact
+      ab += a * b, aa += a * a, bb += b * b;  // products of floats are exact
     }
     for (int i = 16; i > 0; i /= 2) {
       ab += __shfl_xor_sync(kAllLanes, ab, i);
@@ -235,29 +234,27 @@ __global__ void __launch_bounds__(32) query_changes_kernel(const float* now, con
   if (lane == 0) changed[blockIdx.x] = static_cast<double>(mean) < tau;
 }
 
-__global__ void __launch_bounds__(kPlanThreads) plan_changed_kernel(const FetchPart* parts, const uint32_t* changed, int n_kv_heads,
-                                                                    Candidates candidates) {
+__global__ void __launch_bounds__(kPlanThreads)
+    plan_changed_kernel(const FetchPart* parts, const uint32_t* changed, int n_kv_heads, Candidates candidates) {
   FetchPart part = parts[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
   const bool fetches_now = changed[part.kv_head] != 0, completes = candidates != Candidates::of_both;
   bool any = false;
   for (int i = 0; i < n_kv_heads; ++i) any = any || changed[i] != 0;
-  if (completes && any != (candidates == Candidates::of_this_step)) {   // the other call plans
+  if (completes && any != (candidates == Candidates::of_this_step)) {  // the other call plans
     if (thread == 0) *part.n_misses() = 0;
     return;
   }
-  const uint32_t leaving = static_cast<uint32_t>(part.first_page + part.n_keys);   // with of_this_step: from the last pages
-  const int n_kept = completes && !fetches_now ? 1 : 0;   // free places that stay as they are
+  const uint32_t leaving = static_cast<uint32_t>(part.first_page + part.n_keys);  // with of_this_step: from the last pages
+  const int n_kept = completes && !fetches_now ? 1 : 0;                           // free places that stay as they are
   if (candidates == Candidates::of_this_step) part.n_keys += n_kept, part.n_wanted -= n_kept;
   if (thread == 0) part.held[part.n_held] = fetches_now ? QueryChange::kChanged : 0;
   const int n = list_missing(part);
   list_in_order(
       part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
       [&](int place, int i) {
-        if (i < n_kept)
-          part.held[part.n_held] = static_cast<uint32_t>(place);
-        else
-          part.misses[i - n_kept].place = static_cast<uint32_t>(place);
+        if (i < n_kept) part.held[part.n_held] = static_cast<uint32_t>(place);
+        else part.misses[i - n_kept].place = static_cast<uint32_t>(place);
       });
   for (int place = thread; place < part.n_held && !fetches_now; place += kPlanThreads) part.before[place] = part.held[place];
   __syncthreads();
@@ -277,7 +274,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_changed_kernel(const FetchP
 // Misses take the unwanted places with the lowest scores, of equal scores those of the later pages; both ascend. Meanwhile `before` lists
 // the unwanted places, and resident() their scores, inverted.
 __global__ void __launch_bounds__(kPlanThreads) plan_lowest_kernel(const FetchPart* parts) {
-  const FetchPart& part = parts[blockIdx.x];   // in memory: a copy takes more registers than there are
+  const FetchPart& part = parts[blockIdx.x];  // in memory: a copy takes more registers than there are
   const int thread = static_cast<int>(threadIdx.x);
   const auto n_wanted = static_cast<int32_t>(part.held[part.n_held]);
   int n = 0;
@@ -355,14 +352,20 @@ __global__ void __launch_bounds__(kFillThreads) list_runs_kernel(FetchWork w, in
     const int value = value_at(w.from_type, w.token_values / 2);
     run.position = static_cast<int32_t>(miss.page) * w.page_tokens, run.count = w.page_tokens;
     run.to.address = at.to, run.values.address = at.from + static_cast<uint64_t>(value);
-    run.kv_head = part.kv_head, run.values_gap = value;   // the next token's K
+    run.kv_head = part.kv_head, run.values_gap = value;  // the next token's K
   }
   runs[static_cast<int64_t>(blockIdx.y) * n + i] = run;
 }
 
 FetchWork work_of(const FetchPart* parts, const uint64_t* pages, const FetchShape& shape) {
   const KvFormat slots = {shape.slot_type, 1, 1, shape.reservoir.head_dim};
-  return {parts, pages, shape.reservoir.token_bytes(), slots.token_bytes(), shape.reservoir.type, shape.slot_type, shape.page_tokens,
+  return {parts,
+          pages,
+          shape.reservoir.token_bytes(),
+          slots.token_bytes(),
+          shape.reservoir.type,
+          shape.slot_type,
+          shape.page_tokens,
           2 * shape.reservoir.head_dim};
 }
 unsigned blocks(int32_t n, int32_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
@@ -413,8 +416,8 @@ void fill_changed(Queue& queue, const FetchPart* parts, const uint64_t* pages, c
   launch<fill_changed_kernel>(queue, fill_geometry(w, n_parts, most_held), w);
 }
 
-void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t first, int32_t n,
-               RebuiltRun* runs) {
+void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t first,
+               int32_t n, RebuiltRun* runs) {
   launch<list_runs_kernel>(queue, {Dim3(blocks(n, kFillThreads), static_cast<unsigned>(n_parts)), Dim3(kFillThreads)},
                            work_of(parts, pages, shape), first, n, runs);
 }

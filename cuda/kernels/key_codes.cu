@@ -22,15 +22,15 @@ namespace key_codes_cu {
 
 using namespace top_keys_cu;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kMostLaneDims = 16;   // of a lane: head_dim / 32, 8 or 16 (kLaneDims)
+constexpr int kThreads = 256, kWarps = kThreads / 32, kMostLaneDims = 16;  // of a lane: head_dim / 32, 8 or 16 (kLaneDims)
 constexpr int kHalfTile = kPageTokens / 2;
-constexpr int kAhead = 8;   // loads under way
+constexpr int kAhead = 8;  // loads under way
 
 struct CodesWork {
   const CodesPart* parts;
-  KvType type;                            // of K, or of V
-  int32_t place, token_bytes, head_dim;   // place: from a token's first byte to the K or V
-  int32_t first_page;                     // the pages' table begins with this one
+  KvType type;                           // of K, or of V
+  int32_t place, token_bytes, head_dim;  // place: from a token's first byte to the K or V
+  int32_t first_page;                    // the pages' table begins with this one
 };
 __device__ __forceinline__ const std::byte* token_at(const CodesWork& w, const CodesPart& part, int token) {
   const uint64_t page = part.pages[token / kPageTokens - w.first_page] + part.offset;
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads) mean_keys_kernel(CodesWork w, int fi
   double sum = 0.0;
   for (int i = 0; i < n; i += kAhead) {
     float x[kAhead];
-    ORRERY_UNROLL for (int j = 0; j < kAhead; ++j)
-      x[j] = i + j < n ? load_value(w.type, token_at(w, part, first + (i + j) * step), at / 32, at % 32) : 0.0f;
+    ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) x[j] =
+        i + j < n ? load_value(w.type, token_at(w, part, first + (i + j) * step), at / 32, at % 32) : 0.0f;
     ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) sum += static_cast<double>(x[j]);
   }
   part.mean[at] = static_cast<float>(sum / static_cast<double>(max(n, 1)));
@@ -58,16 +58,15 @@ __global__ void __launch_bounds__(kThreads) mean_keys_kernel(CodesWork w, int fi
 // A thread block has a page of a head, or half of a large one, and a thread a dimension: the sum of the page's V, in floats.
 __global__ void __launch_bounds__(kThreads) page_values_kernel(CodesWork w) {
   const CodesPart part = w.parts[blockIdx.y];
-  const int at = own_dim(), page = static_cast<int>(blockIdx.x),
-            n = min(part.n_shares - page * kPageTokens, kPageTokens);
+  const int at = own_dim(), page = static_cast<int>(blockIdx.x), n = min(part.n_shares - page * kPageTokens, kPageTokens);
   if (at >= w.head_dim || n <= 0) return;
   const float* shares = part.shares + page * kPageTokens;
   float sum = 0.0f;
   for (int i = 0; i < n; i += kAhead) {
     float x[kAhead], share[kAhead];
     ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) share[j] = i + j < n ? shares[i + j] : 0.0f;
-    ORRERY_UNROLL for (int j = 0; j < kAhead; ++j)   // a share of 0 reads nothing
-      x[j] = share[j] != 0.0f ? load_value(w.type, token_at(w, part, page * kPageTokens + i + j), at / 32, at % 32) : 0.0f;
+    ORRERY_UNROLL for (int j = 0; j < kAhead; ++j)  // a share of 0 reads nothing
+        x[j] = share[j] != 0.0f ? load_value(w.type, token_at(w, part, page * kPageTokens + i + j), at / 32, at % 32) : 0.0f;
     ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) sum = __fadd_rn(sum, __fmul_rn(share[j], x[j]));
   }
   part.sums[static_cast<int64_t>(page) * w.head_dim + at] = sum;
@@ -155,9 +154,9 @@ __device__ __forceinline__ float encode(const float (&x)[kLaneDims], int dim, in
 
 struct EncodeWork {
   CodesWork keys;
-  int32_t block;   // of the Hadamard transform
+  int32_t block;  // of the Hadamard transform
   float scale;
-  int32_t first, end;   // tokens
+  int32_t first, end;  // tokens
 };
 
 // A thread block has a tile. A tile that begins within [first, end) is written whole: codes of tokens behind `end` become 0.
@@ -173,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1) encode_keys_kernel(EncodeWork w) 
   float mean[kLaneDims];
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) mean[i] = 32 * i + lane < dim ? part.mean[32 * i + lane] : 0.0f;
   for (int at = warp; at < kHalfTile; at += kWarps) {
-    int both[kLaneDims] = {}, kept = 0xFF;   // kept: the bits of the byte that are not written
+    int both[kLaneDims] = {}, kept = 0xFF;  // kept: the bits of the byte that are not written
     for (int half = 0; half < 2; ++half) {
       const int key = tile * kPageTokens + half * kHalfTile + at;
       const bool encoded = key >= w.first && key < w.end;
@@ -182,8 +181,8 @@ __global__ void __launch_bounds__(kThreads, 1) encode_keys_kernel(EncodeWork w) 
       if (encoded) {
         const std::byte* from = token_at(w.keys, part, key);
         float x[kLaneDims];
-        ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i)
-          x[i] = 32 * i + lane < dim ? load_value(w.keys.type, from, i, lane) - mean[i] : 0.0f;
+        ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) x[i] =
+            32 * i + lane < dim ? load_value(w.keys.type, from, i, lane) - mean[i] : 0.0f;
         transform(x, lane, w.block, w.scale);
         int codes[kLaneDims];
         factor = half_bits(encode<kBits>(x, dim, lane, codes));
@@ -207,8 +206,8 @@ __global__ void __launch_bounds__(kThreads, 1) encode_keys_kernel(EncodeWork w) 
 // ---- weights by codes
 
 struct CodesGeometry {
-  static constexpr int kTiles = 16;              // of a thread block
-  static constexpr int kRows = 8;                // of queries
+  static constexpr int kTiles = 16;  // of a thread block
+  static constexpr int kRows = 8;    // of queries
 };
 using G = CodesGeometry;
 
@@ -217,7 +216,7 @@ using G = CodesGeometry;
 template <int kBits>
 struct Levels {
   float unit = 0, zero = 0;
-  uint32_t low[4] = {}, high[4] = {};   // four bytes each
+  uint32_t low[4] = {}, high[4] = {};  // four bytes each
 };
 template <int kBits>
 constexpr Levels<kBits> make_levels() {
@@ -262,12 +261,9 @@ __device__ __forceinline__ uint32_t high_levels(uint32_t selector) {
 template <int kBits>
 __device__ __forceinline__ uint32_t first_codes(const uint32_t* words, int side) {
   const uint32_t w = words[0] >> 4 * side;
-  if constexpr (kBits == 1)
-    return (w & 0x01010101u) | (w << 3 & 0x10101010u);
-  else if constexpr (kBits == 2)
-    return (w & 0x03030303u) | (w << 2 & 0x30303030u);
-  else
-    return (w & 0x0F0F0F0Fu) | (words[1] << (side ? 0 : 4) & 0xF0F0F0F0u);
+  if constexpr (kBits == 1) return (w & 0x01010101u) | (w << 3 & 0x10101010u);
+  else if constexpr (kBits == 2) return (w & 0x03030303u) | (w << 2 & 0x30303030u);
+  else return (w & 0x0F0F0F0Fu) | (words[1] << (side ? 0 : 4) & 0xF0F0F0F0u);
 }
 template <int kBits>
 __device__ __forceinline__ uint32_t next_codes(const uint32_t* words, int side) {
@@ -282,7 +278,7 @@ __device__ __forceinline__ uint32_t next_codes(const uint32_t* words, int side) 
 // A thread block's queries. Row r's scale turns sums of whole numbers into products times log2(e); `zero` is to be added to these sums.
 template <int kLaneDims>
 struct CodeRows {
-  uint4 fragments[kLaneDims][32];   // steps of 32 dimensions
+  uint4 fragments[kLaneDims][32];  // steps of 32 dimensions
   float scale[G::kRows], zero[G::kRows];
 };
 
@@ -327,13 +323,13 @@ __device__ __forceinline__ float weight_below(float y, float unit) {
 
 struct CodeWeightsWork {
   TopKeysWork top;
-  int32_t block;   // of the queries' rotation
+  int32_t block;  // of the queries' rotation
   float block_scale;
 };
 
 template <int kBits, int kLaneDims>
 __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_kernel(CodeWeightsWork work) {
-  constexpr int kWords = 2 * kBits, kParts = kBits == 4 ? 2 : 1, kColumns = 8;   // kColumns: products of 8 keys in a tile
+  constexpr int kWords = 2 * kBits, kParts = kBits == 4 ? 2 : 1, kColumns = 8;  // kColumns: products of 8 keys in a tile
   __shared__ CodeRows<kLaneDims> rows;
   const TopKeysWork& w = work.top;
   const TopKeysPart part = parts_of(w)[blockIdx.y];
@@ -343,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
   const int group = w.plan.group, dim = w.head_dim, n_groups = dim * kBits / 4, n_steps = (dim + 31) / 32;
   const int n_rows = part.n_positions * group;
   for (int first_row = 0; first_row < n_rows; first_row += G::kRows) {
-    if (first_row > 0) __syncthreads();   // all warps have read the rows before
+    if (first_row > 0) __syncthreads();  // all warps have read the rows before
     static_assert(G::kRows == kWarps, "a warp prepares a row");
     const int of_warp = first_row + warp;
     const float* q = in_global(part.queries) + (part.first_position + of_warp / group - w.ring_first) % w.ring_rows * w.ring_stride +
@@ -358,8 +354,8 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
       const auto load = [&](int step, uint32_t(&words)[kWords]) {
         const std::byte* from = of_lane + step * 4 * kWords * kHalfTile;
         const bool whole = 32 * step + 16 < dim;
-        ORRERY_UNROLL for (int j = 0; j < kWords; ++j)
-          words[j] = j < kBits || whole ? *reinterpret_cast<const uint32_t*>(from + 4 * j * kHalfTile) : 0;
+        ORRERY_UNROLL for (int j = 0; j < kWords; ++j) words[j] =
+            j < kBits || whole ? *reinterpret_cast<const uint32_t*>(from + 4 * j * kHalfTile) : 0;
       };
       int32_t sums[kParts][kColumns][4] = {};
       uint32_t next[kWords];
@@ -427,8 +423,8 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
         float* entry = entry_of(w, part.first_entry + row / group);
         float* to = entry + g * w.plan.stride + static_cast<int64_t>(tile) * kPageTokens + 8 * t;
         ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
-          ORRERY_UNROLL for (int k = 0; k < 8; k += 4)
-            *reinterpret_cast<float4*>(to + half * kHalfTile + k) = make_float4(y[half][k], y[half][k + 1], y[half][k + 2], y[half][k + 3]);
+          ORRERY_UNROLL for (int k = 0; k < 8; k += 4) * reinterpret_cast<float4*>(to + half * kHalfTile + k) =
+              make_float4(y[half][k], y[half][k + 1], y[half][k + 2], y[half][k + 3]);
         }
         if (t == 0) units_of(w, entry)[g * w.plan.tile_stride + tile] = unit, sums_of(w, entry)[g * w.plan.tile_stride + tile] = sum;
       }
@@ -461,13 +457,11 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
   float left = 0.0f, largest = 0.0f;
   for (int tile = thread; tile < n_tiles; tile += kThreads) {
     const int begin = max(tile * kPageTokens - part.first_key, 0), end = min((tile + 1) * kPageTokens, part.n_keys) - part.first_key;
-    int first = 0, last = n_best;   // searches the first of the best keys in the tile
+    int first = 0, last = n_best;  // searches the first of the best keys in the tile
     while (first < last) {
       const int middle = (first + last) / 2;
-      if (static_cast<int>(best[middle]) < begin)
-        first = middle + 1;
-      else
-        last = middle;
+      if (static_cast<int>(best[middle]) < begin) first = middle + 1;
+      else last = middle;
     }
     largest = fmaxf(largest, shares[tile]);
     float taken = 0.0f;
@@ -478,7 +472,8 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
   largest = over_block(largest, [](float a, float b) { return fmaxf(a, b); });
 
   // The variance of the query's products, given the codes: a thread has a factor of some tiles, and a dimension, or two.
-  static_assert(kVarianceTiles * kPageTokens == kThreads && 32 * kMostLaneDims <= 2 * kThreads, "a factor and up to two dimensions for each thread");
+  static_assert(kVarianceTiles * kPageTokens == kThreads && 32 * kMostLaneDims <= 2 * kThreads,
+                "a factor and up to two dimensions for each thread");
   const int n_read = min(n_tiles, kVarianceTiles), of = thread / kPageTokens, tile = n_read > 1 ? of * (n_tiles - 1) / (n_read - 1) : 0;
   const int key = tile * kPageTokens + thread % kPageTokens;
   float square = 0.0f, counts = 0.0f;
@@ -510,8 +505,8 @@ Dim3 threads_of(const KvFormat& kv) { return Dim3(static_cast<unsigned>(std::min
 unsigned blocks_of(const KvFormat& kv) { return static_cast<unsigned>((kv.head_dim + kThreads - 1) / kThreads); }
 float scale_of(int32_t block) { return 1.0f / std::sqrt(static_cast<float>(block)); }
 
-// Calls body(std::integral_constant<int, bits>{}, std::integral_constant<int, kLaneDims>{}). No policy has codes of 4 bits for heads of more
-// than 256 dimensions.
+// Calls body(std::integral_constant<int, bits>{}, std::integral_constant<int, kLaneDims>{}). No policy has codes of 4 bits for heads of
+// more than 256 dimensions.
 template <class F>
 void with_bits(int32_t bits, int32_t head_dim, const F& body) {
   using std::integral_constant;
@@ -523,12 +518,12 @@ void with_bits(int32_t bits, int32_t head_dim, const F& body) {
   body(integral_constant<int, 4>{}, kUsual);
 }
 
-}   // namespace key_codes_cu
+}  // namespace key_codes_cu
 using namespace key_codes_cu;
 
 void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step) {
-  launch<mean_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts), 1, blocks_of(kv)), threads_of(kv)}, work_of(parts, kv, false, first / kPageTokens),
-                           first, end, step);
+  launch<mean_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts), 1, blocks_of(kv)), threads_of(kv)},
+                           work_of(parts, kv, false, first / kPageTokens), first, end, step);
 }
 
 void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages) {
@@ -566,4 +561,4 @@ void evicted_logs(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& co
   launch<evicted_logs_kernel>(queue, {grid, Dim3(kThreads)}, work, codes.bits, key_code_error(codes.bits));
 }
 
-}   // namespace orrery::cuda
+}  // namespace orrery::cuda

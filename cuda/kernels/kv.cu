@@ -24,12 +24,12 @@ struct AppendWork {
   StepView step;
   ConstRows k, v;
   uint64_t layer_offset;
-  int32_t layer, n_kv_heads, head_dim, n_blocks;   // blocks of 32 values; the last one may be half full
+  int32_t layer, n_kv_heads, head_dim, n_blocks;  // blocks of 32 values; the last one may be half full
   int32_t first_row, first_page;
   int64_t n_warps;
   KvType type, heads_type;
   bool to_heads;
-  int32_t n_parts;   // of a token: 2, K and V; or 1, K alone (KvFormat::shared_values)
+  int32_t n_parts;  // of a token: 2, K and V; or 1, K alone (KvFormat::shared_values)
 };
 
 // Stores a lane's value of a block of K or V in its page, and in its slot if w.to_heads. With F32 and F16 some lanes may be absent.
@@ -40,7 +40,7 @@ __device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int
   const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
   std::byte* to = page + w.layer_offset + token * static_cast<uint64_t>(kv_bytes(w.type, w.n_parts * w.head_dim));
   const float stored = store_value(type, x, to + is_value * value_at(w.type, w.head_dim), block, lane);
-  if (!w.to_heads) return;   // the slot gets the stored value: a copy, or a conversion to the slot's type
+  if (!w.to_heads) return;  // the slot gets the stored value: a copy, or a conversion to the slot's type
   std::byte* slot = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.heads, r.sequence)[w.layer * w.n_kv_heads + head].append_at);
   store_value(slot_type, slot_type == type ? x : stored, slot + is_value * value_at(w.heads_type, w.head_dim), block, lane);
 }
@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
   const int is_value = static_cast<int>(i % w.n_parts);
   i /= w.n_parts;
   const int head = static_cast<int>(i % w.n_kv_heads), row = w.first_row + static_cast<int>(i / w.n_kv_heads);
-  if (block * 32 + lane >= w.head_dim) return;   // happens with F32 and F16 only, where no other lane waits
+  if (block * 32 + lane >= w.head_dim) return;  // happens with F32 and F16 only, where no other lane waits
   const ConstRows from = is_value ? w.v : w.k;
   const float x = from.data[row * from.stride + static_cast<int64_t>(head) * w.head_dim + block * 32 + lane];
   store_in_cache(w, row, head, is_value, block, lane, x);
 }
 
-constexpr int kMostDim = 256;   // larger heads are normed, rotated and appended by kernels of their own: heads_to_cache()
+constexpr int kMostDim = 256;  // larger heads are normed, rotated and appended by kernels of their own: heads_to_cache()
 
 // A warp has one vector of a row: a query, a key or a value.
 __global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork w, HeadRows h) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork 
 #pragma unroll
   for (int b = 0; b < kMostBlocks; ++b) x[b] = 32 * b + lane < w.head_dim ? from[32 * b + lane] : 0.0f;
   if (!is_value) {
-    if (const float* norm = is_query ? h.q_norm : h.k_norm) {   // sums in rms_norm()'s order: 32 values, then these sums
+    if (const float* norm = is_query ? h.q_norm : h.k_norm) {  // sums in rms_norm()'s order: 32 values, then these sums
       float sum = 0.0f;
 #pragma unroll
       for (int b = 0; b < kMostBlocks; ++b) sum += warp_sum(fmaf(x[b], x[b], 0.0f));
@@ -122,7 +122,7 @@ struct MoveWork {
   int32_t token_values;
 };
 
-constexpr int kMostPieces = 256;   // warps that share a move
+constexpr int kMostPieces = 256;  // warps that share a move
 
 __global__ void __launch_bounds__(kThreads, 4) move_kv_kernel(MoveWork w) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -152,8 +152,21 @@ namespace kv_cu {
 AppendWork append_work(const StepView& step, const Attention& to, KvType heads_type, bool to_heads, ConstRows k, ConstRows v,
                        int32_t first_row) {
   const KvFormat& kv = to.kv;
-  return {step, k, v, kv.head_offset(to.layer, 0), to.layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
-          first_row, to.first_page, 0, kv.type, heads_type, to_heads, kv.shared_values > 0 ? 1 : 2};
+  return {step,
+          k,
+          v,
+          kv.head_offset(to.layer, 0),
+          to.layer,
+          kv.n_kv_heads,
+          kv.head_dim,
+          (kv.head_dim + 31) / 32,
+          first_row,
+          to.first_page,
+          0,
+          kv.type,
+          heads_type,
+          to_heads,
+          kv.shared_values > 0 ? 1 : 2};
 }
 
 }  // namespace kv_cu
@@ -163,7 +176,8 @@ void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& ro
                           int32_t first_row, int32_t n_rows) {
   const AppendWork w = append_work(step, to, heads_type, to_heads, {rows.k.data, rows.k.stride}, rows.v, first_row);
   const int32_t n_vectors = rows.n_heads + 2 * to.kv.n_kv_heads;
-  launch<rotate_and_append_kernel>(queue, {Dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, w, rows);
+  launch<rotate_and_append_kernel>(queue, {Dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, w,
+                                   rows);
 }
 
 void append_kv(Queue& queue, const StepView& step, const Attention& to, KvType heads_type, bool to_heads, ConstRows k, ConstRows v,

@@ -1,6 +1,6 @@
-// Keys and values on the device: constants of their layout by type, loads and stores of single values, arithmetic on halves, RoPE and the norm of
-// a head's vector value by value, and the one table of head sizes that attention is compiled for. The size of a tile, and of a warp's strip of it, is a multiple of 16 bytes in every
-// type.
+// Keys and values on the device: constants of their layout by type, loads and stores of single values, arithmetic on halves, RoPE and the
+// norm of a head's vector value by value, and the one table of head sizes that attention is compiled for. The size of a tile, and of a
+// warp's strip of it, is a multiple of 16 bytes in every type.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +22,7 @@ ORRERY_HOST_DEVICE constexpr int kv_bytes(KvType type, int n) {
          : type == KvType::f16  ? 2 * n
          : type == KvType::q8_0 ? n / 32 * 34
          : type == KvType::q4_0 ? n / 32 * 18
-                                : n / 32 * 26;   // K8V4: the mean of both
+                                : n / 32 * 26;  // K8V4: the mean of both
 }
 ORRERY_HOST_DEVICE constexpr int value_at(KvType type, int head_dim) { return kv_bytes(part_type(type, 0), head_dim); }
 
@@ -32,11 +32,12 @@ struct KvLayout {
   static constexpr KvType kKeyType = part_type(kType, 0), kValueType = part_type(kType, 1);
   static constexpr int kValueDim = kShared > 0 ? kShared : kDim;
   static constexpr int kKeyBytes = kv_bytes(kKeyType, kDim), kValueBytes = kShared > 0 ? 0 : kv_bytes(kValueType, kDim);
-  static constexpr int kTokenBytes = kKeyBytes + kValueBytes;        // K, then V, if it is not a part of K
-  static constexpr int kValueFrom = kShared > 0 ? 0 : kKeyBytes;     // from a token's K to its V
-  static constexpr int kKeyBlockBytes = kv_bytes(kKeyType, 32), kValueBlockBytes = kv_bytes(kValueType, 32);   // of 32 values
+  static constexpr int kTokenBytes = kKeyBytes + kValueBytes;     // K, then V, if it is not a part of K
+  static constexpr int kValueFrom = kShared > 0 ? 0 : kKeyBytes;  // from a token's K to its V
+  static constexpr int kKeyBlockBytes = kv_bytes(kKeyType, 32), kValueBlockBytes = kv_bytes(kValueType, 32);  // of 32 values
   static_assert(kKeyType == key_type(kType) && kKeyBytes == key_bytes(kType, kDim) && kValueType == value_type(kType) &&
-                (kShared > 0 || (kValueBytes == value_bytes(kType, kDim) && kTokenBytes == kv_bytes(kType, 2 * kDim))), "as runtime/backend/kv.h");
+                    (kShared > 0 || (kValueBytes == value_bytes(kType, kDim) && kTokenBytes == kv_bytes(kType, 2 * kDim))),
+                "as runtime/backend/kv.h");
 };
 
 template <KvType kType>
@@ -48,13 +49,13 @@ using DimIs = std::integral_constant<int, kDim>;
 template <KvType kType, class F>
 void with_latent_dim(int head_dim, const F& body) {
   switch (head_dim) {
-    case 48:   // the tests' models have such rows
+    case 48:  // the tests' models have such rows
       if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<48>{}, DimIs<32>{});
       return;
     case 96:
       if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<96>{}, DimIs<64>{});
       return;
-    case 576:   // of DeepSeek-V2 and its kin. In F32 decode has no registers for it
+    case 576:  // of DeepSeek-V2 and its kin. In F32 decode has no registers for it
       if constexpr (kType == KvType::f16) body(KvTypeIs<kType>{}, DimIs<576>{}, DimIs<512>{});
       return;
     default: return;
@@ -65,7 +66,7 @@ void with_head_dim(int head_dim, int shared_values, const F& body) {
   constexpr DimIs<0> kNone;
   if (shared_values > 0) return with_latent_dim<kType>(head_dim, body);
   switch (head_dim) {
-    case 16:   // the tests' models have such heads
+    case 16:  // the tests' models have such heads
       if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<16>{}, kNone);
       return;
     case 32: return body(KvTypeIs<kType>{}, DimIs<32>{}, kNone);
@@ -76,10 +77,10 @@ void with_head_dim(int head_dim, int shared_values, const F& body) {
     case 96: return body(KvTypeIs<kType>{}, DimIs<96>{}, kNone);
     case 128: return body(KvTypeIs<kType>{}, DimIs<128>{}, kNone);
     case 256: return body(KvTypeIs<kType>{}, DimIs<256>{}, kNone);
-    case 512:   // in F32 decode has no registers for it
+    case 512:  // in F32 decode has no registers for it
       if constexpr (kType != KvType::f32) body(KvTypeIs<kType>{}, DimIs<512>{}, kNone);
       return;
-    default: return;   // attends() is false
+    default: return;  // attends() is false
   }
 }
 template <class F>
@@ -141,15 +142,13 @@ __device__ __forceinline__ void store_half(std::byte* to, uint32_t bits) { *rein
 // lanes of the warp take part.
 __device__ __forceinline__ float store_value(KvType type, float value, std::byte* values, int64_t block, int lane) {
   switch (type) {
-    case KvType::f32:
-      reinterpret_cast<float*>(values)[block * 32 + lane] = value;
-      return value;
+    case KvType::f32: reinterpret_cast<float*>(values)[block * 32 + lane] = value; return value;
     case KvType::f16: {
       const uint32_t bits = half_bits(value);
       store_half(values + (block * 32 + lane) * 2, bits);
       return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
     }
-    case KvType::q8_0: {   // d = max|x| / 127, q = x / d rounded to nearest, ties away from zero
+    case KvType::q8_0: {  // d = max|x| / 127, q = x / d rounded to nearest, ties away from zero
       std::byte* b = values + block * 34;
       const float x = finite_or_zero(value), d = warp_max(fabsf(x)) / 127.0f, inverse = finite_or_zero(1.0f / d);
       const uint32_t scale = half_bits(d);
@@ -158,7 +157,7 @@ __device__ __forceinline__ float store_value(KvType type, float value, std::byte
       b[2 + lane] = static_cast<std::byte>(q & 255);
       return __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(scale))), static_cast<float>(static_cast<int8_t>(q)));
     }
-    default: {   // d = (the first value of largest magnitude) / -8, q = x / d + 8.5 truncated to an integer, at most 15
+    default: {  // d = (the first value of largest magnitude) / -8, q = x / d + 8.5 truncated to an integer, at most 15
       std::byte* b = values + block * 18;
       const float x = finite_or_zero(value), largest = warp_max(fabsf(x));
       const int first = __ffs(static_cast<int>(__ballot_sync(kAllLanes, fabsf(x) == largest))) - 1;
@@ -207,23 +206,27 @@ __device__ __forceinline__ const T* of_sequence(const StepView& step, const T* f
 // The keys that a row sees, of one KV head.
 struct KeySpan {
   const uint64_t* tiles;
-  uint64_t offset;          // of the layer and the head in a tile
-  int first, last;          // the row sees keys [first, last)
-  const float* compensation_token;   // a resident head's compensation token, beside its keys
+  uint64_t offset;                  // of the layer and the head in a tile
+  int first, last;                  // the row sees keys [first, last)
+  const float* compensation_token;  // a resident head's compensation token, beside its keys
   float compensation_weight;
-  const float* compensation_logs;    // (group) its weight for each query head, as log2; or null
+  const float* compensation_logs;  // (group) its weight for each query head, as log2; or null
 };
 // Where one layer's keys lie: kernels make a row's KeySpan of it.
 struct KvPlace {
   uint64_t layer_offset, head_bytes;
-  int32_t first_head;       // layer * n_kv_heads
-  int32_t first_page;       // Attention::first_page
+  int32_t first_head;  // layer * n_kv_heads
+  int32_t first_page;  // Attention::first_page
   int32_t window;
   bool resident;
 };
 inline KvPlace kv_place(const Attention& a) {
-  return {a.resident ? 0 : a.kv.head_offset(a.layer, 0), a.resident ? 0 : a.kv.head_bytes(),
-          a.layer * a.kv.n_kv_heads, a.first_page, a.window, a.resident};
+  return {a.resident ? 0 : a.kv.head_offset(a.layer, 0),
+          a.resident ? 0 : a.kv.head_bytes(),
+          a.layer * a.kv.n_kv_heads,
+          a.first_page,
+          a.window,
+          a.resident};
 }
 __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
   const Row r = step.rows[row];
@@ -232,8 +235,12 @@ __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace&
     return {head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight, head.compensation_logs};
   }
   return {of_sequence(step, step.pages, r.sequence) + place.first_page,
-          place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes, first_visible(r.position, place.window),
-          r.position + 1, nullptr, 0.0f, nullptr};
+          place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes,
+          first_visible(r.position, place.window),
+          r.position + 1,
+          nullptr,
+          0.0f,
+          nullptr};
 }
 
 // Rotates a pair by an angle.

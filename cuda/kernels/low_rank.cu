@@ -47,7 +47,7 @@ __device__ __forceinline__ void rotate_pair(const LowRankWork& w, const float* t
 
 struct BatchPages {
   uint64_t at[kBatchPages];
-  int32_t first;   // position
+  int32_t first;  // position
 };
 
 __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, BatchPages pages) {
@@ -85,13 +85,11 @@ __global__ void __launch_bounds__(kThreads) add_products_kernel(LowRankWork w, i
     }
     __syncthreads();
     for (int t = 0; t < kStrip && first + t < n; ++t)
-      ORRERY_UNROLL for (int i = 0; i < 4; ++i)
-        ORRERY_UNROLL for (int j = 0; j < 4; ++j)
-          sums[i][j] = fmaf(left[t][thread / 16 * 4 + i], right[t][thread % 16 * 4 + j], sums[i][j]);
+      ORRERY_UNROLL for (int i = 0; i < 4; ++i) ORRERY_UNROLL for (int j = 0; j < 4; ++j) sums[i][j] =
+          fmaf(left[t][thread / 16 * 4 + i], right[t][thread % 16 * 4 + j], sums[i][j]);
   }
-  ORRERY_UNROLL for (int i = 0; i < 4; ++i)
-    ORRERY_UNROLL for (int j = 0; j < 4; ++j)
-      if (row + i < width && column + j < width) w.products[static_cast<int64_t>(row + i) * width + column + j] = sums[i][j];
+  ORRERY_UNROLL for (int i = 0; i < 4; ++i) ORRERY_UNROLL for (int j = 0; j < 4; ++j) if (row + i < width && column + j < width)
+      w.products[static_cast<int64_t>(row + i) * width + column + j] = sums[i][j];
 }
 
 __global__ void __launch_bounds__(kThreads) add_sums_kernel(LowRankWork w, int n, bool first_batch) {
@@ -129,10 +127,10 @@ __global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjecti
 
 // ---- rebuilt keys
 
-constexpr int kRebuildThreads = 128, kRebuilt = 8;   // tokens that a thread block makes at once: the columns of a tensor product
-constexpr int kStripRank = 64;                       // rows of the basis that lie in shared memory
-constexpr int kTiles = 4, kMostTiles = 8;            // of 16 dimensions, for each warp: heads of up to 256, and of up to 512
-constexpr int kCoefficientPitch = kStripRank + 8;    // + 16 bytes: eight rows meet different banks
+constexpr int kRebuildThreads = 128, kRebuilt = 8;  // tokens that a thread block makes at once: the columns of a tensor product
+constexpr int kStripRank = 64;                      // rows of the basis that lie in shared memory
+constexpr int kTiles = 4, kMostTiles = 8;           // of 16 dimensions, for each warp: heads of up to 256, and of up to 512
+constexpr int kCoefficientPitch = kStripRank + 8;   // + 16 bytes: eight rows meet different banks
 ORRERY_HOST_DEVICE constexpr int key_pitch(int dim) { return dim + 4; }
 ORRERY_HOST_DEVICE constexpr int basis_pitch(int dim) { return dim + 8; }
 
@@ -161,18 +159,17 @@ __device__ __forceinline__ void multiply_keys(const LowRankWork& w, const Rebuil
   const int dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, pitch = basis_pitch(dim);
   const std::byte* basis = w.basis + 2 * static_cast<int64_t>(kv_head) * dim;
   const std::byte* rows = w.rows + 2 * static_cast<int64_t>(position) * w.rank;
-  const bool aligned = reinterpret_cast<uint64_t>(basis) % 16 == 0;   // the rows in front of a layer's basis may end anywhere
+  const bool aligned = reinterpret_cast<uint64_t>(basis) % 16 == 0;  // the rows in front of a layer's basis may end anywhere
   float sums[kWarpTiles][4] = {};
   for (int first = 0; first < w.rank; first += kStripRank) {
     const int n_rank = min(kStripRank, w.rank - first), n_padded = (n_rank + 15) / 16 * 16;
-    __syncthreads();   // the last strip has been read
+    __syncthreads();  // the last strip has been read
     for (int i = thread; i < n_padded * (dim / 8); i += kRebuildThreads) {
       const int row = i / (dim / 8), at = i % (dim / 8) * 8;
-      const int j = first + min(row, n_rank - 1);   // rows behind the rank are multiplied by zeros
+      const int j = first + min(row, n_rank - 1);  // rows behind the rank are multiplied by zeros
       const std::byte* from = basis + 2 * (static_cast<int64_t>(j) * width + at);
       std::byte* to = m.basis + 2 * (row * pitch + at);
-      if (aligned)
-        copy_async_16(to, from);
+      if (aligned) copy_async_16(to, from);
       else
         for (int v = 0; v < 8; ++v) store_half(to + 2 * v, load_16(from + 2 * v));
     }
@@ -238,8 +235,9 @@ __device__ __forceinline__ void rebuild_tokens(const LowRankWork& w, KvType slot
   const KvType key_to = part_type(slot_type, 0), value_to = part_type(slot_type, 1), value_from = part_type(w.kv.type, 1);
   const int value_bytes = kv_bytes(value_from, dim);
   for (int t = thread / 32; t < n; t += kRebuildThreads / 32) {
-    std::byte* slot = in_global(reinterpret_cast<std::byte*>(run.to.address)) + static_cast<int64_t>(first + t) * kv_bytes(slot_type, 2 * dim);
-    for (int i = lane; i < dim; i += 32)   // only with F32 and F16 may a warp be partly idle
+    std::byte* slot =
+        in_global(reinterpret_cast<std::byte*>(run.to.address)) + static_cast<int64_t>(first + t) * kv_bytes(slot_type, 2 * dim);
+    for (int i = lane; i < dim; i += 32)  // only with F32 and F16 may a warp be partly idle
       store_value(key_to, m.keys[t * key_pitch(dim) + i], slot, i / 32, lane);
     if (!run.values.address) continue;
     std::byte* to = slot + value_at(slot_type, dim);

@@ -26,9 +26,9 @@ constexpr uint64_t kStripeOutputs = 4096;
 
 struct HalvesArgs {
   ConstRows x;
-  int n_cols, stride;   // stride: values from row to row of `out`
+  int n_cols, stride;  // stride: values from row to row of `out`
   uint16_t* out;
-  float* scales;        // written if the type is F16
+  float* scales;  // written if the type is F16
 };
 
 // The scale of a row with this largest value (its bits): 1 if F16 holds the row well; else the power of two, within [2^-113, 2^60], that
@@ -72,9 +72,9 @@ __global__ void __launch_bounds__(kThreads) halves_kernel(HalvesArgs a) {
 }
 
 struct BlocksArgs {
-  const std::byte* weights;   // the row of the stripe's first output
+  const std::byte* weights;  // the row of the stripe's first output
   RowPlanes planes;
-  uint16_t* out;              // (n_outs, n_cols)
+  uint16_t* out;  // (n_outs, n_cols)
   int n_cols;
 };
 
@@ -167,7 +167,7 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
   float* scales = reinterpret_cast<float*>(scratch + plan.scales);
   cublas.set_workspace(queue, scratch + plan.workspace, plan.workspace_bytes);
   for (const TensorType type : {TensorType::f16, TensorType::bf16}) {
-    bool there = false;   // the input has been converted to this type
+    bool there = false;  // the input has been converted to this type
     for (int i = 0; i < products.n; ++i) {
       const DeviceProduct& p = products.list[i];
       const Weight& w = p.weight;
@@ -176,10 +176,8 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
       const float* row_scales = type == TensorType::f16 ? scales : nullptr;
       if (!there) {
         const HalvesArgs args = {x, static_cast<int>(w.n_cols), static_cast<int>(stride), reinterpret_cast<uint16_t*>(halves), scales};
-        if (type == TensorType::f16)
-          launch<halves_kernel<TensorType::f16>>(queue, a_block_a_row(n_rows), args);
-        else
-          launch<halves_kernel<TensorType::bf16>>(queue, a_block_a_row(n_rows), args);
+        if (type == TensorType::f16) launch<halves_kernel<TensorType::f16>>(queue, a_block_a_row(n_rows), args);
+        else launch<halves_kernel<TensorType::bf16>>(queue, a_block_a_row(n_rows), args);
         there = true;
       }
       if (p.bias || (p.accumulate && row_scales)) launch<begin_sums_kernel>(queue, a_block_a_row(n_rows), p, row_scales);
@@ -192,8 +190,8 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
         cublas.multiply(queue, product);
       } else {
         const auto outputs = [&](uint64_t bytes) { return static_cast<int64_t>(bytes / 2) / w.n_cols; };
-        const int64_t fitting =
-            std::min({outputs(plan.stripe_bytes), std::max(outputs(kStripeBytes), static_cast<int64_t>(kStripeOutputs)), int64_t{kMostGridYZ}});
+        const int64_t fitting = std::min(
+            {outputs(plan.stripe_bytes), std::max(outputs(kStripeBytes), static_cast<int64_t>(kStripeOutputs)), int64_t{kMostGridYZ}});
         product.w = scratch + plan.stripe;
         for (int64_t first = 0; first < w.n_rows; first += fitting) {
           const int64_t n = std::min(fitting, w.n_rows - first);

@@ -19,16 +19,16 @@ namespace matmul_decode_cu {
 
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kMostRows = 8;   // rows of activations of a thread block
+  static constexpr int kMostRows = 8;  // rows of activations of a thread block
   // Thread blocks of an SM. A thread has 128 registers for one row, and 168 or 255 for more rows.
   static constexpr int blocks(int n_rows) { return n_rows == 1 ? 4 : n_rows <= 4 ? 3 : 2; }
 };
 
 struct DecodeArgs : UnitArgs {
-  Batch products;                      // if gated: gate and up; the result goes to the gate's `out`
+  Batch products;  // if gated: gate and up; the result goes to the gate's `out`
   int32_t n_rows;
-  int32_t n_parts;                     // thread blocks that share weights: each has kMostRows rows, the last one the rest
-  Activation activation;               // if gated
+  int32_t n_parts;        // thread blocks that share weights: each has kMostRows rows, the last one the rest
+  Activation activation;  // if gated
 };
 
 template <class Unit, int kRows, bool kGated>
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       for (int r = 0; r < kRows; ++r) input_at[r] = input_place(r, unit);
     };
     if (kAdvances) set_places();
-    bool first = true;   // weights are on their way before the input is there
+    bool first = true;  // weights are on their way before the input is there
     for (int i = a.n_units / (32 * kUnroll); i > 0; --i, unit += 32 * kUnroll) {
       if (!kAdvances) set_places();
       typename Unit::Loaded loaded[kUnroll][kOuts];
@@ -91,19 +91,18 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       if (first) wait_for_earlier_kernels();
       first = false;
 #pragma unroll
-      for (int k = 0; k < kUnroll; ++k)
-        add(loaded[k], lane, [&](int r) { return Unit::input(a, input_at[r], unit, 32 * k); });
+      for (int k = 0; k < kUnroll; ++k) add(loaded[k], lane, [&](int r) { return Unit::input(a, input_at[r], unit, 32 * k); });
 #pragma unroll
       for (int o = 0; o < kOuts; ++o) at[o].advance(32 * kUnroll);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) input_at[r].advance(32 * kUnroll);
     }
   }
-  if (unit < a.n_units) {   // the rest, one unit ahead
+  if (unit < a.n_units) {  // the rest, one unit ahead
     typename Unit::Loaded loaded[kOuts];
 #pragma unroll
     for (int o = 0; o < kOuts; ++o) loaded[o] = Unit::load({weights[o], a, unit});
-    wait_for_earlier_kernels();   // at once, behind the rounds
+    wait_for_earlier_kernels();  // at once, behind the rounds
 #pragma unroll 1
     while (true) {
       typename Unit::Loaded next[kOuts];
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       unit += lanes;
     }
   }
-  wait_for_earlier_kernels();   // a lane without units
+  wait_for_earlier_kernels();  // a lane without units
 #pragma unroll
   for (int o = 0; o < kOuts; ++o)
 #pragma unroll
@@ -132,7 +131,8 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     if constexpr (kGated) {
       if (first_out >= n_out) break;
       const DeviceProduct &gate = a.products.list[0], &up = a.products.list[1];
-      gate.out[row * gate.out_stride + first_out] = gated(a.activation, with_bias(gate, first_out, sums[0][r]), with_bias(up, first_out, sums[1][r]));
+      gate.out[row * gate.out_stride + first_out] =
+          gated(a.activation, with_bias(gate, first_out, sums[0][r]), with_bias(up, first_out, sums[1][r]));
     } else {
 #pragma unroll
       for (int o = 0; o < kOuts; ++o)
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(256) quantize_rows_kernel(ConstRows x, int n_c
 using namespace matmul_decode_cu;
 
 void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out) {
-  launch<quantize_rows_kernel>(queue, {Dim3(static_cast<unsigned>(out.n_padded / 256), static_cast<unsigned>(n_rows)), Dim3(256), 0, true}, x,
-         static_cast<int>(n_columns), out);
+  launch<quantize_rows_kernel>(queue, {Dim3(static_cast<unsigned>(out.n_padded / 256), static_cast<unsigned>(n_rows)), Dim3(256), 0, true},
+                               x, static_cast<int>(n_columns), out);
 }
 
 void matmul_decode(Queue& queue, const DeviceShape&, const Products& products, ConstRows x, const QuantizedRows& quantized,

@@ -21,9 +21,9 @@ struct PrefillArgs {
   RowPlanes planes;
   QuantizedRows quantized;
   ConstRows x;
-  const float* scales;   // F16: (n_rows) powers of two
+  const float* scales;  // F16: (n_rows) powers of two
   int32_t n_rows, n_cols;
-  Activation activation;   // of gate and up
+  Activation activation;  // of gate and up
 };
 
 // Shared memory holds rows of 64 bytes. Their 16-byte pieces are swapped by row, so that eight rows of ldmatrix meet all banks.
@@ -46,13 +46,13 @@ struct Tile {
   static constexpr int kRows = kRows_, kOuts = kOuts_;
   static constexpr int kWarpRows = kWarpRows_, kWarpOuts = kWarpOuts_;
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kOuts / kWarpOuts);
-  static constexpr int kBlocks = kBlocks_;   // thread blocks of an SM, which share its registers
+  static constexpr int kBlocks = kBlocks_;  // thread blocks of an SM, which share its registers
   // Issue slots of a warp for a tensor product of Q4_K, roughly.
   static constexpr int kSlots = kWarpOuts == 16 ? 35 : kRows == 64 ? 25 : 20;
 };
 using SmallTile = Tile<32, 64, 32, 16, 3>;
 using HalfTile = Tile<64, 64, 32, 32, 3>;
-template <TensorType kType>   // Q2_K, with two scales and two minima, takes more registers
+template <TensorType kType>  // Q2_K, with two scales and two minima, takes more registers
 using MiddleTile = std::conditional_t<kType == TensorType::q2_k, Tile<64, 64, 32, 32, 2>, HalfTile>;
 // With two scales for 32 columns a warp has fewer rows, whose fragments it holds, or it would take more than 255 registers. Q2_K and Q3_K
 // take more all the same. IQ2 and NVFP4 take tiles of middle size, too.
@@ -63,8 +63,8 @@ using LargeTile = std::conditional_t<!Format<kType>::kHalves, Tile<128, 128, 64,
 // The place of a thread's sums: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, output 8 n + 2 (lane % 4) + j % 2 of the warp's part.
 template <class T>
 struct Place {
-  int first_row, first_out;   // of the thread block
-  int row, out;               // of the warp, within the thread block
+  int first_row, first_out;  // of the thread block
+  int row, out;              // of the warp, within the thread block
 
   __device__ __forceinline__ explicit Place(const Batch& products, int p) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -81,7 +81,7 @@ struct Place {
 #pragma unroll
     for (int m = 0; m < T::kWarpRows / 16; ++m)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {   // one address at a time, because 64 addresses at once exceed the registers
+      for (int i = 0; i < 2; ++i) {  // one address at a time, because 64 addresses at once exceed the registers
         const int r = first_row + row + 16 * m + 8 * i + lane / 4;
         if (r >= a.n_rows) continue;
         float* to = product.out + r * product.out_stride + o;
@@ -105,7 +105,7 @@ using Sums = float[T::kWarpRows / 16][T::kWarpOuts / 8][4];
 
 // ---- quantized weights
 
-constexpr int kStepGroups = 2;   // groups of 32 columns in a step
+constexpr int kStepGroups = 2;  // groups of 32 columns in a step
 
 // A tensor product's sum of integers becomes a float without a conversion: the sum starts at a constant, and its bits are read as a float.
 // One scale: the bits of 1.5 * 2^23, where the last place of a float counts ones. A sum that moves by at most 2^22 is kMagicValue + dot.
@@ -115,8 +115,8 @@ constexpr int kStepGroups = 2;   // groups of 32 columns in a step
 constexpr int32_t kMagic = 0x4B400000;
 constexpr float kMagicValue = 12582912.0f;
 constexpr float kScaleUnit = 0x1p100f, kSumUnit = 0x1p-49f;
-template <TensorType kType>   // above 16 * 127 times the largest code: 3 of Q2_K, 12 of NVFP4, 43 of IQ2, and 128 of shifted codes
-constexpr int32_t kStart = !Format<kType>::kHalves        ? kMagic
+template <TensorType kType>  // above 16 * 127 times the largest code: 3 of Q2_K, 12 of NVFP4, 43 of IQ2, and 128 of shifted codes
+constexpr int32_t kStart = !Format<kType>::kHalves      ? kMagic
                            : kType == TensorType::q2_k  ? 3 << 11
                            : kType == TensorType::nvfp4 ? 3 << 13
                            : Format<kType>::kGrid       ? 3 << 15
@@ -126,11 +126,11 @@ constexpr int32_t kStart = !Format<kType>::kHalves        ? kMagic
 template <class T, TensorType kType>
 struct BlockStage {
   static constexpr int kHalves = Format<kType>::kHalves ? 2 : 1, kMins = Format<kType>::kMin ? kHalves : 0;
-  static constexpr int kRowFactors = kMins == 2 ? 4 : 1 + kMins;   // d, then -d * sum of the group or of each half
+  static constexpr int kRowFactors = kMins == 2 ? 4 : 1 + kMins;  // d, then -d * sum of the group or of each half
   static constexpr int kOutPairs = 1 + kHalves + kMins;
   alignas(16) std::byte x[T::kRows * kRowBytes];
   alignas(16) std::byte w[T::kOuts * kRowBytes];
-  alignas(16) float rows[kStepGroups][T::kRows / 16][8][2][kRowFactors];   // rows r and r + 8 side by side
+  alignas(16) float rows[kStepGroups][T::kRows / 16][8][2][kRowFactors];  // rows r and r + 8 side by side
   // Of two outputs side by side: the scale of the group or its first half, what takes the start away, then the second scale and the minima.
   alignas(16) float outs[kStepGroups][T::kOuts / 2][kOutPairs > 2 ? (kOutPairs + 1) / 2 * 2 : 2][2];
 };
@@ -159,7 +159,7 @@ template <class T, TensorType kType>
 struct Sources {
   static constexpr int kCopies = T::kRows * kPieces / T::kThreads;
   const std::byte* weights;
-  int32_t x[kCopies], d;   // places among the quantized rows' bytes and scales: 32 bits, because large tiles need the registers
+  int32_t x[kCopies], d;  // places among the quantized rows' bytes and scales: 32 bits, because large tiles need the registers
 
   // weight_row: of the thread's output (Units::out()).
   __device__ __forceinline__ Sources(const PrefillArgs& a, const Place<T>& at, const std::byte* weight_row) : weights(weight_row) {
@@ -205,13 +205,12 @@ __device__ __forceinline__ void unpack_out(int step, const LoadedGroup& in, Bloc
   unpack_signed<kType>(in, code);
   unpack_scales<kType>(in, kStepGroups * step + g, scale, min);
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
-    store_piece(stage->w + piece_at(i, 2 * g + half), code + 4 * half);
-  constexpr float kUnit = 1.0f / (1 << Format<kType>::kShift);   // of a code
+  for (int half = 0; half < 2; ++half) store_piece(stage->w + piece_at(i, 2 * g + half), code + 4 * half);
+  constexpr float kUnit = 1.0f / (1 << Format<kType>::kShift);  // of a code
   auto& to = stage->outs[g][i / 2];
   if constexpr (S::kHalves == 2) {
     to[0][i % 2] = __fmul_rn(kScaleUnit * kUnit, scale[0]);
-    to[1][i % 2] = __fmul_rn(-kStart<kType> * kSumUnit * kUnit, __fadd_rn(scale[0], scale[1]));   // exact: of 20 bits
+    to[1][i % 2] = __fmul_rn(-kStart<kType> * kSumUnit * kUnit, __fadd_rn(scale[0], scale[1]));  // exact: of 20 bits
     to[2][i % 2] = __fmul_rn(kScaleUnit * kUnit, scale[1]);
   } else {
     to[0][i % 2] = __fmul_rn(kUnit, scale[0]);
@@ -259,8 +258,7 @@ __device__ __forceinline__ void load_factors(const float (&from)[2][kFactors], f
 // sum += x_d * w_scale * dot - x_sum * w_min, of one group. (kMagicValue + dot) * scale - kMagicValue * scale is scale * dot, rounded once:
 // a scale has at most 19 bits, so the second product is exact. Of two scales the first operation is off by up to 2^-8 of the second one.
 template <class T, TensorType kType>
-__device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g, const int32_t* start,
-                                         Sums<T>& acc) {
+__device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g, const int32_t* start, Sums<T>& acc) {
   using S = BlockStage<T, kType>;
   constexpr int kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -322,7 +320,7 @@ __device__ __forceinline__ void multiply_all(const PrefillArgs& a, const Place<T
   copy_async_wait<0>();
   __syncthreads();
   for (int step = 0; step < n_steps; ++step) {
-    BlockStage<T, kType>* next = &stages[(step + 1) % 2];   // no warp reads it: all have passed the barrier since
+    BlockStage<T, kType>* next = &stages[(step + 1) % 2];  // no warp reads it: all have passed the barrier since
     const bool more = step + 1 < n_steps;
     if (more) {
       sources.copy_rows(a, step + 1, next);
@@ -388,11 +386,11 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_gated_blocks_k
 // ---- F16 and BF16
 
 struct HalfStage {
-  alignas(16) std::byte x[2][HalfTile::kRows * kRowBytes];   // hi, lo
+  alignas(16) std::byte x[2][HalfTile::kRows * kRowBytes];  // hi, lo
   alignas(16) std::byte w[HalfTile::kOuts * kRowBytes];
 };
-constexpr int kHalfColumns = kRowBytes / 2;                                                   // columns of a step
-constexpr int kHalfPairs = HalfTile::kRows * kHalfColumns / 2 / HalfTile::kThreads;           // pairs of columns for each thread
+constexpr int kHalfColumns = kRowBytes / 2;                                          // columns of a step
+constexpr int kHalfPairs = HalfTile::kRows * kHalfColumns / 2 / HalfTile::kThreads;  // pairs of columns for each thread
 
 // Splits x into halves: x = hi + lo, nearly.
 template <TensorType kType>
@@ -404,7 +402,7 @@ __device__ __forceinline__ void split(float x, uint32_t* hi, uint32_t* lo) {
   } else {
     const uint32_t high = __float_as_uint(x) & 0xFFFF0000u, rest = __float_as_uint(x - __uint_as_float(high));
     *hi = high >> 16;
-    *lo = (rest + 0x7FFFu + (rest >> 16 & 1)) >> 16;   // rounds to nearest; hi keeps a NaN
+    *lo = (rest + 0x7FFFu + (rest >> 16 & 1)) >> 16;  // rounds to nearest; hi keeps a NaN
   }
 }
 
@@ -493,7 +491,7 @@ __global__ void __launch_bounds__(HalfTile::kThreads, HalfTile::kBlocks) matmul_
   }
   at.store_all(a, product, [&](int row, int m, int n, int j) {
     if (kType == TensorType::bf16) return acc[m][n][j];
-    const uint32_t power = 254u - (__float_as_uint(__ldg(a.scales + row)) >> 23);   // 1 / scale
+    const uint32_t power = 254u - (__float_as_uint(__ldg(a.scales + row)) >> 23);  // 1 / scale
     return __fmul_rn(acc[m][n][j], __uint_as_float(power << 23));
   });
 }
@@ -518,7 +516,7 @@ __global__ void __launch_bounds__(256) row_scales_kernel(ConstRows x, int n_cols
 // ---- F32
 
 struct FloatGeometry {
-  static constexpr int kTile = 64, kThreads = 256, kColumns = 16, kOf = 4;   // a thread has kOf x kOf products
+  static constexpr int kTile = 64, kThreads = 256, kColumns = 16, kOf = 4;  // a thread has kOf x kOf products
 };
 
 __global__ void __launch_bounds__(FloatGeometry::kThreads, 2) matmul_floats_kernel(const __grid_constant__ PrefillArgs a) {
@@ -611,7 +609,7 @@ bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, Activation ac
                           const DeviceProduct& up, const QuantizedRows& quantized, Rows out, int32_t n_rows) {
   bool launched = false;
   with_block_type(gate.weight.type, [&](auto type) {
-    if constexpr (!Format<type()>::kHalves) {   // Q6_K would spill registers
+    if constexpr (!Format<type()>::kHalves) {  // Q6_K would spill registers
       using Tile = LargeTile<type()>;
       Batch batch = {};
       batch.list[0] = gate, batch.list[1] = up, batch.n = 2;
@@ -642,14 +640,10 @@ void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& pro
       launch<matmul_floats_kernel>(queue, tiles(&args, FloatGeometry::kTile, FloatGeometry::kTile, FloatGeometry::kThreads), args);
     } else if (is_float(weight.type)) {
       const Geometry geometry = tiles(&args, HalfTile::kRows, HalfTile::kOuts, HalfTile::kThreads);
-      if (weight.type == TensorType::f16)
-        launch<matmul_halves_kernel<TensorType::f16>>(queue, geometry, args);
-      else
-        launch<matmul_halves_kernel<TensorType::bf16>>(queue, geometry, args);
+      if (weight.type == TensorType::f16) launch<matmul_halves_kernel<TensorType::f16>>(queue, geometry, args);
+      else launch<matmul_halves_kernel<TensorType::bf16>>(queue, geometry, args);
     } else {
-      with_block_type(weight.type, [&](auto type) {
-        launch_best<type()>(queue, device, args);
-      });
+      with_block_type(weight.type, [&](auto type) { launch_best<type()>(queue, device, args); });
     }
   });
 }

@@ -17,24 +17,18 @@ __device__ __forceinline__ void copy_units(std::byte* to, const std::byte* from,
 #pragma unroll 1
   for (int first = lane; first < n; first += 32 * kInFlight) {
     T x[kInFlight] = {};
-    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
-      if (first + 32 * u < n) x[u] = reinterpret_cast<const T*>(from)[first + 32 * u];
-    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
-      if (first + 32 * u < n) reinterpret_cast<T*>(to)[first + 32 * u] = x[u];
+    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u) if (first + 32 * u < n) x[u] = reinterpret_cast<const T*>(from)[first + 32 * u];
+    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u) if (first + 32 * u < n) reinterpret_cast<T*>(to)[first + 32 * u] = x[u];
   }
 }
 
 // Copies n bytes in the widest units that fit both addresses and n.
 __device__ __forceinline__ void copy_bytes(std::byte* to, const std::byte* from, int n, int lane) {
   const uint64_t all = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | static_cast<uint64_t>(n);
-  if (all % 16 == 0)
-    copy_units<uint4>(to, from, n / 16, lane);
-  else if (all % 8 == 0)
-    copy_units<uint2>(to, from, n / 8, lane);
-  else if (all % 4 == 0)
-    copy_units<uint32_t>(to, from, n / 4, lane);
-  else
-    copy_units<uint16_t>(to, from, n / 2, lane);
+  if (all % 16 == 0) copy_units<uint4>(to, from, n / 16, lane);
+  else if (all % 8 == 0) copy_units<uint2>(to, from, n / 8, lane);
+  else if (all % 4 == 0) copy_units<uint32_t>(to, from, n / 4, lane);
+  else copy_units<uint16_t>(to, from, n / 2, lane);
 }
 
 // Converts n values. Loads of kInFlight blocks are under way before the first store. Only F32 and F16 end within a block.
@@ -43,8 +37,8 @@ __device__ __forceinline__ void convert_values(KvType to_type, KvType from_type,
   for (int block = 0; block * 32 + lane < n; block += kInFlight) {
     float x[kInFlight] = {};
     const auto load = [&](auto type) {
-      ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
-        if ((block + u) * 32 + lane < n) x[u] = load_value(decltype(type)::value, from, block + u, lane);
+      ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u) if ((block + u) * 32 + lane < n) x[u] =
+          load_value(decltype(type)::value, from, block + u, lane);
     };
     switch (from_type) {
       case KvType::f32: load(KvTypeIs<KvType::f32>{}); break;
@@ -52,7 +46,7 @@ __device__ __forceinline__ void convert_values(KvType to_type, KvType from_type,
       case KvType::q8_0: load(KvTypeIs<KvType::q8_0>{}); break;
       default: load(KvTypeIs<KvType::q4_0>{});
     }
-#pragma unroll 1   // four stores of blocks side by side spill on sm_120
+#pragma unroll 1  // four stores of blocks side by side spill on sm_120
     for (int u = 0; u < kInFlight && (block + u) * 32 + lane < n; ++u) {
       store_value(to_type, x[0], to, block + u, lane);
       ORRERY_UNROLL for (int v = 1; v < kInFlight; ++v) x[v - 1] = x[v];
@@ -74,10 +68,8 @@ __device__ __forceinline__ void move_tokens(KvType to_type, KvType from_type, ui
     const std::byte* from = in_global(reinterpret_cast<const std::byte*>(from_address)) + place(from_type);
     std::byte* to = in_global(reinterpret_cast<std::byte*>(to_address)) + place(to_type);
     const KvType to_part = apart ? part_type(to_type, is_value) : to_type, from_part = apart ? part_type(from_type, is_value) : from_type;
-    if (to_part == from_part)
-      copy_bytes(to, from, kv_bytes(to_part, n), lane);
-    else
-      convert_values(to_part, from_part, to, from, n, lane);
+    if (to_part == from_part) copy_bytes(to, from, kv_bytes(to_part, n), lane);
+    else convert_values(to_part, from_part, to, from, n, lane);
   }
 }
 
@@ -99,8 +91,8 @@ struct Threshold {
 __device__ __forceinline__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
   __shared__ unsigned counts[2048], found[2];
   const int thread = static_cast<int>(threadIdx.x);
-  uint32_t above = 0;   // the digits that are known
-  for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {   // digits of 11, 11 and 10 bits
+  uint32_t above = 0;                                                 // the digits that are known
+  for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {  // digits of 11, 11 and 10 bits
     const int width = shift == 0 ? 10 : 11;
     const uint32_t mask = (1u << width) - 1;
     for (int i = thread; i < 2048; i += kSelectThreads) counts[i] = 0;
@@ -108,10 +100,10 @@ __device__ __forceinline__ Threshold find_threshold(const uint32_t* bits, int n,
     for (int i = thread; i < n; i += kSelectThreads)
       if (shift == 21 || bits[i] >> (shift + width) == above) atomicAdd(&counts[bits[i] >> shift & mask], 1u);
     __syncthreads();
-    if (thread < 32) {   // each lane has 64 digits
+    if (thread < 32) {  // each lane has 64 digits
       unsigned mine = 0;
       for (int i = 0; i < 64; ++i) mine += counts[thread * 64 + i];
-      unsigned higher = 0;   // the count of the lanes with higher digits
+      unsigned higher = 0;  // the count of the lanes with higher digits
       for (int from = 31; from > 0; --from) {
         const unsigned count = __shfl_sync(kAllLanes, mine, from);
         if (from > thread) higher += count;

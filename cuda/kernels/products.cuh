@@ -1,5 +1,5 @@
-// Parts that the files of products share: which products of a list go to one launch, how a sum is stored, the gate, activations as int8, and the
-// units of a row of weights.
+// Parts that the files of products share: which products of a list go to one launch, how a sum is stored, the gate, activations as int8,
+// and the units of a row of weights.
 #pragma once
 
 #include "cuda/kernels/blocks.cuh"
@@ -7,7 +7,7 @@
 
 namespace orrery::cuda {
 
-constexpr float kGeluScale = 0.79788456080286536f, kGeluCube = 0.044715f;   // sqrt(2 / pi)
+constexpr float kGeluScale = 0.79788456080286536f, kGeluCube = 0.044715f;  // sqrt(2 / pi)
 
 // Products of one weight type. The grid's thread blocks serve the products in order.
 struct Batch {
@@ -67,13 +67,13 @@ __device__ __forceinline__ void store(const DeviceProduct& p, int64_t row, int64
 // Units of a row of weights, as decode's products take them: what a lane loads at once, how it is unpacked, and how it meets a row of
 // activations.
 struct UnitArgs {
-  int32_t lanes_log2;                  // log2 of the lanes that share a row of weights
-  int32_t n_units;                     // units of a row: groups, or 16 bytes of floats
+  int32_t lanes_log2;  // log2 of the lanes that share a row of weights
+  int32_t n_units;     // units of a row: groups, or 16 bytes of floats
   int32_t n_cols;
   RowPlanes planes;
   QuantizedRows quantized;
   ConstRows x;
-  bool aligned;                        // rows of x are 16-byte aligned
+  bool aligned;  // rows of x are 16-byte aligned
 
   // The rest, from the matrix. x is set.
   void set(const Weight& weight) {
@@ -93,7 +93,7 @@ struct BlockUnit {
   using Weights = ProductGroup;
   struct Input {
     uint32_t q[8];
-    int sums;   // two of 16 bits: of columns 0 .. 15 and 16 .. 31
+    int sums;  // two of 16 bits: of columns 0 .. 15 and 16 .. 31
     float d;
   };
 
@@ -108,8 +108,7 @@ struct BlockUnit {
     const float* d;
     InputPlace() = default;
     __device__ __forceinline__ InputPlace(const UnitArgs& a, int row, int unit)
-        : q(a.quantized.q + row * a.quantized.n_padded + 32 * unit),
-          sums(a.quantized.sums + row * (a.quantized.n_padded / 16) + 2 * unit),
+        : q(a.quantized.q + row * a.quantized.n_padded + 32 * unit), sums(a.quantized.sums + row * (a.quantized.n_padded / 16) + 2 * unit),
           d(a.quantized.d + row * (a.quantized.n_padded / 32) + unit) {}
     __device__ __forceinline__ void advance(int n) { q += 32 * n, sums += 2 * n, d += n; }
   };
@@ -226,7 +225,7 @@ struct FloatUnit {
 // A warp quantizes columns 32 g .. 32 g + 31 of a row. Lane i has the value of column 32 g + i, or zero behind the row's end.
 __device__ __forceinline__ void quantize_group(float x, const QuantizedRows& out, int64_t row, int g) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t bits = __float_as_uint(x) & 0x7FFFFFFFu;   // ordered like magnitudes; infinity and NaN are above all numbers
+  uint32_t bits = __float_as_uint(x) & 0x7FFFFFFFu;  // ordered like magnitudes; infinity and NaN are above all numbers
   for (int i = 16; i > 0; i /= 2) bits = max(bits, __shfl_xor_sync(0xFFFFFFFFu, bits, i));
   const float largest = __uint_as_float(bits);
   const bool not_finite = bits >= 0x7F800000u, vanishes = !not_finite && largest < kSmallestBlockMax;

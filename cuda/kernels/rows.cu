@@ -18,8 +18,8 @@ constexpr int kTransformThreads = 64;
 // A thread block has one vector. Its sum has a fixed order: thread t adds x[t], x[t + 256], ..., then lanes are added, then warps. A warp
 // writes 32 columns at a time: one group of the quantized row, if kQuantize.
 //
-// At decode a single block runs, and latency is all that it costs. So a thread holds its first kHeld values and weights in registers: all loads
-// are under way at once, those of the weights before the kernels ahead have ended.
+// At decode a single block runs, and latency is all that it costs. So a thread holds its first kHeld values and weights in registers: all
+// loads are under way at once, those of the weights before the kernels ahead have ended.
 constexpr int kHeld = 16;
 template <bool kQuantize>
 __global__ void __launch_bounds__(kThreads)
@@ -53,9 +53,10 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kQuantize) quantize_group(value, quantized, row, i / 32);
   };
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k)   // whole warps pass or stay: n is a multiple of 32 if rows are quantized
+  for (int k = 0; k < kHeld; ++k)  // whole warps pass or stay: n is a multiple of 32 if rows are quantized
     if (thread + k * kThreads < n) finish(thread + k * kThreads, held[k], weights[k]);
-  for (int i = thread + kHeld * kThreads; i < n; i += kThreads) finish(i, i < dim ? in[i] : 0.0f, i >= dim ? 0.0f : weight ? weight[i] : 1.0f);
+  for (int i = thread + kHeld * kThreads; i < n; i += kThreads)
+    finish(i, i < dim ? in[i] : 0.0f, i >= dim ? 0.0f : weight ? weight[i] : 1.0f);
 }
 
 // Angles are doubles: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
@@ -64,7 +65,8 @@ __global__ void prepare_rope_kernel(StepView step, int half, int rope_at, int ta
   const DeviceSequence& own = *of_sequence(step, step.sequence, sequence);
   float magnitude = own.rope_magnitude[table];
   if (temperature != 0.0f)
-    magnitude *= static_cast<float>(1.0 + static_cast<double>(temperature) * log1p(static_cast<double>(step.rows[row].position / own.rope_period[table])));
+    magnitude *= static_cast<float>(1.0 + static_cast<double>(temperature) *
+                                              log1p(static_cast<double>(step.rows[row].position / own.rope_period[table])));
   const float* inverse_frequency = of_sequence(step, step.inverse_frequency, sequence) + rope_at / 2;
   float* cosines = step.rope + static_cast<int64_t>(row) * step.rope_floats + rope_at;
   for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x)) {
@@ -76,7 +78,8 @@ __global__ void prepare_rope_kernel(StepView step, int half, int rope_at, int ta
   }
 }
 
-__global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, int n_heads, int head_dim, int half, int rope_at, bool interleaved) {
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(StepView step, Rows x, int n_heads, int head_dim, int half, int rope_at, bool interleaved) {
   const int row = static_cast<int>(blockIdx.y);
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= n_heads * half) return;
@@ -128,7 +131,8 @@ __global__ void __launch_bounds__(kTransformThreads)
 
 // A warp has 32 columns: one group of the quantized row, if kQuantize.
 template <bool kQuantize>
-__global__ void __launch_bounds__(kThreads) activate_kernel(Activation activation, ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
+__global__ void __launch_bounds__(kThreads)
+    activate_kernel(Activation activation, ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
   const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (!kQuantize && i >= n) return;
   float value = 0.0f;
@@ -158,13 +162,13 @@ using namespace rows_cu;
 
 void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps) {
   launch<rms_norm_kernel<false>>(queue, {Dim3(static_cast<unsigned>(n_rows * n_vectors)), Dim3(kThreads), 0, true}, x, weight, out,
-         QuantizedRows{}, n_vectors, static_cast<int>(dim), eps);
+                                 QuantizedRows{}, n_vectors, static_cast<int>(dim), eps);
 }
 
 void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
                         int64_t dim, float eps) {
   launch<rms_norm_kernel<true>>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, x, weight, out, quantized, 1,
-         static_cast<int>(dim), eps);
+                                static_cast<int>(dim), eps);
 }
 
 void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, int32_t rope_at, int32_t table, float temperature) {
@@ -175,14 +179,14 @@ void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_
           bool interleaved) {
   const int32_t half = n_rot / 2;
   launch<rope_kernel>(queue, {Dim3(blocks(int64_t{n_heads} * half), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, step, x, n_heads,
-         head_dim, half, rope_at, interleaved);
+                      head_dim, half, rope_at, interleaved);
 }
 
 void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, int32_t n_heads, int32_t head_dim, bool rotate) {
   const int32_t block = rotate ? hadamard_block(head_dim) : 1;
   launch<transform_heads_kernel>(
-      queue, {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads), static_cast<size_t>(head_dim) * sizeof(float), true}, x, shift,
-      n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
+      queue, {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads), static_cast<size_t>(head_dim) * sizeof(float), true},
+      x, shift, n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
 }
 
 void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at, int32_t n_rows, int32_t n_heads, int32_t head_dim) {
@@ -194,21 +198,19 @@ void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at
 
 void activate(Queue& queue, Activation activation, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {
   launch<activate_kernel<false>>(queue, {Dim3(blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, activation, gate, up, out,
-         QuantizedRows{}, n);
+                                 QuantizedRows{}, n);
 }
 
 void activate_quantized(Queue& queue, Activation activation, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized,
                         int32_t n_rows, int64_t n) {
   launch<activate_kernel<true>>(queue, {Dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, activation, gate,
-         up, out, quantized, n);
+                                up, out, quantized, n);
 }
 
 void soft_cap(Queue& queue, float* x, int64_t n, float scale, float cap) {
   launch<soft_cap_kernel>(queue, {Dim3(blocks(n)), Dim3(kThreads)}, x, n, scale, cap);
 }
 
-void add(Queue& queue, float* x, const float* y, int64_t n) {
-  launch<add_kernel>(queue, {Dim3(blocks(n)), Dim3(kThreads)}, x, y, n);
-}
+void add(Queue& queue, float* x, const float* y, int64_t n) { launch<add_kernel>(queue, {Dim3(blocks(n)), Dim3(kThreads)}, x, y, n); }
 
 }  // namespace orrery::cuda

@@ -20,11 +20,11 @@ namespace orrery::cuda {
 namespace shortlist_cu {
 
 struct ShortlistGeometry {
-  static constexpr int kGroup = 32, kGroupThreads = 256;      // kernel 1; kGroup: logits
-  static constexpr int kSumThreads = 128;                     // kernel 2
-  static constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32;   // kernel 3
+  static constexpr int kGroup = 32, kGroupThreads = 256;                           // kernel 1; kGroup: logits
+  static constexpr int kSumThreads = 128;                                          // kernel 2
+  static constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32;  // kernel 3
   static constexpr int kGroupsOfThread = 16;
-  static constexpr int64_t kMostLogits = int64_t{kGroup} * kGroupsOfThread * kSelectThreads;   // 524,288
+  static constexpr int64_t kMostLogits = int64_t{kGroup} * kGroupsOfThread * kSelectThreads;  // 524,288
   static constexpr uint64_t kListBytes = sizeof(ShortlistHead) + ShortlistRequest::kMostSums * sizeof(double) +
                                          ShortlistRequest::kMostBest * sizeof(ShortlistEntry) +
                                          ShortlistRequest::kMostTokens * sizeof(float);
@@ -32,8 +32,7 @@ struct ShortlistGeometry {
   static constexpr int kTailThreads = 256;
 };
 using G = ShortlistGeometry;
-static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32,
-              "a warp reads 32 candidate groups, one in each lane");
+static_assert(ShortlistRequest::kMostBest <= G::kSelectThreads && G::kGroup == 32, "a warp reads 32 candidate groups, one in each lane");
 static_assert(ShortlistRequest::kSumLogits == SumExp::kBlock && G::kMostLogits == int64_t{SumExp::kBlock} * ShortlistRequest::kMostSums,
               "blocks are those of the other sum");
 static_assert(sizeof(ShortlistHead) % 8 == 0 && sizeof(ShortlistEntry) == 8, "entries are written where they are read");
@@ -42,10 +41,10 @@ struct ShortlistWork {
   const float* logits;
   const DeviceShortlist* request;
   std::byte* out;
-  uint32_t* groups;    // (n_groups) order_of() each group's largest allowed logit; 0: it has none
-  uint32_t* groups_of_all;   // (n_groups) of the largest logit; only under a mask
-  const uint32_t* mask;      // (n_groups) ShortlistRequest::mask; only under a mask
-  double* sums;        // (2, n_blocks): plain, then tempered
+  uint32_t* groups;         // (n_groups) order_of() each group's largest allowed logit; 0: it has none
+  uint32_t* groups_of_all;  // (n_groups) of the largest logit; only under a mask
+  const uint32_t* mask;     // (n_groups) ShortlistRequest::mask; only under a mask
+  double* sums;             // (2, n_blocks): plain, then tempered
   int n, n_groups, n_blocks;
 };
 __device__ __forceinline__ double* sums_of(const ShortlistWork& w) { return reinterpret_cast<double*>(w.out + sizeof(ShortlistHead)); }
@@ -57,9 +56,9 @@ __device__ __forceinline__ float as_number(float x) { return x == x ? fminf(x, F
 __device__ __forceinline__ uint32_t order_of(float x) {
   const float y = as_number(x);
   const uint32_t bits = y == 0 ? 0 : __float_as_uint(y);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;   // more than 0; 0 stands for "no logit"
+  return bits >> 31 ? ~bits : bits | 0x80000000u;  // more than 0; 0 stands for "no logit"
 }
-constexpr uint32_t kOrderOfNone = 0x007FFFFFu;      // order_of(-INFINITY)
+constexpr uint32_t kOrderOfNone = 0x007FFFFFu;  // order_of(-INFINITY)
 __device__ __forceinline__ float number_of(uint32_t order) { return __uint_as_float(order >> 31 ? order & 0x7FFFFFFFu : ~order); }
 
 __device__ __forceinline__ bool allows(const uint32_t* mask, int token) { return (mask[token / 32] >> (token % 32) & 1u) != 0; }
@@ -134,7 +133,7 @@ __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(Shortlis
 // The k-th largest of all threads' keys, found bit by bit: by counting the keys that are no less. At least k keys are more than 0.
 template <int kN>
 __device__ __forceinline__ uint32_t kth_largest(const uint32_t (&keys)[kN], unsigned k) {
-  __shared__ unsigned counts[2][G::kSelectWarps];   // used in turns, so that one barrier for each bit suffices
+  __shared__ unsigned counts[2][G::kSelectWarps];  // used in turns, so that one barrier for each bit suffices
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t found = 0;
   if (k == 1) {
@@ -162,13 +161,13 @@ template <int kN, class F>
 __device__ __forceinline__ void for_largest(const uint32_t (&keys)[kN], uint32_t least, unsigned k, const F& put) {
   __shared__ unsigned of_warp[G::kSelectWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  unsigned mine = 0;   // the number of larger keys; from bit 16 on, the number of equal keys (at most 32,768 over all threads)
+  unsigned mine = 0;  // the number of larger keys; from bit 16 on, the number of equal keys (at most 32,768 over all threads)
   ORRERY_UNROLL for (int i = 0; i < kN; ++i) mine += keys[i] > least ? 1u : keys[i] == least ? 1u << 16 : 0u;
   mine = warp_total(mine);
   if (lane == 0) of_warp[warp] = mine;
   __syncthreads();
   const unsigned before = warp_total(lane < warp ? of_warp[lane] : 0);
-  const unsigned n_equal = k - (warp_total(of_warp[lane]) & 0xFFFFu);   // equal keys that are among the k
+  const unsigned n_equal = k - (warp_total(of_warp[lane]) & 0xFFFFu);  // equal keys that are among the k
   const unsigned lower_lanes = (1u << lane) - 1;
   unsigned n_above = before & 0xFFFFu, n_like = before >> 16;
   ORRERY_UNROLL for (int i = 0; i < kN; ++i) {
@@ -210,7 +209,7 @@ __device__ __forceinline__ void select_best(const ShortlistWork& w) {
   }
   if (thread < ShortlistRequest::kMostBest) pairs[thread] = ~0ull;
   __syncthreads();
-  uint32_t keys[32];   // this lane's allowed logit of each of the warp's groups
+  uint32_t keys[32];  // this lane's allowed logit of each of the warp's groups
   const auto token_of = [&](int i) { return warp * 32 + i < n_chosen ? chosen[warp * 32 + i] * G::kGroup + lane : w.n; };
   ORRERY_UNROLL for (int i = 0; i < 32; ++i) keys[i] = token_of(i) < w.n && allows(w, token_of(i)) ? order_of(w.logits[token_of(i)]) : 0;
   const uint32_t least = kth_largest(keys, static_cast<unsigned>(k));
@@ -249,10 +248,8 @@ __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
 }
 
 __global__ void __launch_bounds__(G::kSelectThreads) shortlist_select_kernel(ShortlistWork w) {
-  if (blockIdx.x == 0)
-    select_best(w);
-  else
-    gather_and_fold(w);
+  if (blockIdx.x == 0) select_best(w);
+  else gather_and_fold(w);
 }
 
 // The logit's band; -1: the logit does not belong to the tail. mask: null, or its words.
@@ -272,8 +269,8 @@ __global__ void __launch_bounds__(G::kTailThreads)
   atomicAdd(sums + band, static_cast<unsigned long long>(weight * ShortlistTail::kUnit + 0.5));
 }
 
-__global__ void __launch_bounds__(G::kTailThreads)
-    tail_entries_kernel(const float* logits, const uint32_t* mask, int n, ShortlistTail tail, int band, int other_band, ShortlistTailEntries* out) {
+__global__ void __launch_bounds__(G::kTailThreads) tail_entries_kernel(const float* logits, const uint32_t* mask, int n, ShortlistTail tail,
+                                                                       int band, int other_band, ShortlistTailEntries* out) {
   const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), its = band_of(tail, logits, mask, i, n);
   if (its < 0 || (its != band && its != other_band)) return;
   const int at = atomicAdd(&out->n, 1);
@@ -283,7 +280,9 @@ __global__ void __launch_bounds__(G::kTailThreads)
 // Behind the result: the plain and the tempered sums; then, with a word for each group, the groups' two maxima, and the mask.
 int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 uint64_t aligned_bytes(int64_t bytes) { return static_cast<uint64_t>(parts(bytes, 256) * 256); }
-uint64_t groups_at(int64_t n) { return G::kResultBytes + aligned_bytes(2 * parts(n, SumExp::kBlock) * static_cast<int64_t>(sizeof(double))); }
+uint64_t groups_at(int64_t n) {
+  return G::kResultBytes + aligned_bytes(2 * parts(n, SumExp::kBlock) * static_cast<int64_t>(sizeof(double)));
+}
 uint64_t words_bytes(int64_t n) { return aligned_bytes(parts(n, G::kGroup) * static_cast<int64_t>(sizeof(uint32_t))); }
 const uint32_t* mask_of(const ShortlistTail& tail, int64_t n, const std::byte* out) {
   return tail.mask.empty() ? nullptr : reinterpret_cast<const uint32_t*>(out + shortlist_mask_at(n));
@@ -317,16 +316,16 @@ void shortlist(Queue& queue, const StepView& step, int32_t number, const float* 
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out) {
   if (queue.failed()) return;
   queue.clear(out, ShortlistTail::kBands * sizeof(uint64_t), "clearing sums");
-  launch<tail_bands_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, mask_of(tail, n, out), static_cast<int>(n), tail,
-         reinterpret_cast<unsigned long long*>(out));
+  launch<tail_bands_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, mask_of(tail, n, out), static_cast<int>(n),
+                            tail, reinterpret_cast<unsigned long long*>(out));
 }
 
 void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
                        std::byte* out) {
   if (queue.failed()) return;
   queue.clear(out, 8, "clearing a count");
-  launch<tail_entries_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, mask_of(tail, n, out), static_cast<int>(n), tail, band, other_band,
-         reinterpret_cast<ShortlistTailEntries*>(out));
+  launch<tail_entries_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, mask_of(tail, n, out), static_cast<int>(n),
+                              tail, band, other_band, reinterpret_cast<ShortlistTailEntries*>(out));
 }
 
 }  // namespace orrery::cuda

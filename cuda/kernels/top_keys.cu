@@ -6,8 +6,8 @@
 // 3. top_keys: a score for each key, pooled. key_weights: weights, their mean or sum, end here. key_moments: sums and squares end here.
 // 4. top_keys: selection, one thread block for each query; among many keys by many thread blocks (select_by_many).
 // near_best() has kernel 1, counts and scores; select_near_best() is kernel 4 for as many keys as it has counted.
-// add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean, or on scores that heads share.
-// key_weights() of products needs kernel 1 alone.
+// add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean, or on scores that heads
+// share. key_weights() of products needs kernel 1 alone.
 #include <algorithm>
 
 #include "cuda/device/launch.h"
@@ -19,7 +19,7 @@ namespace orrery::cuda {
 namespace top_keys_cu {
 
 constexpr int kWeightThreads = 256, kScoreThreads = 256;
-constexpr int kWeightDims = 256;   // dimensions of keys that lie in shared memory at once
+constexpr int kWeightDims = 256;  // dimensions of keys that lie in shared memory at once
 
 // The upper bound of a product in one dimension. `pair` holds a digest's two bounds, as halves.
 __device__ __forceinline__ float bound_of(float q, float pair) {
@@ -32,13 +32,13 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   const int tile = static_cast<int>(blockIdx.x), n = min(part.n_keys - tile * kPageTokens, kPageTokens);
   if (n <= 0) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int pitch = min(w.head_dim, kWeightDims) + 4;   // + 16 bytes: eight rows meet different banks
+  const int pitch = min(w.head_dim, kWeightDims) + 4;  // + 16 bytes: eight rows meet different banks
   float* keys = dynamic_shared<float>();
   const std::byte* from = in_global(reinterpret_cast<const std::byte*>(tile_of(part, tile)));
   const int group = w.plan.group;
   for (int first_dim = 0; first_dim < w.head_dim; first_dim += kWeightDims) {
     const int end_dim = min(first_dim + kWeightDims, w.head_dim);
-    if (first_dim > 0) __syncthreads();   // all warps have read the dimensions before
+    if (first_dim > 0) __syncthreads();  // all warps have read the dimensions before
     // A digest's two bounds are two halves in the place of one float.
     for (int key = warp; key < n; key += kWeightThreads / 32)
       for (int i = first_dim + lane; i < end_dim; i += 32) {
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
       const int seen = w.causal ? min(n, position + 1 - tile * kPageTokens) : n;
       const float* q = in_global(part.queries) + (position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
       float* entry = entry_of(w, part.first_entry + i / group);
-      float* out = entry + g * w.plan.stride + tile * kPageTokens + lane;   // holds the sums between parts of the dimensions
+      float* out = entry + g * w.plan.stride + tile * kPageTokens + lane;  // holds the sums between parts of the dimensions
       float y[2];
       ORRERY_UNROLL for (int j = 0; j < 2; ++j) y[j] = first_dim > 0 && lane + 32 * j < n ? out[32 * j] : 0.0f;
       for (int at = first_dim; at < end_dim; at += 4) {
@@ -61,20 +61,17 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
         ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
           if (lane + 32 * j >= n) continue;
           const float4 k = *reinterpret_cast<const float4*>(keys + (lane + 32 * j) * pitch + at - first_dim);
-          if (w.bounds)
-            y[j] = y[j] + bound_of(x.x, k.x) + bound_of(x.y, k.y) + bound_of(x.z, k.z) + bound_of(x.w, k.w);
-          else
-            y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
+          if (w.bounds) y[j] = y[j] + bound_of(x.x, k.x) + bound_of(x.y, k.y) + bound_of(x.z, k.z) + bound_of(x.w, k.w);
+          else y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
         }
       }
       if (end_dim < w.head_dim) {
-        ORRERY_UNROLL for (int j = 0; j < 2; ++j)
-          if (lane + 32 * j < n) out[32 * j] = y[j];
+        ORRERY_UNROLL for (int j = 0; j < 2; ++j) if (lane + 32 * j < n) out[32 * j] = y[j];
         continue;
       }
       if (w.products) {
-        ORRERY_UNROLL for (int j = 0; j < 2; ++j)
-          if (lane + 32 * j < n) out[32 * j] = fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);   // NaN becomes -infinity
+        ORRERY_UNROLL for (int j = 0; j < 2; ++j) if (lane + 32 * j < n) out[32 * j] =
+            fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);  // NaN becomes -infinity
         continue;
       }
       float largest = -INFINITY;
@@ -137,7 +134,7 @@ __global__ void __launch_bounds__(kScoreThreads) key_scores_kernel(TopKeysWork w
     score = g == 0 ? x : w.scoring.max_of_group ? fmaxf(score, x) : score + x;
   }
   if (!w.scoring.max_of_group) score /= static_cast<float>(w.plan.group);
-  bits_of(w, entry)[i] = score > 0 ? __float_as_uint(score) : 0;   // floats >= 0 have the order of their bits
+  bits_of(w, entry)[i] = score > 0 ? __float_as_uint(score) : 0;  // floats >= 0 have the order of their bits
 }
 
 __global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWork w) {
@@ -162,8 +159,8 @@ __global__ void __launch_bounds__(kScoreThreads) write_weights_kernel(TopKeysWor
 
 // The moments of a query head's keys, in the scratch memory.
 struct MomentsAt {
-  double *sums, *squares, *entropies;   // sums of (a - first), of (a - first)^2 and of -a log(a), over the weights a
-  float* first;                         // the window's first weight; after the last batch the score
+  double *sums, *squares, *entropies;  // sums of (a - first), of (a - first)^2 and of -a log(a), over the weights a
+  float* first;                        // the window's first weight; after the last batch the score
 };
 __device__ __forceinline__ MomentsAt moments_of(const TopKeysWork& w, int64_t at) {
   double* sums = reinterpret_cast<double*>(w.scratch + w.plan.moments);
@@ -226,7 +223,8 @@ __global__ void __launch_bounds__(kSelectThreads) exclude_keys_kernel(TopKeysWor
 }
 
 // A thread has a key: adds its products with the batch's query heads, in order.
-__global__ void __launch_bounds__(kScoreThreads) add_scores_kernel(TopKeysWork w, int n_entries, int n_keys, int n_before, int n_all, float* sums) {
+__global__ void __launch_bounds__(kScoreThreads)
+    add_scores_kernel(TopKeysWork w, int n_entries, int n_keys, int n_before, int n_all, float* sums) {
   const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
   if (i >= n_keys) return;
   float sum = n_before > 0 ? sums[i] : 0.0f;
@@ -271,13 +269,11 @@ __device__ unsigned count_common(const uint32_t* found, int n, const uint32_t* a
   __syncthreads();
   unsigned mine = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kSelectThreads) {
-    int first = 0, last = n_among;   // searches the first element that is not less
+    int first = 0, last = n_among;  // searches the first element that is not less
     while (first < last) {
       const int middle = (first + last) / 2;
-      if (among[middle] < found[i])
-        first = middle + 1;
-      else
-        last = middle;
+      if (among[middle] < found[i]) first = middle + 1;
+      else last = middle;
     }
     mine += first < n_among && among[first] == found[i];
   }
@@ -320,7 +316,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
     write_selected(bits, n_keys, least, out, pairs);
   }
   if (part.among) {
-    __syncthreads();   // all keys are written
+    __syncthreads();  // all keys are written
     const unsigned n_common = count_common(out, part.k, part.among, part.n_among);
     if (thread == 0) *out = n_common;
   }
@@ -343,24 +339,24 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
 
 // ---- selection by many thread blocks: a thread block has a slice of a query's keys
 //
-// count_digits: counts the digits of all scores, the highest first, and of those whose higher digits are the k-th score's. count_taken: counts each
-// slice's scores above the k-th one, and its equals. write_taken: writes the keys, ascending. Each kernel finds the digit that the one before
-// has counted, and the first slice keeps it. Counts are whole numbers, so the result is that of one thread block.
+// count_digits: counts the digits of all scores, the highest first, and of those whose higher digits are the k-th score's. count_taken:
+// counts each slice's scores above the k-th one, and its equals. write_taken: writes the keys, ascending. Each kernel finds the digit that
+// the one before has counted, and the first slice keeps it. Counts are whole numbers, so the result is that of one thread block.
 
 struct SelectWork {
   TopKeysWork w;
-  const FetchPart* parts;   // of select_by_order() and select_near_best(); else null, or of a plan by many thread blocks
+  const FetchPart* parts;  // of select_by_order() and select_near_best(); else null, or of a plan by many thread blocks
   uint32_t by_parts;
-  const uint32_t *order, *counts;   // by_parts: scores that the parts share, or null; select_near_best()'s counts, or null
+  const uint32_t *order, *counts;  // by_parts: scores that the parts share, or null; select_near_best()'s counts, or null
   int32_t n_heads, group;
 };
 struct Selection {
-  const uint32_t* scores;   // (n)
+  const uint32_t* scores;  // (n)
   uint32_t* best;
   unsigned long long* pairs;
-  uint32_t *memory, *number;   // number: gets the number of best keys, or null
+  uint32_t *memory, *number;  // number: gets the number of best keys, or null
   uint8_t* flags;
-  int n, n_flags;           // n_flags: that are set whatever the scores are
+  int n, n_flags;  // n_flags: that are set whatever the scores are
   unsigned k;
   float least;
 };
@@ -413,7 +409,8 @@ __device__ __forceinline__ Threshold known_digits(const Selection& s, int pass) 
   if (pass > 1) known = {before[0], before[1]};
   const Digit next = find_digit(counts, pass == 3 ? M::kLastDigits : M::kDigits, known.n_equal);
   known = {known.bits << (pass == 3 ? 10 : 11) | next.digit, next.k};
-  if (blockIdx.x == 0 && threadIdx.x == 0) s.memory[M::kFound + 2 * (pass - 1)] = known.bits, s.memory[M::kFound + 2 * pass - 1] = known.n_equal;
+  if (blockIdx.x == 0 && threadIdx.x == 0)
+    s.memory[M::kFound + 2 * (pass - 1)] = known.bits, s.memory[M::kFound + 2 * pass - 1] = known.n_equal;
   return known;
 }
 
@@ -442,7 +439,8 @@ __global__ void __launch_bounds__(kSliceThreads) count_digits_kernel(SelectWork 
   const uint32_t above = pass > 0 ? known_digits(s, pass).bits : 0;
   unsigned n_reaching = 0;
   ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
-    if (within[j] && (pass == 0 || scores[j] >> (shift + width) == above)) atomicAdd(&counts[scores[j] >> shift & static_cast<uint32_t>(n_digits - 1)], 1u);
+    if (within[j] && (pass == 0 || scores[j] >> (shift + width) == above))
+      atomicAdd(&counts[scores[j] >> shift & static_cast<uint32_t>(n_digits - 1)], 1u);
     n_reaching += within[j] && __uint_as_float(scores[j]) >= s.least;
   }
   if (pass == 0 && s.number) {
@@ -463,7 +461,8 @@ __global__ void __launch_bounds__(kSliceThreads) count_taken_kernel(SelectWork w
   load_scores(s, scores, within);
   const uint32_t least = known_digits(s, 3).bits;
   unsigned n = 0;
-  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) n += within[j] ? (scores[j] > least ? kFirst : 0) + (scores[j] == least ? kSecond : 0) : 0;
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) n +=
+      within[j] ? (scores[j] > least ? kFirst : 0) + (scores[j] == least ? kSecond : 0) : 0;
   n = sum_of_block(n);
   uint32_t* slices = s.memory + SelectionMemory::kSlices;
   if (threadIdx.x == 0) slices[blockIdx.x] = first_of(n), slices[n_slices(s.n) + static_cast<int>(blockIdx.x)] = second_of(n);
@@ -474,7 +473,8 @@ __global__ void __launch_bounds__(kSliceThreads) write_taken_kernel(SelectWork w
   const int slice = static_cast<int>(blockIdx.x);
   for (int i = static_cast<int>(threadIdx.x); s.flags && slice == 0 && i < s.n_flags; i += kSliceThreads) s.flags[s.n + i] = 1;
   if (is_idle(s)) {
-    for (int i = slice * kSlice + static_cast<int>(threadIdx.x); s.flags && i < min(s.n, (slice + 1) * kSlice); i += kSliceThreads) s.flags[i] = 0;
+    for (int i = slice * kSlice + static_cast<int>(threadIdx.x); s.flags && i < min(s.n, (slice + 1) * kSlice); i += kSliceThreads)
+      s.flags[i] = 0;
     return;
   }
   uint32_t scores[kOfThread];
@@ -483,8 +483,8 @@ __global__ void __launch_bounds__(kSliceThreads) write_taken_kernel(SelectWork w
   const uint32_t *found = s.memory + SelectionMemory::kFound + 4, *slices = s.memory + SelectionMemory::kSlices;
   const Threshold least = {found[0], found[1]};
   unsigned kinds[kOfThread], before[kOfThread];
-  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j)
-    kinds[j] = within[j] ? (scores[j] > least.bits ? kFirst : 0) + (scores[j] == least.bits ? kSecond : 0) : 0;
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) kinds[j] =
+      within[j] ? (scores[j] > least.bits ? kFirst : 0) + (scores[j] == least.bits ? kSecond : 0) : 0;
   const unsigned n_above = sum_of_slices(slices, slice), n_equal = sum_of_slices(slices + n_slices(s.n), slice);
   rank_in_slice(kinds, before);
   ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
@@ -526,7 +526,7 @@ __global__ void __launch_bounds__(kSelectThreads) near_best_kernel(TopKeysWork w
     __syncthreads();
     best = of_warp[0];
     for (int v = 1; v < kSelectThreads / 32; ++v) best = fmaxf(best, of_warp[v]);
-    __syncthreads();   // the next row overwrites them
+    __syncthreads();  // the next row overwrites them
     for (int i = thread; i < n; i += kSelectThreads) {
       const float x = row[i] - best;
       mine += x > -alpha;
@@ -540,8 +540,8 @@ __global__ void __launch_bounds__(kSelectThreads) near_best_kernel(TopKeysWork w
 }
 
 // A thread block has a head. Each head gets the mean number of near products of all query heads, at most part.k.
-__global__ void __launch_bounds__(kSelectThreads) select_near_best_kernel(const FetchPart* parts, const uint32_t* counts, int n_heads,
-                                                                          int group) {
+__global__ void __launch_bounds__(kSelectThreads)
+    select_near_best_kernel(const FetchPart* parts, const uint32_t* counts, int n_heads, int group) {
   const FetchPart part = parts[blockIdx.x];
   const unsigned n = n_near_best(counts, n_heads, group, part.k);
   if (threadIdx.x == 0) part.held[part.n_held] = n;
@@ -588,7 +588,7 @@ TopKeysPlan TopKeysPlan::fitted(int64_t keys, int64_t n) const {
   if (bytes == 0 || keys <= 0 || n <= kBatch) return most;
   const auto ends = [&most] { return most.entries + static_cast<uint64_t>(most.n_queries) * most.entry_bytes; };
   most.lay_out(keys, 1);
-  const auto of_one = static_cast<int64_t>(ends());   // with its padding: no less than one more query takes
+  const auto of_one = static_cast<int64_t>(ends());  // with its padding: no less than one more query takes
   most.lay_out(keys, static_cast<int32_t>(std::min({n, int64_t{kMostQueries}, static_cast<int64_t>(moments) / of_one})));
   return most.n_queries > kBatch ? most : *this;
 }
@@ -609,11 +609,10 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
   w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(std::min(w.head_dim, kWeightDims) + 4) * sizeof(float);
-  if (shape.codes.bits > 0)
-    code_weights(queue, w, shape.codes, shape.code_block, n_parts, most_keys);
+  if (shape.codes.bits > 0) code_weights(queue, w, shape.codes, shape.code_block, n_parts, most_keys);
   else
     launch<key_weights_kernel>(queue, {Dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), Dim3(kWeightThreads), shared},
-           w);
+                               w);
   if (!shape.products)
     launch<tile_shares_kernel>(queue, {Dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), Dim3(256)}, w);
   return w;
@@ -693,7 +692,8 @@ void near_best(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const 
 void select_near_best(Queue& queue, const TopKeysPlan& plan, const FetchPart* parts, const uint32_t* counts, int32_t n_heads, int32_t group,
                       int32_t n_parts, int32_t most_keys) {
   if (!plan.by_many_blocks(most_keys))
-    return launch<select_near_best_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, counts, n_heads, group);
+    return launch<select_near_best_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, counts, n_heads,
+                                           group);
   SelectWork w = {};
   w.parts = parts, w.counts = counts, w.n_heads = n_heads, w.group = group;
   select_by_parts(queue, w, n_parts, most_keys);
@@ -710,7 +710,7 @@ void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, cons
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys) {
   const TopKeysWork w = begin(queue, plan, scratch, shape, true, n_parts, n_entries, most_keys);
-  if (shape.products) return;   // kernel 1 has written them
+  if (shape.products) return;  // kernel 1 has written them
   launch<write_weights_kernel>(queue, {Dim3(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_parts)), Dim3(kScoreThreads)}, w);
 }
 

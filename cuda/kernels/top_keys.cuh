@@ -9,16 +9,15 @@ namespace orrery::cuda {
 // Passes over long lists by many thread blocks: each has a slice of the list, and a thread has kOfThread of the slice's elements, thread,
 // kSliceThreads + thread and so on. A pass that writes elements in order follows a pass that has counted them, slice by slice.
 
-
 inline constexpr int kSliceThreads = 256, kSlice = 2048, kOfThread = kSlice / kSliceThreads, kSliceWarps = kSliceThreads / 32;
 ORRERY_HOST_DEVICE constexpr int n_slices(int64_t n) { return static_cast<int>((n + kSlice - 1) / kSlice); }
 
-// The working memory of a selection, in numbers of 32 bits: counts of three digits of a score, then what each pass has found, then counts of
-// slices, two of each. The first pass finds kCleared numbers 0.
+// The working memory of a selection, in numbers of 32 bits: counts of three digits of a score, then what each pass has found, then counts
+// of slices, two of each. The first pass finds kCleared numbers 0.
 struct SelectionMemory {
-  static constexpr int kDigits = 2048, kLastDigits = 1024;                   // of 11, 11 and 10 bits
-  static constexpr int kReaching = 2 * kDigits + kLastDigits;                // the number of scores that reach `least`
-  static constexpr int kCleared = kReaching + 1, kFound = kReaching + 2;     // after each digit: the digits so far, and what remains of k
+  static constexpr int kDigits = 2048, kLastDigits = 1024;                // of 11, 11 and 10 bits
+  static constexpr int kReaching = 2 * kDigits + kLastDigits;             // the number of scores that reach `least`
+  static constexpr int kCleared = kReaching + 1, kFound = kReaching + 2;  // after each digit: the digits so far, and what remains of k
   static constexpr int kSlices = kFound + 6;
   static constexpr int64_t numbers(int64_t n_keys) { return kSlices + 2 * int64_t{n_slices(n_keys)}; }
 };
@@ -47,10 +46,10 @@ __device__ __forceinline__ unsigned first_of(unsigned both) { return both & 0xFF
 __device__ __forceinline__ unsigned second_of(unsigned both) { return both >> 16; }
 constexpr unsigned kFirst = 1, kSecond = 1u << 16;
 
-// kinds: kFirst, kSecond, both or 0 for each of the thread's elements. before: how many elements of each kind stand before it in the slice. A
-// kernel calls this once.
+// kinds: kFirst, kSecond, both or 0 for each of the thread's elements. before: how many elements of each kind stand before it in the slice.
+// A kernel calls this once.
 __device__ __forceinline__ void rank_in_slice(const unsigned (&kinds)[kOfThread], unsigned (&before)[kOfThread]) {
-  __shared__ unsigned of_warp[kOfThread * kSliceWarps];   // of each 32 elements, in order
+  __shared__ unsigned of_warp[kOfThread * kSliceWarps];  // of each 32 elements, in order
   static_assert(kOfThread * kSliceWarps == 64, "a lane of the first warp has two");
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const unsigned below = (1u << lane) - 1;
@@ -73,15 +72,15 @@ __device__ __forceinline__ void rank_in_slice(const unsigned (&kinds)[kOfThread]
   ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) before[j] += of_warp[j * kSliceWarps + warp];
 }
 
-// The digit of the k-th largest number, by the counts of digits (n_digits, a multiple of 4 * kSliceThreads, at most 8), and k without the numbers of
-// higher digits. Each thread gets them.
+// The digit of the k-th largest number, by the counts of digits (n_digits, a multiple of 4 * kSliceThreads, at most 8), and k without the
+// numbers of higher digits. Each thread gets them.
 struct Digit {
   unsigned digit, k;
 };
 __device__ __forceinline__ Digit find_digit(const uint32_t* counts, int n_digits, unsigned k) {
   __shared__ unsigned of_warp[kSliceWarps], found[2];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int n_mine = n_digits / kSliceThreads, end = n_digits - thread * n_mine;   // the first thread has the highest digits
+  const int n_mine = n_digits / kSliceThreads, end = n_digits - thread * n_mine;  // the first thread has the highest digits
   unsigned mine = 0;
   for (int i = 0; i < n_mine; i += 4) {
     const uint4 four = *reinterpret_cast<const uint4*>(counts + end - n_mine + i);
@@ -113,15 +112,15 @@ inline constexpr float kLog2E = 1.44269504088896f;
 struct TopKeysWork {
   TopKeysPlan plan;
   std::byte* scratch;
-  KvType type;            // of K
-  int32_t stride;         // bytes from key to key
+  KvType type;     // of K
+  int32_t stride;  // bytes from key to key
   int32_t head_dim, n_parts, ring_rows, ring_first;
-  int64_t ring_stride;   // floats from position to position
+  int64_t ring_stride;  // floats from position to position
   float scale;
-  uint32_t causal;       // a query sees no keys behind its position
-  uint32_t bounds, products;   // as in KeysShape
+  uint32_t causal;            // a query sees no keys behind its position
+  uint32_t bounds, products;  // as in KeysShape
   KeyScoring scoring;
-  uint32_t by_many_blocks;   // kernel 3 clears the working memory of the selection
+  uint32_t by_many_blocks;  // kernel 3 clears the working memory of the selection
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
 __device__ __forceinline__ float* entry_of(const TopKeysWork& w, int entry) {
@@ -143,13 +142,11 @@ __device__ __forceinline__ uint32_t* selection_memory_of(const TopKeysWork& w, i
 }
 __device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int entry) {
   const TopKeysPart* parts = parts_of(w);
-  int first = 0, last = w.n_parts - 1;   // searches the first part that ends behind the entry
+  int first = 0, last = w.n_parts - 1;  // searches the first part that ends behind the entry
   while (first < last) {
     const int middle = (first + last) / 2;
-    if (parts[middle].first_entry + parts[middle].n_positions > entry)
-      last = middle;
-    else
-      first = middle + 1;
+    if (parts[middle].first_entry + parts[middle].n_positions > entry) last = middle;
+    else first = middle + 1;
   }
   return parts[first];
 }

@@ -51,8 +51,8 @@ class Backend : public Device, public StepOperations {
 
   // Memory. The arena is reserved once, before anybody else knows the backend.
   virtual Status reserve_arena(uint64_t bytes) = 0;
-  virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;     // the caller may change `from` after the call
-  virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;   // returns when the bytes have arrived
+  virtual void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) = 0;    // the caller may change `from` after the call
+  virtual void download(void* to, Ptr<const std::byte> from, uint64_t bytes) = 0;  // returns when the bytes have arrived
   // Many uploads or downloads, in order, with fewer waits: small ones share transfers of a few megabytes.
   virtual void upload_all(Span<const Upload> uploads) {
     for (const Upload& u : uploads) upload(u.to, u.from, u.bytes);
@@ -90,8 +90,8 @@ class Backend : public Device, public StepOperations {
     return nullptr;
   }
   // Makes `weight` ready for matmul() and embed(). `at` is weight_bytes() long, 64-byte aligned.
-  virtual Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
-                              Ptr<std::byte> at, Weight* weight) = 0;
+  virtual Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
+                              Weight* weight) = 0;
   // Scratch memory of the steps that follow, scratch_bytes() long. Takes pinned memory for the largest steps so far. Where the system
   // refuses it (out_of_pinned_memory), nothing has changed, and the steps before can go on.
   virtual Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) = 0;
@@ -102,15 +102,15 @@ class Backend : public Device, public StepOperations {
 
   // Interfaces that a backend may lack. Calls need the same turn as calls to the backend.
   virtual KvMoves* kv_moves() { return nullptr; }
-  virtual RecurrentOperations* recurrent() { return nullptr; }     // not null where check_recurrent() accepts a shape
-  virtual ExpertOperations* experts() { return nullptr; }          // not null where check_experts() accepts a router
+  virtual RecurrentOperations* recurrent() { return nullptr; }  // not null where check_recurrent() accepts a shape
+  virtual ExpertOperations* experts() { return nullptr; }       // not null where check_experts() accepts a router
   virtual HeadProducts* head_products() { return nullptr; }
   virtual KeyOperations* keys() { return nullptr; }
-  virtual FetchOperations* fetches() { return nullptr; }           // not null where BackendInfo::fetches
+  virtual FetchOperations* fetches() { return nullptr; }  // not null where BackendInfo::fetches
   virtual KvSummaries* summaries() { return nullptr; }
   virtual LowRankOperations* low_rank() { return nullptr; }
-  virtual KeyCodeOperations* key_codes() { return nullptr; }       // with it, keys() takes KeysShape::codes
-  virtual ShortlistOperations* shortlists() { return nullptr; }   // null where shortlist_bytes() is 0 for all rows
+  virtual KeyCodeOperations* key_codes() { return nullptr; }     // with it, keys() takes KeysShape::codes
+  virtual ShortlistOperations* shortlists() { return nullptr; }  // null where shortlist_bytes() is 0 for all rows
 };
 
 }  // namespace orrery

@@ -18,59 +18,59 @@
 
 namespace orrery {
 
-struct RouterShape;   // backend/experts.h
+struct RouterShape;  // backend/experts.h
 
 // Upper bounds on the needs of any step. They size the scratch memory once.
 struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
-  int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;   // the most of any KV group
-  int64_t max_in = 0;                     // widest matmul input
-  int32_t max_top_keys = 0;               // most keys in a job of KeyOperations; 0: no such jobs
-  int32_t n_layers = 0;                   // layers of Step::heads; 0: no resident heads
-  uint64_t staging_bytes = 0;             // estimate, for a prompt's pages that lie outside the arena; 0: all pages lie in the arena
-  int32_t rope_floats = 0;                // rotated dimensions of all tables of RoPE; 0: at most head_dim
-  int32_t n_experts = 0, n_used_experts = 0;   // most of a layer; 0: no layer has experts
-  int64_t max_expert_in = 0;              // widest input of an expert's matrix
-  int32_t n_groups = 1;                   // KV groups
-  int64_t max_head_state = 0;             // floats of the largest state of one head of a recurrent layer
-  int32_t queries_per_head = 0;           // query heads of a KV head in group 0; 0: n_heads / n_kv_heads
+  int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;  // the most of any KV group
+  int64_t max_in = 0;                                 // widest matmul input
+  int32_t max_top_keys = 0;                           // most keys in a job of KeyOperations; 0: no such jobs
+  int32_t n_layers = 0;                               // layers of Step::heads; 0: no resident heads
+  uint64_t staging_bytes = 0;                 // estimate, for a prompt's pages that lie outside the arena; 0: all pages lie in the arena
+  int32_t rope_floats = 0;                    // rotated dimensions of all tables of RoPE; 0: at most head_dim
+  int32_t n_experts = 0, n_used_experts = 0;  // most of a layer; 0: no layer has experts
+  int64_t max_expert_in = 0;                  // widest input of an expert's matrix
+  int32_t n_groups = 1;                       // KV groups
+  int64_t max_head_state = 0;                 // floats of the largest state of one head of a recurrent layer
+  int32_t queries_per_head = 0;               // query heads of a KV head in group 0; 0: n_heads / n_kv_heads
 
   int32_t group() const { return queries_per_head > 0 ? queries_per_head : n_heads / (n_kv_heads > 0 ? n_kv_heads : 1); }
 };
 
 struct BackendInfo {
-  const char* name = "";                  // "cpu", "cuda"
-  const char* instruction_set = "";       // or architecture: "avx512-vnni", "sm_89"
-  int32_t n_threads = 0;                  // host threads that take part
-  bool computes_on_host = false;          // operations run on these threads, which are all that compute
-  bool reads_host_memory = false;         // operations use any host memory by its address, a file's mapping too, and the arena is host memory
-  bool has_link = false;                  // the device has memory of its own, and what crosses to it takes time
-  bool exports_weights = false;            // the backend uses HeadView::exported and KeysJob::exported; otherwise it ignores them
-  bool makes_moments = false;             // KeyOperations::key_moments() works
+  const char* name = "";             // "cpu", "cuda"
+  const char* instruction_set = "";  // or architecture: "avx512-vnni", "sm_89"
+  int32_t n_threads = 0;             // host threads that take part
+  bool computes_on_host = false;     // operations run on these threads, which are all that compute
+  bool reads_host_memory = false;    // operations use any host memory by its address, a file's mapping too, and the arena is host memory
+  bool has_link = false;             // the device has memory of its own, and what crosses to it takes time
+  bool exports_weights = false;      // the backend uses HeadView::exported and KeysJob::exported; otherwise it ignores them
+  bool makes_moments = false;        // KeyOperations::key_moments() works
   // A decode step of several rows of one sequence gives each row the bits of a step of its own, and reads each weight once for all of them.
   bool decodes_rows = false;
-  bool decodes_together = false;          // the same of decode steps of several sessions at once (StepOperations::begin_steps)
-  bool attends_pages = false;             // decode steps attend to pages of the reservoir as fast as to the device's memory
-  bool attends_positions = false;         // HeadView::positions works
-  bool keeps_bits_in_chunks = false;      // a prompt row's bits do not depend on the chunk that it comes in (StepOperations::matmul)
-  int32_t useful_chunk = 0;               // tokens up to which larger chunks of a prompt are faster; 0: they are not
-  bool fetches = false;                   // Backend::fetches() works
-  bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
-  bool keeps_tiles = false;               // HeadView::tiles_there spares the upload of HeadView::tiles in each step
-  bool has_key_codes = false;             // Backend::key_codes() is not null
+  bool decodes_together = false;      // the same of decode steps of several sessions at once (StepOperations::begin_steps)
+  bool attends_pages = false;         // decode steps attend to pages of the reservoir as fast as to the device's memory
+  bool attends_positions = false;     // HeadView::positions works
+  bool keeps_bits_in_chunks = false;  // a prompt row's bits do not depend on the chunk that it comes in (StepOperations::matmul)
+  int32_t useful_chunk = 0;           // tokens up to which larger chunks of a prompt are faster; 0: they are not
+  bool fetches = false;               // Backend::fetches() works
+  bool moves_ahead = false;           // KvMoves::move_kv_ahead() runs in parallel with operations
+  bool keeps_tiles = false;           // HeadView::tiles_there spares the upload of HeadView::tiles in each step
+  bool has_key_codes = false;         // Backend::key_codes() is not null
 };
 
 // What steps cost, for choices that must not depend on the clock: the same calls make the same choices.
 struct StepCost {
-  double operations_per_us = 0.0;         // of a slow device of this kind: for a guess before anything has been measured
+  double operations_per_us = 0.0;  // of a slow device of this kind: for a guess before anything has been measured
   // A decode step with i + 1 rows more than one: the further time of its products, as a share of the time that reading all weights takes.
   std::array<double, static_cast<size_t>(kMostGuessedRows)> products = {};
-  double attention = 0.0;                 // the time of each further row's attention, as a share of the time that reading the KV takes
+  double attention = 0.0;  // the time of each further row's attention, as a share of the time that reading the KV takes
 };
 
 class Device {
  public:
-  virtual BackendInfo info() const = 0;   // asks no driver: cheap enough for every step
+  virtual BackendInfo info() const = 0;  // asks no driver: cheap enough for every step
   virtual StepCost step_cost() const = 0;
   // Bytes that an arena may take now; 0: the device's memory is the host's.
   virtual uint64_t free_bytes() const { return 0; }
@@ -82,8 +82,8 @@ class Device {
   // Where the arena begins. It is one allocation, made once.
   virtual Ptr<std::byte> arena() const = 0;
 
-  // Whether attention exists for heads of this size with KV of this type: ok, or unsupported. Asked with F16 when a model is planned or loaded, and
-  // with a session's types. shared_values: KvFormat's.
+  // Whether attention exists for heads of this size with KV of this type: ok, or unsupported. Asked with F16 when a model is planned or
+  // loaded, and with a session's types. shared_values: KvFormat's.
   virtual Status check_heads(int32_t head_dim, KvType type = KvType::f16, int32_t shared_values = 0) const {
     (void)head_dim, (void)type, (void)shared_values;
     return ok_status();

@@ -14,9 +14,9 @@ namespace orrery {
 
 enum class Gating : uint8_t { softmax, sigmoid, softmax_of_chosen };
 
-// p = softmax(logits) | sigmoid(logits) | logits. The chosen experts are those with the best p + bias; of equal ones, the lower index. A NaN is
-// worse than all numbers. Their weights are p; for softmax_of_chosen the softmax of their logits. `normalised`: weights are divided by their
-// sum, or by kLeastSum if that is larger. Then they are multiplied by `scale`.
+// p = softmax(logits) | sigmoid(logits) | logits. The chosen experts are those with the best p + bias; of equal ones, the lower index. A
+// NaN is worse than all numbers. Their weights are p; for softmax_of_chosen the softmax of their logits. `normalised`: weights are divided
+// by their sum, or by kLeastSum if that is larger. Then they are multiplied by `scale`.
 struct RouterShape {
   static constexpr float kLeastSum = 0x1p-14f;
   int32_t n_experts = 0, n_used = 0;
@@ -27,11 +27,11 @@ struct RouterShape {
 
 // Where the router writes. All in device memory.
 struct RoutedRows {
-  Ptr<float> weights;          // (n_rows, n_used), the best expert first
-  Ptr<int32_t> experts;        // (n_rows, n_used), in the same order
-  Ptr<int32_t> slots;          // (n_rows, n_used): the slot of each choice
-  Ptr<int32_t> rows, owners;   // (n_rows * n_used): the row of each slot, and its expert
-  Ptr<int32_t> first_slots;    // (n_experts + 1)
+  Ptr<float> weights;         // (n_rows, n_used), the best expert first
+  Ptr<int32_t> experts;       // (n_rows, n_used), in the same order
+  Ptr<int32_t> slots;         // (n_rows, n_used): the slot of each choice
+  Ptr<int32_t> rows, owners;  // (n_rows * n_used): the row of each slot, and its expert
+  Ptr<int32_t> first_slots;   // (n_experts + 1)
 
   static uint64_t bytes(int64_t n_rows, const RouterShape& r) {
     return (5 * static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(r.n_used) + static_cast<uint64_t>(r.n_experts) + 1) * 4;
@@ -53,21 +53,24 @@ struct ExpertWeights {
 // out (n_slots, n_out) = each slot's input times its expert's matrix, transposed (+ the expert's bias).
 struct ExpertProduct {
   const ExpertWeights* weights = nullptr;
-  Ptr<const float> bias;       // (n_experts, n_out) or null
+  Ptr<const float> bias;  // (n_experts, n_out) or null
   Ptr<float> out;
 };
 
 class ExpertOperations {
  public:
-  // logits: (n_rows, n_experts); bias: (n_experts) or null. scales: (n_experts) or null; they multiply the weights of their experts last, so each
-  // expert's output.
-  virtual void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) = 0;
-  // Products of the same input. of_rows: x is (n_rows, n_in), and slots take their rows; else x is (n_slots, n_in). A slot's result does not
-  // depend on the other slots.
+  // logits: (n_rows, n_experts); bias: (n_experts) or null. scales: (n_experts) or null; they multiply the weights of their experts last,
+  // so each expert's output.
+  virtual void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape,
+                     const RoutedRows& routed) = 0;
+  // Products of the same input. of_rows: x is (n_rows, n_in), and slots take their rows; else x is (n_slots, n_in). A slot's result does
+  // not depend on the other slots.
   virtual void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
                                 bool of_rows) = 0;
-  // x (n_rows, n) += the sum of the row's slots of y (n_slots, n), each times its weight, the best expert first; or, unless `accumulate`, x = it.
-  virtual void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) = 0;
+  // x (n_rows, n) += the sum of the row's slots of y (n_slots, n), each times its weight, the best expert first; or, unless `accumulate`, x
+  // = it.
+  virtual void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed,
+                           bool accumulate) = 0;
   // out[i] = g sigmoid(1.702 g) (u + 1), g = min(gate[i], 7), u = up[i] within [-7, 7]; a row of n values each. As gpt-oss has it.
   virtual void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) = 0;
   // x[i] = max(x[i], 0)^2, a row of n values each. As Nemotron-H has it.

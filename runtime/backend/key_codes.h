@@ -15,9 +15,9 @@
 namespace orrery {
 
 struct KeyCodeFormat {
-  int32_t bits = 0;                  // of a dimension: 1, 2 or 4; 0: no codes
+  int32_t bits = 0;  // of a dimension: 1, 2 or 4; 0: no codes
   int32_t head_dim = 0;
-  bool values = false;               // a mean value lies behind each head's mean key: the two are a compensation token
+  bool values = false;  // a mean value lies behind each head's mean key: the two are a compensation token
 
   // Groups of four bits in a key. Group j holds dimensions j * 4 / bits and after it, the first one in the lowest bits.
   int32_t n_groups() const { return (head_dim * bits + 3) / 4; }
@@ -45,33 +45,34 @@ constexpr float key_code_level(int32_t bits, int32_t i) {
 }
 
 // The mean squared error of a dimension's code, where the dimension is normal and its mean square is 1. A level is the mean of the values
-// that it stands for. So a key's product with a query has, given its code, the product of the code as its mean, and a variance of this times
+// that it stands for. So a key's product with a query has, given its code, the product of the code as its mean, and a variance of this
+// times
 // |q|^2 times the square of the key's factor.
 constexpr float key_code_error(int32_t bits) { return bits == 1 ? .36338f : bits == 2 ? .11748f : .00950f; }
 
-// The largest variance of a query's products, given the codes, at which weights by codes are used: the mean over the codes of kVarianceTiles
-// tiles. With this variance, a sum of e^product is e^(1) = 2.7 times the sum by codes.
+// The largest variance of a query's products, given the codes, at which weights by codes are used: the mean over the codes of
+// kVarianceTiles tiles. With this variance, a sum of e^product is e^(1) = 2.7 times the sum by codes.
 constexpr float kMostCodeVariance = 2;
-constexpr int32_t kVarianceTiles = 4;   // spread evenly over the tiles, the first and the last among them
+constexpr int32_t kVarianceTiles = 4;  // spread evenly over the tiles, the first and the last among them
 
 // One head's keys in pages, and its codes.
 struct KeyCodesJob {
-  const uint64_t* pages = nullptr;   // key s lies in the page at pages[s / kPageTokens] + offset
+  const uint64_t* pages = nullptr;  // key s lies in the page at pages[s / kPageTokens] + offset
   uint64_t offset = 0;
-  Ptr<float> mean;                   // (head_dim) of the keys as they are stored
-  Ptr<std::byte> tiles;              // the head's first tile; the others follow it
+  Ptr<float> mean;       // (head_dim) of the keys as they are stored
+  Ptr<std::byte> tiles;  // the head's first tile; the others follow it
 };
 // One head's mean value.
 struct MeanValueJob {
-  const uint64_t* pages = nullptr;   // token s lies in the page at pages[s / kPageTokens] + offset, its V behind its K
+  const uint64_t* pages = nullptr;  // token s lies in the page at pages[s / kPageTokens] + offset, its V behind its K
   uint64_t offset = 0;
-  Ptr<float> value;                  // (head_dim)
-  Span<const float> shares = {};     // of the tokens, from the first on; host memory
+  Ptr<float> value;               // (head_dim)
+  Span<const float> shares = {};  // of the tokens, from the first on; host memory
 };
 struct KeyCodesShape {
-  KvFormat kv;                       // of the keys
+  KvFormat kv;  // of the keys
   KeyCodeFormat codes;
-  int32_t block = 1;                 // of the Hadamard transform (hadamard_block()); 1: the stored keys are rotated already
+  int32_t block = 1;  // of the Hadamard transform (hadamard_block()); 1: the stored keys are rotated already
 };
 
 class KeyCodeOperations {
@@ -80,8 +81,9 @@ class KeyCodeOperations {
   virtual void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) = 0;
   // value = the sum of the tokens' V, each times its share, in double, in order. Between steps.
   virtual void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) = 0;
-  // Codes of tokens [first, end), by the jobs' means. Other codes of their tiles stay as they are; but where [first, end) begins a tile, codes of
-  // the tile's tokens behind `end` may be cleared. A key without finite values gets a factor that is NaN, so no query finds it. Between steps.
+  // Codes of tokens [first, end), by the jobs' means. Other codes of their tiles stay as they are; but where [first, end) begins a tile,
+  // codes of the tile's tokens behind `end` may be cleared. A key without finite values gets a factor that is NaN, so no query finds it.
+  // Between steps.
   virtual void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) = 0;
 
  protected:

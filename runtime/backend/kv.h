@@ -15,7 +15,7 @@ enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 2, q4_0 = 3, k8v4 = 4 };
 inline constexpr size_t kKvTypeCount = 5;
 constexpr KvType key_type(KvType type) { return type == KvType::k8v4 ? KvType::q8_0 : type; }
 constexpr KvType value_type(KvType type) { return type == KvType::k8v4 ? KvType::q4_0 : type; }
-constexpr bool in_blocks(KvType type) { return type >= KvType::q8_0; }   // of 32 values and their scale
+constexpr bool in_blocks(KvType type) { return type >= KvType::q8_0; }  // of 32 values and their scale
 
 // Of one K or V.
 constexpr TensorType key_tensor_type(KvType type) {
@@ -32,9 +32,7 @@ constexpr const char* kv_type_name(KvType type) {
   return type == KvType::f32 ? "F32" : type == KvType::f16 ? "F16" : type == KvType::q8_0 ? "Q8_0" : type == KvType::q4_0 ? "Q4_0" : "K8V4";
 }
 // Whether values of type a keep more of a number than values of type b.
-constexpr bool finer(KvType a, KvType b) {
-  return key_bytes(a, 32) + value_bytes(a, 32) > key_bytes(b, 32) + value_bytes(b, 32);
-}
+constexpr bool finer(KvType a, KvType b) { return key_bytes(a, 32) + value_bytes(a, 32) > key_bytes(b, 32) + value_bytes(b, 32); }
 
 // Tokens of a KV page. Attention is cut into tiles of this many keys at fixed absolute positions, so a page is also the unit of the
 // (o, m, l) merge. Forks share whole pages, and copies move them.
@@ -51,15 +49,17 @@ inline constexpr int32_t kPagesTogether = 4;
 struct KvFormat {
   KvType type = KvType::f16;
   int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
-  int32_t shared_values = 0;         // > 0: V is the first shared_values values of K. KV policies know no such tokens
+  int32_t shared_values = 0;  // > 0: V is the first shared_values values of K. KV policies know no such tokens
 
-  int32_t value_dim() const { return shared_values > 0 ? shared_values : head_dim; }   // of V, so of attention's output
-  uint64_t key_bytes() const { return orrery::key_bytes(type, static_cast<uint64_t>(head_dim)); }       // K of one token and head
-  uint64_t value_bytes() const { return shared_values > 0 ? 0 : orrery::value_bytes(type, static_cast<uint64_t>(head_dim)); }   // V, if stored apart
+  int32_t value_dim() const { return shared_values > 0 ? shared_values : head_dim; }               // of V, so of attention's output
+  uint64_t key_bytes() const { return orrery::key_bytes(type, static_cast<uint64_t>(head_dim)); }  // K of one token and head
+  uint64_t value_bytes() const {
+    return shared_values > 0 ? 0 : orrery::value_bytes(type, static_cast<uint64_t>(head_dim));
+  }  // V, if stored apart
   uint64_t token_bytes() const { return key_bytes() + value_bytes(); }
   uint64_t token_values() const { return (shared_values > 0 ? 1 : 2) * static_cast<uint64_t>(head_dim); }
-  uint64_t head_bytes() const { return kPageTokens * token_bytes(); }               // one page of one head
-  uint64_t layer_bytes() const { return static_cast<uint64_t>(n_kv_heads) * head_bytes(); }   // of a page
+  uint64_t head_bytes() const { return kPageTokens * token_bytes(); }                        // one page of one head
+  uint64_t layer_bytes() const { return static_cast<uint64_t>(n_kv_heads) * head_bytes(); }  // of a page
   uint64_t layer_stride() const { return kPagesTogether * layer_bytes(); }                   // from one layer of a page to the next
   uint64_t page_bytes() const { return static_cast<uint64_t>(n_layers) * layer_bytes(); }
   // From a page's address to the end of its last layer. Layers of other pages lie between.
@@ -73,7 +73,7 @@ struct KvFormat {
   uint64_t head_offset(int32_t layer, int32_t kv_head) const {
     return static_cast<uint64_t>(layer) * layer_stride() + static_cast<uint64_t>(kv_head) * head_bytes();
   }
-  uint64_t head_offset(uint32_t head) const {   // layer * n_kv_heads + KV head
+  uint64_t head_offset(uint32_t head) const {  // layer * n_kv_heads + KV head
     const auto heads = static_cast<uint32_t>(n_kv_heads);
     return head_offset(static_cast<int32_t>(head / heads), static_cast<int32_t>(head % heads));
   }
@@ -84,8 +84,8 @@ struct KvFormat {
 // number for all keys of a query, which the softmax cancels; the attention's output is T of the true one. Quantized types lose less of
 // centred, rotated vectors: no dimension is much larger than the others of its block.
 struct KvTransform {
-  Ptr<const float> key_means;        // of each KV group in turn (n_layers, n_kv_heads, head_dim); null: K is not centred
-  bool rotated = false;              // false: T is the identity
+  Ptr<const float> key_means;  // of each KV group in turn (n_layers, n_kv_heads, head_dim); null: K is not centred
+  bool rotated = false;        // false: T is the identity
   explicit operator bool() const { return rotated || static_cast<bool>(key_means); }
 };
 // The width of T's blocks: the largest power of two that divides head_dim.
@@ -93,12 +93,12 @@ constexpr int32_t hadamard_block(int32_t head_dim) { return head_dim & -head_dim
 
 // One sequence's KV: token p lies in page pages[p / kPageTokens], slot p % kPageTokens.
 struct KvView {
-  const uint64_t* pages = nullptr;   // (n_pages) device addresses, host memory; valid during the step
+  const uint64_t* pages = nullptr;  // (n_pages) device addresses, host memory; valid during the step
   int32_t n_pages = 0;
 };
 
-// Layers whose KV has equal shape form a KV group, which has pages of its own. KV policies divide group 0; a step attends to all keys of the
-// others, as far as its windows reach.
+// Layers whose KV has equal shape form a KV group, which has pages of its own. KV policies divide group 0; a step attends to all keys of
+// the others, as far as its windows reach.
 inline constexpr int32_t kMostKvGroups = 4;
 
 // A layer of KV: its number in its group; -1: a layer without KV.
@@ -109,7 +109,7 @@ struct KvLayer {
 
 // Tokens of one KV head that move, contiguous on both sides.
 struct KvMove {
-  uint64_t to = 0, from = 0;         // addresses
+  uint64_t to = 0, from = 0;  // addresses
   uint32_t n_tokens = 1;
 };
 
@@ -120,8 +120,8 @@ class KvMoves {
   // stored as StepOperations::append_kv() stores floats. Equal types are copied. token_values is a multiple of 64 where a type is
   // quantized: its first half is K. Targets overlap neither sources nor each other. The caller may change the list when the call returns.
   virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
-  // move_kv() behind all operations so far and behind earlier calls, and perhaps in parallel with later operations. Returns the number of the
-  // call; numbers grow, from 1 on. Operations behind join_moves(n) find the tokens of call n and of all calls before it.
+  // move_kv() behind all operations so far and behind earlier calls, and perhaps in parallel with later operations. Returns the number of
+  // the call; numbers grow, from 1 on. Operations behind join_moves(n) find the tokens of call n and of all calls before it.
   virtual uint64_t move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
     move_kv(moves, to_type, from_type, token_values);
     return 1;

@@ -14,13 +14,13 @@
 namespace orrery {
 
 struct LowRankKeys {
-  KvFormat kv;                       // of the pages
-  RopeSpec rope;                     // rotates the keys in the pages; low-rank keys are not rotated
-  int32_t layer = 0, rank = 0;       // rank <= width(): no more orthonormal rows exist
-  int32_t kv_head = -1;              // this one alone; -1: all of the layer
-  Ptr<std::byte> rows, basis;        // (positions, rank) and (rank, width()), in F16
-  Ptr<std::byte> work;               // work_bytes(), 64-byte aligned; nothing in it survives a call
-  const uint64_t* pages = nullptr;   // as in KvView
+  KvFormat kv;                      // of the pages
+  RopeSpec rope;                    // rotates the keys in the pages; low-rank keys are not rotated
+  int32_t layer = 0, rank = 0;      // rank <= width(): no more orthonormal rows exist
+  int32_t kv_head = -1;             // this one alone; -1: all of the layer
+  Ptr<std::byte> rows, basis;       // (positions, rank) and (rank, width()), in F16
+  Ptr<std::byte> work;              // work_bytes(), 64-byte aligned; nothing in it survives a call
+  const uint64_t* pages = nullptr;  // as in KvView
   // Optional. Cosines (n_rot / 2), then sines, times rope.magnitude: of the first position of each page, and of each position of
   // the first page. rope.n_rot floats for each position. The rotation of a position is composed of the two.
   Ptr<const float> page_rotations, rotations;
@@ -41,10 +41,10 @@ struct LowRankKeys {
 // Neighbouring tokens of one of the layer's heads, whose keys are rebuilt.
 struct RebuiltRun {
   int32_t position = 0, count = 0;
-  Ptr<std::byte> to;                 // the first token's slot; the other slots follow it
-  Ptr<const std::byte> values;       // (count) V in the pages' type; null: V in the slots stays as it is
+  Ptr<std::byte> to;            // the first token's slot; the other slots follow it
+  Ptr<const std::byte> values;  // (count) V in the pages' type; null: V in the slots stays as it is
   int32_t kv_head = 0;
-  int32_t values_gap = 0;            // bytes between one V and the next
+  int32_t values_gap = 0;  // bytes between one V and the next
 };
 
 class LowRankOperations {

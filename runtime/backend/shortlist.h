@@ -16,11 +16,11 @@ namespace orrery {
 // model's own and counts all tokens.
 struct ShortlistRequest {
   static constexpr int32_t kMostBest = 1024, kMostTokens = 2048;
-  static constexpr int32_t kSumLogits = 256, kMostSums = 2048;   // logits in a block; maximum number of blocks
-  int32_t n_best = 0;                // number of largest logits; at most kMostBest
-  Span<const int32_t> tokens = {};   // further tokens whose logits are wanted; at most kMostTokens
-  double inverse_temperature = 0.0;  // of tempered_sum; 0: tempered_sum is not wanted
-  int32_t n_sums = 0;                // number of tempered sums of blocks of kSumLogits: all blocks of the row, or 0
+  static constexpr int32_t kSumLogits = 256, kMostSums = 2048;  // logits in a block; maximum number of blocks
+  int32_t n_best = 0;                                           // number of largest logits; at most kMostBest
+  Span<const int32_t> tokens = {};                              // further tokens whose logits are wanted; at most kMostTokens
+  double inverse_temperature = 0.0;                             // of tempered_sum; 0: tempered_sum is not wanted
+  int32_t n_sums = 0;  // number of tempered sums of blocks of kSumLogits: all blocks of the row, or 0
   // (n + 31) / 32 words for n logits: bit i of word w allows token 32 w + i. Empty: all tokens are allowed.
   static constexpr int32_t kMostWords = kMostSums * kSumLogits / 32;
   Span<const uint32_t> mask = {};
@@ -31,11 +31,13 @@ inline bool mask_allows(Span<const uint32_t> mask, int32_t token) {
 // A shortlist: this head; then n_sums doubles, first block first; room for n_best entries, largest logit first (equals: lower token
 // first); a float for each of `tokens`.
 struct ShortlistHead {
-  double sum = 0;                    // SumExp::sum() of the whole row, banned tokens included: of exp(x - most)
-  double tempered_sum = 0;           // of allowed x: sum of exp((x - most_allowed) / temperature), to 1e-12 relative, as are the blocks' sums; in any order
-  float most = 0;                    // the largest logit of the whole row; -infinity: no logit is a number, and the sums are undefined
-  int32_t n_best = 0;                // number of entries: as requested, or all allowed logits of the row if it has fewer
-  float most_allowed = 0;            // the largest allowed logit; without a mask, `most`. -infinity: none is a number, and tempered sums are undefined
+  double sum = 0;  // SumExp::sum() of the whole row, banned tokens included: of exp(x - most)
+  double tempered_sum =
+      0;           // of allowed x: sum of exp((x - most_allowed) / temperature), to 1e-12 relative, as are the blocks' sums; in any order
+  float most = 0;  // the largest logit of the whole row; -infinity: no logit is a number, and the sums are undefined
+  int32_t n_best = 0;  // number of entries: as requested, or all allowed logits of the row if it has fewer
+  float most_allowed =
+      0;  // the largest allowed logit; without a mask, `most`. -infinity: none is a number, and tempered sums are undefined
   int32_t reserved = 0;
 };
 struct ShortlistEntry {
@@ -50,11 +52,11 @@ inline uint64_t shortlist_result_bytes(const ShortlistRequest& request) {
 // The allowed logits that rank below one of the shortlist's entries, sorted into bands by their distance below it.
 struct ShortlistTail {
   static constexpr int32_t kBands = 2048, kMostEntries = 4096;
-  static constexpr double kUnit = 0x1.0p43;   // sums are whole, so that their order does not matter
-  ShortlistEntry last;               // the entry before the tail; its logit is a number
+  static constexpr double kUnit = 0x1.0p43;  // sums are whole, so that their order does not matter
+  ShortlistEntry last;                       // the entry before the tail; its logit is a number
   float bands_per_logit = 0.0f;
   double inverse_temperature = 0.0;
-  Span<const uint32_t> mask = {};    // as in the row's request
+  Span<const uint32_t> mask = {};  // as in the row's request
   // The band of a logit x. Computed in single roundings, so that every device gives the same band.
   int32_t band_of(float x) const {
     const float at = (last.logit - x) * bands_per_logit;
@@ -62,8 +64,8 @@ struct ShortlistTail {
   }
 };
 struct ShortlistTailEntries {
-  int32_t n = 0, reserved = 0;       // above kMostEntries: the bands hold more than the entries here
-  ShortlistEntry entries[ShortlistTail::kMostEntries];   // in any order
+  int32_t n = 0, reserved = 0;                          // above kMostEntries: the bands hold more than the entries here
+  ShortlistEntry entries[ShortlistTail::kMostEntries];  // in any order
 };
 
 // A row has n logits; `out` has Device::shortlist_bytes(n). Both are 16-byte aligned.

@@ -27,7 +27,7 @@ struct ExportedWeights {
   // First the weights: (group, stride), one row for each query head of the group, in the order of slots. Then the tiles' units,
   // (group, n_tiles()). Then the sums of the tiles' weights, (group, n_tiles()). 64-byte aligned.
   Ptr<float> data;
-  int64_t stride = 0;                // whole tiles; after the head's last slot, weights are 0 up to the end of its tile
+  int64_t stride = 0;  // whole tiles; after the head's last slot, weights are 0 up to the end of its tile
   int64_t n_tiles() const { return stride / kPageTokens; }
   static uint64_t bytes(int32_t group, int64_t stride) {
     return static_cast<uint64_t>(group) * static_cast<uint64_t>(stride + 2 * (stride / kPageTokens)) * sizeof(float);
@@ -37,29 +37,29 @@ struct ExportedWeights {
 // The resident KV of one KV head under a KV policy. Slot s lies in tiles[s / kPageTokens]; a tile holds kPageTokens tokens. Slots
 // are in any order, because cached keys are already rotated by RoPE.
 struct HeadView {
-  const uint64_t* tiles = nullptr;   // device addresses, host memory; valid during the step
-  int32_t n_keys = 0;                // slots that queries attend to, the step's own token included
-  uint64_t append_at = 0;            // device address of the slot for the step's token
-  ExportedWeights exported = {};             // if given, attend() exports the weights (BackendInfo::exports_weights)
+  const uint64_t* tiles = nullptr;  // device addresses, host memory; valid during the step
+  int32_t n_keys = 0;               // slots that queries attend to, the step's own token included
+  uint64_t append_at = 0;           // device address of the slot for the step's token
+  ExportedWeights exported = {};    // if given, attend() exports the weights (BackendInfo::exports_weights)
   // The compensation token: K and V, (2, head_dim), and the number of tokens that it stands for (not always whole; 0: the head has none).
   Ptr<const float> compensation_token = {};
   float compensation_weight = 0.0f;
   // If given, the weight of each query head, as log2: (group), device address. It takes the place of compensation_weight. It may be written
   // until the layer attends.
   Ptr<const float> compensation_logs = {};
-  // If given, the slots hold no KV: slot s stands for the token at positions[s], in the sequence's pages, and slot own_slot for the step's own
-  // token. (n_keys), host memory; it may be written until the layer attends. Then there are no tiles, no append_at and no exported weights,
-  // and Step::heads_kv equals Step::kv. CPU only.
+  // If given, the slots hold no KV: slot s stands for the token at positions[s], in the sequence's pages, and slot own_slot for the step's
+  // own token. (n_keys), host memory; it may be written until the layer attends. Then there are no tiles, no append_at and no exported
+  // weights, and Step::heads_kv equals Step::kv. CPU only.
   const uint32_t* positions = nullptr;
   int32_t own_slot = 0;
-  Ptr<const uint64_t> tiles_there = {};   // `tiles` in device memory, or null
+  Ptr<const uint64_t> tiles_there = {};  // `tiles` in device memory, or null
 };
 
 // One token to compute.
 struct Row {
   int32_t token = 0;
   int32_t position = 0;
-  int32_t sequence = 0;              // index into Step::sequences
+  int32_t sequence = 0;  // index into Step::sequences
 };
 
 // A ring of queries on the device, after RoPE: layer l's query of position p lies at data + (l * n_rows + (p - first) % n_rows) *
@@ -67,8 +67,8 @@ struct Row {
 struct QueryRing {
   Ptr<float> data;
   int32_t n_rows = 0;
-  int32_t first = 0;                 // 0 in the ring that steps write
-  int64_t stride = 0;                // floats; 0: n_heads * head_dim
+  int32_t first = 0;   // 0 in the ring that steps write
+  int64_t stride = 0;  // floats; 0: n_heads * head_dim
 };
 
 // The pages of one KV group.
@@ -79,16 +79,16 @@ struct KvPages {
 
 struct Step {
   Phase phase = Phase::prefill;
-  Span<const Row> rows;              // positions of one sequence are consecutive and ascending
-  Span<const KvView> sequences;      // of KV group 0, and the form of its pages
+  Span<const Row> rows;          // positions of one sequence are consecutive and ascending
+  Span<const KvView> sequences;  // of KV group 0, and the form of its pages
   KvFormat kv;
-  // Of group 0: (n_layers * n_kv_heads), or empty. A decode step of one row attends to these slots, not to the sequence's pages. It writes its token
-  // to the page, and to the slot in the slot's type, as KvMoves::move_kv() converts it.
+  // Of group 0: (n_layers * n_kv_heads), or empty. A decode step of one row attends to these slots, not to the sequence's pages. It writes
+  // its token to the page, and to the slot in the slot's type, as KvMoves::move_kv() converts it.
   Span<const HeadView> heads = {};
-  KvFormat heads_kv = {};            // format of the slots: as kv, except for the type
-  QueryRing queries = {};            // if given, attend() keeps the queries of group 0 there; only for steps of one sequence
-  KvTransform transform = {};        // of the sequences' KV: the model's forward pass applies it by transform_heads()
-  Span<const KvPages> other_groups = {};   // groups 1 and on; their type is that of group 0
+  KvFormat heads_kv = {};                 // format of the slots: as kv, except for the type
+  QueryRing queries = {};                 // if given, attend() keeps the queries of group 0 there; only for steps of one sequence
+  KvTransform transform = {};             // of the sequences' KV: the model's forward pass applies it by transform_heads()
+  Span<const KvPages> other_groups = {};  // groups 1 and on; their type is that of group 0
 
   KvPages pages(int32_t group) const { return group == 0 ? KvPages{kv, sequences} : other_groups[static_cast<size_t>(group - 1)]; }
 };
@@ -107,39 +107,39 @@ inline constexpr int32_t kMostRopes = 4;
 // Rotary position embedding. Pair i of a head is rotated by position * inverse_frequency[i]. cos and sin are multiplied by
 // `magnitude` (the attention factor of yarn and longrope), and by 1 + temperature * ln(1 + floor(position / period)).
 struct RopeSpec {
-  bool interleaved = false;               // pairs (2i, 2i+1) [NORM], else (i, i + n_rot/2) [NEOX]
-  int32_t n_rot = 0;                      // rotated dimensions of each head, from its start; even
+  bool interleaved = false;                  // pairs (2i, 2i+1) [NORM], else (i, i + n_rot/2) [NEOX]
+  int32_t n_rot = 0;                         // rotated dimensions of each head, from its start; even
   const float* inverse_frequency = nullptr;  // (n_rot / 2), host memory
   float magnitude = 1.0f;
   float temperature = 0.0f;
-  int32_t period = 0;                     // at least 1 if there is a temperature
+  int32_t period = 0;  // at least 1 if there is a temperature
 };
 
 // How the heads of a step's rows are changed: x = T(x - shift). T: the normalised Hadamard transform (Sylvester's order) of blocks of
 // hadamard_block(head_dim) values if `rotate`, else the identity.
 struct HeadTransform {
-  Ptr<const float> shift;                 // (n_heads, head_dim), or null
+  Ptr<const float> shift;  // (n_heads, head_dim), or null
   bool rotate = false;
 };
 
 // One product of a call to matmul(): out = x * w^T (+ bias), or added to what `out` holds.
 struct Product {
-  const Weight* weight = nullptr;         // (n_out, n_in)
-  Ptr<const float> bias;                  // (n_out) or null
-  Ptr<float> out;                         // (n_rows, n_out), rows `out_stride` floats apart
+  const Weight* weight = nullptr;  // (n_out, n_in)
+  Ptr<const float> bias;           // (n_out) or null
+  Ptr<float> out;                  // (n_rows, n_out), rows `out_stride` floats apart
   int64_t out_stride = 0;
-  bool accumulate = false;                // out += instead of out =
+  bool accumulate = false;  // out += instead of out =
 };
 
 // What the gate of a feed-forward block goes through. gelu: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))).
 enum class Activation : uint8_t { silu, gelu };
 
 struct AttendShape {
-  int32_t n_heads = 0;                    // query heads; a multiple of n_kv_heads
-  int64_t q_stride = 0, out_stride = 0;   // floats between rows
-  float scale = 0.0f;                     // usually 1 / sqrt(head_dim)
-  int32_t window = 0;                     // sliding window: keys with position > row position - window; 0: all
-  Ptr<const float> sinks = {};            // (n_heads) or null: a logit of each query head, which takes part in the softmax and has no value
+  int32_t n_heads = 0;                   // query heads; a multiple of n_kv_heads
+  int64_t q_stride = 0, out_stride = 0;  // floats between rows
+  float scale = 0.0f;                    // usually 1 / sqrt(head_dim)
+  int32_t window = 0;                    // sliding window: keys with position > row position - window; 0: all
+  Ptr<const float> sinks = {};           // (n_heads) or null: a logit of each query head, which takes part in the softmax and has no value
 };
 
 // Writes the floats of one token.
@@ -158,22 +158,22 @@ class StepOperations {
 
   // out (n_rows, n_cols) = scale * the rows of `table` (vocabulary, n_cols) that the step's tokens name.
   virtual void embed(const Weight& table, float scale, Ptr<float> out) = 0;
-  // out (n_rows, n_cols): of each row of the step, what read(context, token, row) writes on the host, on several threads perhaps. For tables that
-  // are too large for the arena. The operations that the step has called so far do not touch `out`.
+  // out (n_rows, n_cols): of each row of the step, what read(context, token, row) writes on the host, on several threads perhaps. For
+  // tables that are too large for the arena. The operations that the step has called so far do not touch `out`.
   virtual void read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) = 0;
 
   // For each of the step's rows: `n_vectors` vectors of `dim` floats lie one after another from x + row * stride on.
   // out = x / sqrt(mean(x^2) + eps) * weight (dim), or without weights where `weight` is null. May run in place.
-  virtual void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
-                        int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) = 0;
+  virtual void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
+                        int32_t n_vectors, int64_t dim, float eps) = 0;
 
   // All products of the same input x (n_rows, n_in), which is quantized once. n_rows may be smaller than the step's number of rows
   // (logits of the last rows). A row's result does not depend on the other rows, except for the last bits where cuBLAS multiplies.
   virtual void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) = 0;
 
   // Prepares cos and sin of the steps' positions. specs: the tables of the first step, at most kMostRopes, then as many of the second, and
-  // so on; steps differ in frequencies, magnitudes and periods alone. rope() rotates n_heads vectors of head_dim at x + row * stride by the step's
-  // table of this number.
+  // so on; steps differ in frequencies, magnitudes and periods alone. rope() rotates n_heads vectors of head_dim at x + row * stride by the
+  // step's table of this number.
   virtual void prepare_ropes(Span<const RopeSpec> specs) = 0;
   void prepare_rope(const RopeSpec& spec) { prepare_ropes({&spec, 1}); }
   virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) = 0;
@@ -196,8 +196,8 @@ class StepOperations {
   virtual void attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
 
   // out[i] = activation(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
-  virtual void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
-                        int64_t n) = 0;
+  virtual void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out,
+                        int64_t out_stride, int64_t n) = 0;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {
     activate(Activation::silu, gate, up, stride, out, out_stride, n);
   }

@@ -18,29 +18,28 @@ enum class DigestKind : uint8_t {
   mean,       // a key in F16, without V
 };
 struct DigestJob {
-  const uint64_t* tiles = nullptr;   // tiles of the keys, as in KeysJob
+  const uint64_t* tiles = nullptr;  // tiles of the keys, as in KeysJob
   uint64_t offset = 0;
-  int32_t first_page = 0, n_pages = 0;   // page i: tokens i * page_tokens ..; its digest is written to slot i
-  const uint64_t* digests = nullptr; // tiles of the digests, as in HeadView
+  int32_t first_page = 0, n_pages = 0;  // page i: tokens i * page_tokens ..; its digest is written to slot i
+  const uint64_t* digests = nullptr;    // tiles of the digests, as in HeadView
   // For DigestKind::mean, or null: (n_pages), host memory. The smallest cosine between one of the page's keys and their mean; 0
   // where a vector is 0.
   float* cosines = nullptr;
 };
 struct DigestShape {
-  KvFormat kv;                       // of the keys
-  int32_t page_tokens = 0;           // a divisor of kPageTokens
+  KvFormat kv;              // of the keys
+  int32_t page_tokens = 0;  // a divisor of kPageTokens
   DigestKind kind = DigestKind::range;
 };
 
 // Tokens of a KV head that join a compensation token. Either all tokens count the same, or each has its own share.
 struct CompensationJob {
-  const uint64_t* tiles = nullptr;   // as in KeysJob
+  const uint64_t* tiles = nullptr;  // as in KeysJob
   uint64_t offset = 0;
-  int32_t first = 0, end = 0;        // tokens [first, end) of these tiles
-  int32_t n_before = 0;              // number of tokens that it stands for already; 0: this job starts it
-  Ptr<float> compensation_token;     // (2, head_dim) K and V
-  const float* shares =
-      nullptr;   // (end - first), host memory; requires n_before = 0; tokens with share 0 are not read. Null: equal shares
+  int32_t first = 0, end = 0;     // tokens [first, end) of these tiles
+  int32_t n_before = 0;           // number of tokens that it stands for already; 0: this job starts it
+  Ptr<float> compensation_token;  // (2, head_dim) K and V
+  const float* shares = nullptr;  // (end - first), host memory; requires n_before = 0; tokens with share 0 are not read. Null: equal shares
 };
 
 class KvSummaries {

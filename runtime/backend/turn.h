@@ -32,8 +32,8 @@ namespace orrery {
 class Turn;
 class Turns;
 
-// One that asks again and again with work for others' turns: a session. Its owner's thread calls leave() and asks; others change the private
-// members under the lock of the Turns.
+// One that asks again and again with work for others' turns: a session. Its owner's thread calls leave() and asks; others change the
+// private members under the lock of the Turns.
 class Member {
  public:
   explicit Member(Turns* turns) : turns_(*turns) {}
@@ -48,10 +48,10 @@ class Member {
  private:
   friend class Turns;
   Turns& turns_;
-  Member *before_ = nullptr, *next_ = nullptr;   // in the list of expected members
-  const void* kind_ = nullptr;      // of its work, while it is in the list; else null
-  uint64_t until_us_ = 0;           // it is late from this time on; 0: it has shared no step, or has asked since
-  bool late_ = false;               // the last time
+  Member *before_ = nullptr, *next_ = nullptr;  // in the list of expected members
+  const void* kind_ = nullptr;                  // of its work, while it is in the list; else null
+  uint64_t until_us_ = 0;                       // it is late from this time on; 0: it has shared no step, or has asked since
+  bool late_ = false;                           // the last time
   std::atomic<bool> away_{false};
 };
 
@@ -69,9 +69,9 @@ class SharedWork {
 
  private:
   friend class Turns;
-  const void* kind_;          // works with the same address here can be done together
+  const void* kind_;  // works with the same address here can be done together
   Member* member_;
-  void* waiting_ = nullptr;   // Turns::Waiting, while its thread waits
+  void* waiting_ = nullptr;  // Turns::Waiting, while its thread waits
 };
 
 // Owns a backend.
@@ -119,19 +119,19 @@ class Turns {
   void expect(Span<SharedWork* const> works, uint64_t until_us);
   void end();
   // Under the lock:
-  void pass_on();                          // the turn, to whoever waits first
+  void pass_on();  // the turn, to whoever waits first
   void arrives(Member* member);
-  void forget(Member* member);             // takes it from the list of expected members
-  uint64_t longest_wait(const void* kind);   // for expected members that are neither late nor away, in microseconds
+  void forget(Member* member);              // takes it from the list of expected members
+  uint64_t longest_wait(const void* kind);  // for expected members that are neither late nor away, in microseconds
   State await_members(std::unique_lock<std::mutex>* lock, const Cancel& cancel, const SharedWork* work);
 
   std::unique_ptr<Backend> backend_;
   const std::function<uint64_t()> clock_;
-  std::mutex mutex_;                       // protects the members below and the lists of waiting threads and expected members
+  std::mutex mutex_;  // protects the members below and the lists of waiting threads and expected members
   bool taken_ = false;
   Waiting *first_ = nullptr, *last_ = nullptr;
-  Member* expected_ = nullptr;             // the first
-  std::condition_variable arrived_;        // for the thread that has the turn: the list has become shorter
+  Member* expected_ = nullptr;       // the first
+  std::condition_variable arrived_;  // for the thread that has the turn: the list has become shorter
 };
 
 class Turn {
@@ -158,7 +158,7 @@ class Turn {
  private:
   friend class Turns;
   explicit Turn(Turns* turns) : turns_(turns) {}
-  Turns* turns_;   // null after a move
+  Turns* turns_;  // null after a move
 };
 
 inline Turn Turns::take() {
@@ -197,10 +197,10 @@ inline Turns::State Turns::wait(const Cancel& cancel, SharedWork* work) {
     return ended();
   }
   while (!self.changed.wait_for(lock, kAskEvery, over)) {
-    lock.unlock();   // the answer may take long
+    lock.unlock();  // the answer may take long
     const bool gives_up = cancel.asked();
     lock.lock();
-    if (over()) break;   // the turn came meanwhile; its holder checks for a cancellation itself
+    if (over()) break;  // the turn came meanwhile; its holder checks for a cancellation itself
     if (!gives_up || self.state == State::gathered) continue;
     unlink(&self);
     return State::waits;
@@ -214,7 +214,7 @@ inline Turns::State Turns::await_members(std::unique_lock<std::mutex>* lock, con
   while (const uint64_t wait_us = longest_wait(work->kind_)) {
     arrived_.wait_for(*lock, std::min<std::chrono::microseconds>(std::chrono::microseconds(wait_us), kAskEvery));
     if (!cancel.possible()) continue;
-    lock->unlock();   // the answer may take long
+    lock->unlock();  // the answer may take long
     const bool gives_up = cancel.asked();
     lock->lock();
     if (!gives_up) continue;
@@ -237,7 +237,7 @@ inline void Turns::forget(Member* member) {
   if (member->next_) member->next_->before_ = member->before_;
   member->before_ = member->next_ = nullptr;
   member->kind_ = nullptr;
-  arrived_.notify_one();   // one thread has the turn
+  arrived_.notify_one();  // one thread has the turn
 }
 
 inline uint64_t Turns::longest_wait(const void* kind) {
@@ -245,10 +245,8 @@ inline uint64_t Turns::longest_wait(const void* kind) {
   uint64_t wait = 0;
   for (Member *member = expected_, *next; member; member = next) {
     next = member->next_;
-    if (now >= member->until_us_ || member->away_.load(std::memory_order_relaxed))
-      forget(member);
-    else if (member->kind_ == kind)
-      wait = std::max(wait, member->until_us_ - now);
+    if (now >= member->until_us_ || member->away_.load(std::memory_order_relaxed)) forget(member);
+    else if (member->kind_ == kind) wait = std::max(wait, member->until_us_ - now);
   }
   return wait;
 }
@@ -301,7 +299,7 @@ inline void Turns::finish(SharedWork* work, State state) {
   auto* const waiting = static_cast<Waiting*>(work->waiting_);
   waiting->state = state;
   if (state == State::done) return waiting->changed.notify_one();
-  waiting->work = nullptr;   // nobody gathers it again
+  waiting->work = nullptr;  // nobody gathers it again
   waiting->next = first_;
   (first_ ? first_->before : last_) = waiting;
   first_ = waiting;
@@ -319,7 +317,7 @@ inline void Turns::pass_on() {
   if (!next) return;
   unlink(next);
   next->state = State::called;
-  next->changed.notify_one();   // under the lock: the thread that wakes destroys `next`
+  next->changed.notify_one();  // under the lock: the thread that wakes destroys `next`
 }
 
 }  // namespace orrery

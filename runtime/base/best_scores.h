@@ -29,9 +29,7 @@ inline Ranked ranked(uint32_t* numbers, int64_t n, int64_t n_wanted) {
     std::nth_element(numbers, last, numbers + n, std::greater<>());
     return {*last, std::count_if(numbers, last, [&](uint32_t x) { return x > *last; })};
   }
-  constexpr struct {
-    int shift, width;
-  } kDigits[] = {{24, 8}, {16, 8}, {8, 8}, {0, 8}};   // narrow: few numbers pay for each counter
+  constexpr struct { int shift, width; } kDigits[] = {{24, 8}, {16, 8}, {8, 8}, {0, 8}};  // narrow: few numbers pay for each counter
   Ranked found{0, 0};
   for (const auto digit : kDigits) {
     uint32_t counts[256] = {};
@@ -41,7 +39,7 @@ inline Ranked ranked(uint32_t* numbers, int64_t n, int64_t n_wanted) {
     for (; counts[value] < n_wanted - found.n_larger; --value) found.n_larger += counts[value];
     found.value |= value << digit.shift;
     int64_t kept = 0;
-    for (int64_t i = 0; i < n; ++i) {   // without branches, because a processor could only guess them
+    for (int64_t i = 0; i < n; ++i) {  // without branches, because a processor could only guess them
       const uint32_t x = numbers[i];
       numbers[kept] = x;
       kept += (x >> digit.shift & mask) == value;
@@ -72,7 +70,7 @@ inline int64_t list_marked(const uint8_t* marks, int64_t n, uint32_t first, uint
   for (; i + 8 <= n; i += 8) {
     uint64_t bytes;
     std::memcpy(&bytes, marks + i, sizeof bytes);
-    const uint64_t bits = bytes * 0x0102040810204080u >> 56;   // byte j goes to bit j (little-endian machines)
+    const uint64_t bits = bytes * 0x0102040810204080u >> 56;  // byte j goes to bit j (little-endian machines)
     const uint32_t base = first + static_cast<uint32_t>(i);
     for (size_t j = 0; j < 8; ++j) out[n_out + static_cast<int64_t>(j)] = base + kMarkedOfEight.numbers[bits][j];
     n_out += kMarkedOfEight.count[bits];
@@ -86,14 +84,14 @@ inline int64_t list_marked(const uint8_t* marks, int64_t n, uint32_t first, uint
 
 // The k-th best of scores (n). Every higher score is among the k best, and so are the first n_equal scores that equal it.
 struct LeastScore {
-  uint32_t order;      // order() of the k-th best
+  uint32_t order;  // order() of the k-th best
   int64_t n_equal;
   // Entries of `left`: ascending, every index whose order is at least `order`, and few others. 0: not found, examine all scores.
   int64_t n_left;
 };
-constexpr int64_t kSampled = 1024, kMostBetween = 8192;   // of few scores a quarter of kSampled
-// Writes the index of each score whose order is at least `low` to `left`, ascending. *n_high = how many orders are above `high`. Returns how many
-// indices there are.
+constexpr int64_t kSampled = 1024, kMostBetween = 8192;  // of few scores a quarter of kSampled
+// Writes the index of each score whose order is at least `low` to `left`, ascending. *n_high = how many orders are above `high`. Returns
+// how many indices there are.
 template <class Order>
 int64_t list_reaching(const float* scores, int64_t n, uint32_t low, uint32_t high, const Order& order, uint32_t* left, int64_t* n_high) {
   constexpr int64_t kAtOnce = 512;
@@ -114,7 +112,8 @@ int64_t list_reaching(const float* scores, int64_t n, uint32_t low, uint32_t hig
   return n_left;
 }
 
-// order(score): a number that orders as scores do. left: room for n indices. list(low, high, left, &n_high): list_reaching(), or what does the same.
+// order(score): a number that orders as scores do. left: room for n indices. list(low, high, left, &n_high): list_reaching(), or what does
+// the same.
 template <class Order, class List>
 LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t* left, const Order& order, const List& list) {
   constexpr LeastScore kNone{0, 0, 0};
@@ -130,7 +129,7 @@ LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t*
   const auto low_rank = static_cast<int64_t>(rank + margin) + 1, high_rank = static_cast<int64_t>(rank - margin);
   const uint32_t low = low_rank <= n_sampled ? ranked(numbers, n_sampled, low_rank).value : 0;
   int64_t n_best = 0;
-  for (int64_t i = 0; i < n_sampled; ++i) {   // without branches
+  for (int64_t i = 0; i < n_sampled; ++i) {  // without branches
     const uint32_t x = best[i];
     best[n_best] = x;
     n_best += x >= low;

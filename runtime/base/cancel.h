@@ -12,9 +12,9 @@ inline constexpr std::chrono::milliseconds kAskEvery = kCancelWithin / 5;
 
 class Cancel {
  public:
-  Cancel() = default;   // nobody ever cancels
+  Cancel() = default;  // nobody ever cancels
   // The flag says so when it is set. Null: nobody ever cancels.
-  Cancel(const std::atomic<bool>* flag)   // NOLINT: a flag converts to a Cancel
+  Cancel(const std::atomic<bool>* flag)  // NOLINT: a flag converts to a Cancel
       : asked_(flag ? [](const void* f) { return static_cast<const std::atomic<bool>*>(f)->load(std::memory_order_relaxed); } : Ask{}),
         context_(flag) {}
   // f() says so. The waiting thread calls it. f outlives the Cancel.

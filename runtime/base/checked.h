@@ -6,12 +6,8 @@
 
 namespace orrery {
 
-[[nodiscard]] inline bool checked_add(uint64_t a, uint64_t b, uint64_t* out) {
-  return !__builtin_add_overflow(a, b, out);
-}
-[[nodiscard]] inline bool checked_mul(uint64_t a, uint64_t b, uint64_t* out) {
-  return !__builtin_mul_overflow(a, b, out);
-}
+[[nodiscard]] inline bool checked_add(uint64_t a, uint64_t b, uint64_t* out) { return !__builtin_add_overflow(a, b, out); }
+[[nodiscard]] inline bool checked_mul(uint64_t a, uint64_t b, uint64_t* out) { return !__builtin_mul_overflow(a, b, out); }
 // Rounds up to a multiple of `alignment`, a power of two.
 [[nodiscard]] inline bool checked_align(uint64_t n, uint64_t alignment, uint64_t* out) {
   uint64_t sum;
@@ -22,6 +18,8 @@ namespace orrery {
 // For sizes that are known to be small enough: validated before, or the library's own.
 constexpr uint64_t align_up(uint64_t n, uint64_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
 template <class T>
-constexpr T div_up(T a, T b) { return (a + b - 1) / b; }
+constexpr T div_up(T a, T b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace orrery

@@ -22,7 +22,7 @@ class DefaultFloatEnvironment {
       std::fesetenv(&before_);
     } else {
 #if defined(__x86_64__)
-      __builtin_ia32_ldmxcsr(control_);   // restores the caller's exception flags
+      __builtin_ia32_ldmxcsr(control_);  // restores the caller's exception flags
 #endif
     }
   }
@@ -36,7 +36,7 @@ class DefaultFloatEnvironment {
     unsigned short x87;
     __asm__("fnstcw %0" : "=m"(x87));
     control_ = __builtin_ia32_stmxcsr();
-    return (control_ & ~0x3Fu) == 0x1F80 && x87 == 0x037F;   // all bits but the flags
+    return (control_ & ~0x3Fu) == 0x1F80 && x87 == 0x037F;  // all bits but the flags
 #else
     return false;
 #endif

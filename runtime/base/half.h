@@ -39,14 +39,12 @@ inline uint16_t float_to_half(float f) {
   uint32_t h;
   if (magnitude > 0x7F800000) {
     h = 0x7E00 | (magnitude >> 13 & 0x1FF);
-  } else if (magnitude >=
-             0x477FF000) {  // 65520 and above: halfway from the largest half to 2^16 rounds up to infinity
+  } else if (magnitude >= 0x477FF000) {  // 65520 and above: halfway from the largest half to 2^16 rounds up to infinity
     h = 0x7C00;
   } else if (magnitude >= 0x38800000) {  // 2^-14 and above: normal
     const uint32_t rebased = magnitude - ((127 - 15) << 23);
-    h = (rebased + 0xFFF + (rebased >> 13 & 1)) >>
-        13;                             // a carry out of the fraction raises the exponent, as it should
-  } else if (magnitude > 0x33000000) {  // above 2^-25, half of the smallest subnormal
+    h = (rebased + 0xFFF + (rebased >> 13 & 1)) >> 13;  // a carry out of the fraction raises the exponent, as it should
+  } else if (magnitude > 0x33000000) {                  // above 2^-25, half of the smallest subnormal
     const uint32_t exponent = magnitude >> 23;
     const uint32_t fraction = (magnitude & 0x7FFFFF) | 0x800000;
     const uint32_t shift = 126 - exponent;  // 14 to 24; the shifted fraction counts 2^-24
@@ -77,8 +75,6 @@ inline uint16_t float_to_bfloat16(float f) {
 }
 
 // UE4M3: four exponent bits, three fraction bits, of a byte whose highest bit counts for nothing. 0x7F is zero. Exact.
-inline float ue4m3_to_float(uint8_t x) {
-  return x == 0x7F ? 0.0f : half_to_float(static_cast<uint16_t>((x & 0x7F) << 7)) * 256.0f;
-}
+inline float ue4m3_to_float(uint8_t x) { return x == 0x7F ? 0.0f : half_to_float(static_cast<uint16_t>((x & 0x7F) << 7)) * 256.0f; }
 
 }  // namespace orrery

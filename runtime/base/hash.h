@@ -14,7 +14,7 @@ class Hash128 {
   void digest(uint8_t out[16]) const;
 
  private:
-  alignas(64) std::byte state_[576];   // room for an XXH3_state_t, whose definition stays in hash.cpp
+  alignas(64) std::byte state_[576];  // room for an XXH3_state_t, whose definition stays in hash.cpp
 };
 
 }  // namespace orrery

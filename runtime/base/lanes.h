@@ -1,7 +1,8 @@
 // Loops over floats in vectors of a stated number of bytes, for code outside the backends: a compiler lowers them for any processor. The
 // results do not depend on the vectors: every operation is a lane's own, in single roundings.
 //
-// A loop is a template over Lanes, always inlined. On x86-64 it is compiled twice, as ORRERY_LANES shows: for the oldest processor, and for AVX2.
+// A loop is a template over Lanes, always inlined. On x86-64 it is compiled twice, as ORRERY_LANES shows: for the oldest processor, and for
+// AVX2.
 #pragma once
 
 #include <cfloat>
@@ -24,11 +25,11 @@ struct Lanes {
 #define ORRERY_LANES_INLINE [[gnu::always_inline]] inline
 
 // ORRERY_LANES(result, name, (parameters), (arguments)): defines `name` by name_in<Lanes<...>>.
-#if defined(__x86_64__) && !defined(ORRERY_OLDEST_LANES)   // a test asks for the oldest processor's form
+#if defined(__x86_64__) && !defined(ORRERY_OLDEST_LANES)  // a test asks for the oldest processor's form
 inline bool has_avx2() { return __builtin_cpu_supports("avx2"); }
-#define ORRERY_LANES(Result, name, parameters, arguments)                                 \
+#define ORRERY_LANES(Result, name, parameters, arguments)                                          \
   [[gnu::target("avx2")]] Result name##_avx2 parameters { return name##_in<Lanes<32>> arguments; } \
-  Result name##_any parameters { return name##_in<Lanes<16>> arguments; }                  \
+  Result name##_any parameters { return name##_in<Lanes<16>> arguments; }                          \
   Result name parameters { return has_avx2() ? name##_avx2 arguments : name##_any arguments; }
 #else
 #define ORRERY_LANES(Result, name, parameters, arguments) \

@@ -21,27 +21,27 @@ enum class Code : int32_t {
   out_of_host_memory = 4,
   context_full = 5,
   cancelled = 6,
-  bad_model = 7,                 // the file is damaged or contradicts itself
+  bad_model = 7,  // the file is damaged or contradicts itself
   unsupported_architecture = 8,
   unsupported_quantization = 9,
   unsupported_template = 10,
-  unsupported = 11,              // anything else that this build cannot do
-  busy = 12,                     // the handle is in use by another call
+  unsupported = 11,  // anything else that this build cannot do
+  busy = 12,         // the handle is in use by another call
   device_lost = 13,
-  io = 14,                       // the operating system refused a read, a write or a mapping
-  bad_session = 15,              // a session file is damaged or belongs to another model
-  internal = 16,                 // a defect of the library
+  io = 14,           // the operating system refused a read, a write or a mapping
+  bad_session = 15,  // a session file is damaged or belongs to another model
+  internal = 16,     // a defect of the library
 };
 
 // The details of an error. Fields that do not apply stay zero.
 struct ErrorDetail {
   Code code = Code::internal;
-  std::string message;           // names the file, offset, key or tensor, the value found and the value expected
-  int64_t native_code = 0;       // errno, CUDA error
+  std::string message;      // names the file, offset, key or tensor, the value found and the value expected
+  int64_t native_code = 0;  // errno, CUDA error
   uint64_t bytes_requested = 0;
   uint64_t bytes_available = 0;
-  uint64_t offset = 0;           // byte offset in the file
-  uint32_t line = 0, column = 0; // in a chat template, from 1
+  uint64_t offset = 0;            // byte offset in the file
+  uint32_t line = 0, column = 0;  // in a chat template, from 1
 };
 
 class [[nodiscard]] Status {
@@ -76,14 +76,13 @@ std::string format(const char* fmt, ...) ORRERY_PRINTF(1, 2);
 Status error(Code code, const char* fmt, ...) ORRERY_PRINTF(2, 3);
 
 // The same with the numbers of a refused allocation or budget.
-Status memory_error(Code code, uint64_t requested, uint64_t available, const char* fmt, ...)
-    ORRERY_PRINTF(4, 5);
+Status memory_error(Code code, uint64_t requested, uint64_t available, const char* fmt, ...) ORRERY_PRINTF(4, 5);
 
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT: implicit by design
-  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}    // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT: implicit by design
+  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT
 
   bool ok() const { return state_.index() == 0; }
   T& value() & { return *std::get_if<0>(&state_); }
@@ -92,7 +91,7 @@ class [[nodiscard]] Result {
   T* operator->() { return std::get_if<0>(&state_); }
   T& operator*() & { return value(); }
   Status take_status() { return ok() ? Status() : std::move(*std::get_if<1>(&state_)); }
-  const Status& status() const { return *std::get_if<1>(&state_); }               // only when !ok()
+  const Status& status() const { return *std::get_if<1>(&state_); }  // only when !ok()
 
  private:
   std::variant<T, Status> state_;
@@ -101,16 +100,16 @@ class [[nodiscard]] Result {
 #define ORRERY_CONCAT_(a, b) a##b
 #define ORRERY_CONCAT(a, b) ORRERY_CONCAT_(a, b)
 // Returns from the enclosing function when `expr` (a Status) is an error.
-#define ORRERY_TRY(expr)                              \
-  do {                                                \
-    ::orrery::Status orrery_status_ = (expr);         \
-    if (!orrery_status_.ok()) return orrery_status_;  \
+#define ORRERY_TRY(expr)                             \
+  do {                                               \
+    ::orrery::Status orrery_status_ = (expr);        \
+    if (!orrery_status_.ok()) return orrery_status_; \
   } while (0)
 // `ORRERY_ASSIGN(auto x, f())`: x = the value of a Result, or return its error.
 #define ORRERY_ASSIGN(decl, expr) ORRERY_ASSIGN_(ORRERY_CONCAT(orrery_result_, __LINE__), decl, expr)
-#define ORRERY_ASSIGN_(tmp, decl, expr)     \
-  auto tmp = (expr);                        \
-  if (!tmp.ok()) return tmp.take_status();  \
+#define ORRERY_ASSIGN_(tmp, decl, expr)    \
+  auto tmp = (expr);                       \
+  if (!tmp.ok()) return tmp.take_status(); \
   decl = std::move(tmp).value()
 
 }  // namespace orrery

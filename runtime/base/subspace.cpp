@@ -9,12 +9,12 @@ namespace orrery {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr int64_t kSpare = 16;    // extra directions, which make the last requested directions converge
-constexpr int kSweeps = 16;       // upper bound on Jacobi sweeps
-constexpr int64_t kRows = 4, kColumns = 4;   // of a product that are summed together
+constexpr int64_t kSpare = 16;              // extra directions, which make the last requested directions converge
+constexpr int kSweeps = 16;                 // upper bound on Jacobi sweeps
+constexpr int64_t kRows = 4, kColumns = 4;  // of a product that are summed together
 
 double dot(const double* a, const double* b, int64_t n) {
-  double sums[8] = {};   // separate lanes, which the compiler can vectorise
+  double sums[8] = {};  // separate lanes, which the compiler can vectorise
   int64_t i = 0;
   for (; i + 8 <= n; i += 8)
     for (int j = 0; j < 8; ++j) sums[j] += a[i + j] * b[i + j];
@@ -30,7 +30,7 @@ void orthonormalize(double* rows, int64_t n_rows, int64_t n) {
   for (int64_t r = 0; r < n_rows; ++r) {
     double* row = rows + r * n;
     const double before = std::sqrt(dot(row, row, n));
-    for (int pass = 0; pass < 2; ++pass)   // the second pass removes what the rounding of the first pass left
+    for (int pass = 0; pass < 2; ++pass)  // the second pass removes what the rounding of the first pass left
       for (int64_t other = 0; other < r; ++other) add_times(-dot(rows + other * n, row, n), rows + other * n, row, n);
     const double length = std::sqrt(dot(row, row, n));
     const double inverse = length > 1e-10 * before && std::isfinite(length) ? 1 / length : 0;
@@ -43,7 +43,7 @@ void multiply(const double* rows, int64_t n_rows, const float* matrix, int64_t n
   for (int64_t r = 0; r < n_rows; r += kRows)
     for (int64_t j = 0; j < n; j += kColumns) {
       const int64_t n_r = std::min(kRows, n_rows - r), n_j = std::min(kColumns, n - j);
-      double sums[kRows][kColumns] = {};   // in registers
+      double sums[kRows][kColumns] = {};  // in registers
       if (n_r == kRows && n_j == kColumns) {
         for (int64_t k = 0; k < n; ++k)
           for (int64_t i = 0; i < kRows; ++i)
@@ -96,7 +96,7 @@ void Subspace::find(const float* matrix, float* basis) noexcept {
   const int64_t n = n_;
   std::fill(basis, basis + rank_ * n, 0.0f);
   if (!std::all_of(matrix, matrix + n * n, [](float x) { return std::isfinite(x); })) return;
-  uint64_t state = 1;   // any start works that has a component in every direction
+  uint64_t state = 1;  // any start works that has a component in every direction
   for (double& x : rows_) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     x = static_cast<double>(state >> 33) / 2147483648.0 - .5;
@@ -111,8 +111,7 @@ void Subspace::find(const float* matrix, float* basis) noexcept {
   multiply(rows_.data(), width_, matrix, n, products_.data());
   double* inner = inner_.data();
   for (int64_t i = 0; i < width_; ++i)
-    for (int64_t j = 0; j <= i; ++j)
-      inner[i * width_ + j] = inner[j * width_ + i] = dot(products_.data() + i * n, rows_.data() + j * n, n);
+    for (int64_t j = 0; j <= i; ++j) inner[i * width_ + j] = inner[j * width_ + i] = dot(products_.data() + i * n, rows_.data() + j * n, n);
   jacobi(inner, vectors_.data(), width_);
   std::iota(order_.begin(), order_.end(), 0);
   std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {

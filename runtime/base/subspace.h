@@ -21,9 +21,9 @@ class Subspace {
 
  private:
   const int64_t n_, rank_, width_;
-  std::vector<double> rows_, products_;     // (width_, n_)
-  std::vector<double> inner_, vectors_;     // (width_, width_)
-  std::vector<int64_t> order_;              // (width_)
+  std::vector<double> rows_, products_;  // (width_, n_)
+  std::vector<double> inner_, vectors_;  // (width_, width_)
+  std::vector<int64_t> order_;           // (width_)
 };
 
 }  // namespace orrery

@@ -10,7 +10,7 @@ template <class L>
 ORRERY_LANES_INLINE void exp_negative(typename L::Floats* to) {
   using F = typename L::Floats;
   const F least = F{} + SumExp::kLeast;
-  const F x = *to > least ? *to : least;   // a NaN, too
+  const F x = *to > least ? *to : least;  // a NaN, too
   const typename L::Ints whole = __builtin_convertvector(x * SumExp::kLog2E - 0.5f, typename L::Ints);
   const F n = __builtin_convertvector(whole, F);
   const F r = (x - n * SumExp::kLn2High) - n * SumExp::kLn2Low;

@@ -2,8 +2,8 @@
 // Operations run at once.
 //
 // Every operation is cut into items, either at places that do not depend on the number of threads, or where a cut changes no sum. Planners
-// (planners/) say which items products and attention have. The pool gives the items to threads, and a kernel (kernels/kernels.h) computes one item. Nothing here allocates: memory
-// for steps is scratch memory, laid out by scratch_plan.h.
+// (planners/) say which items products and attention have. The pool gives the items to threads, and a kernel (kernels/kernels.h) computes
+// one item. Nothing here allocates: memory for steps is scratch memory, laid out by scratch_plan.h.
 #include "runtime/cpu/cpu_backend.h"
 
 #include <algorithm>
@@ -45,14 +45,20 @@ constexpr uint64_t kPastCaches = 1 << 20;
 
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
-class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, KeyCodeOperations, RecurrentOperations,
-                         ExpertOperations, HeadProducts {
+class CpuBackend final : public Backend,
+                         KvMoves,
+                         KeyOperations,
+                         KvSummaries,
+                         LowRankOperations,
+                         KeyCodeOperations,
+                         RecurrentOperations,
+                         ExpertOperations,
+                         HeadProducts {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors, bool traces)
-      : kernels_(kernels), pool_(std::move(pool)), n_processors_(n_processors),
-        max_threads_(std::max(pool_->n_threads(), n_processors)), n_threads_(pool_->n_threads()),
-        trace_(traces ? std::make_unique<StepTrace>(max_threads_) : nullptr) {}
+      : kernels_(kernels), pool_(std::move(pool)), n_processors_(n_processors), max_threads_(std::max(pool_->n_threads(), n_processors)),
+        n_threads_(pool_->n_threads()), trace_(traces ? std::make_unique<StepTrace>(max_threads_) : nullptr) {}
 
   BackendInfo info() const override {
     BackendInfo info;
@@ -102,12 +108,9 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
                ? static_cast<uint64_t>(n_rows / kBandRows) * band_bytes(type, static_cast<uint64_t>(n_cols))
                : 0;
   }
-  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
-                      Ptr<std::byte> at, Weight* weight) override;
+  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at, Weight* weight) override;
 
-  uint64_t scratch_bytes(const StepLimits& limits) const override {
-    return ScratchPlan(limits, kernels_, max_threads_).total;
-  }
+  uint64_t scratch_bytes(const StepLimits& limits) const override { return ScratchPlan(limits, kernels_, max_threads_).total; }
   KvMoves* kv_moves() override { return this; }
   KeyOperations* keys() override { return this; }
   KvSummaries* summaries() override { return this; }
@@ -134,8 +137,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
   void embed(const Weight& table, float scale, Ptr<float> out) override;
   void read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) override;
-  void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
-                int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) override;
+  void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride, int32_t n_vectors,
+                int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
   void prepare_ropes(Span<const RopeSpec> specs) override;
   using StepOperations::rope;
@@ -177,7 +180,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     cpu::mamba2(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, at);
   }
   void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, const StatePlace& at) override {
-    const StepTrace::Scope scope(trace_.get(), Operation::short_conv, static_cast<uint64_t>(6 * n_rows() * shape.n_channels) * sizeof(float));
+    const StepTrace::Scope scope(trace_.get(), Operation::short_conv,
+                                 static_cast<uint64_t>(6 * n_rows() * shape.n_channels) * sizeof(float));
     cpu::short_conv(recurrent_work(), shape, host(conv), rows, {states_.data(), n_steps_}, at);
   }
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override {
@@ -189,14 +193,17 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     cpu::apply_gates(recurrent_work(), host(x), host(gates), n);
   }
 
-  void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) override {
+  void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape,
+             const RoutedRows& routed) override {
     const StepTrace::Scope scope(trace_.get(), Operation::route, static_cast<uint64_t>(n_rows() * shape.n_experts) * sizeof(float));
     cpu::route(experts_work(), host(logits), host(bias), host(scales), shape, routed);
   }
-  void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x, bool of_rows) override {
+  void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
+                        bool of_rows) override {
     cpu::multiply_experts(experts_work(), products, shape, routed, host(x), of_rows);
   }
-  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) override {
+  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed,
+                   bool accumulate) override {
     cpu::add_experts(experts_work(), host(x), host(y), n, shape, routed, accumulate);
   }
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override {
@@ -210,9 +217,19 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
  private:
   cpu::ExpertsWork experts_work() {
-    return {kernels_, pool_.get(), trace_.get(), n_rows(), steps_[0].phase == Phase::decode, arena().address, arena_.size(), scratch_ + plan_.quantized,
-            reinterpret_cast<float*>(scratch_ + plan_.expert_inputs), reinterpret_cast<ExpertGroup*>(scratch_ + plan_.expert_groups), plan_.expert_rows,
-            scratch_ + plan_.threads, plan_.thread_bytes};
+    return {kernels_,
+            pool_.get(),
+            trace_.get(),
+            n_rows(),
+            steps_[0].phase == Phase::decode,
+            arena().address,
+            arena_.size(),
+            scratch_ + plan_.quantized,
+            reinterpret_cast<float*>(scratch_ + plan_.expert_inputs),
+            reinterpret_cast<ExpertGroup*>(scratch_ + plan_.expert_groups),
+            plan_.expert_rows,
+            scratch_ + plan_.threads,
+            plan_.thread_bytes};
   }
   cpu::RecurrentWork recurrent_work() {
     return {kernels_, pool_.get(), trace_.get(), n_rows(), scratch_ + plan_.threads, plan_.thread_bytes};
@@ -227,13 +244,9 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   size_t step_number(int64_t row) const { return step_rows().step_number(row); }
   const Step& step_of(int64_t row) const { return step_rows().step(row); }
   const Row& row_at(int64_t i) const { return step_rows().row(i); }
-  std::byte* thread_scratch(int32_t thread) const {
-    return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes;
-  }
-  float* rope_row(int64_t row) const {
-    return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
-  }
-  KvHead kv_head(int64_t row, KvLayer layer, int32_t head) const;   // the pages of the row's sequence
+  std::byte* thread_scratch(int32_t thread) const { return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes; }
+  float* rope_row(int64_t row) const { return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats; }
+  KvHead kv_head(int64_t row, KvLayer layer, int32_t head) const;  // the pages of the row's sequence
   const HeadView* head_view(int64_t row, KvLayer layer, int32_t head) const { return step_rows().head_view(row, layer, head); }
 
   // True for weights in the arena: place_weight() stores weights there only in bands.
@@ -273,29 +286,28 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
   const Kernels& kernels_;
   std::unique_ptr<ThreadPool> pool_;
-  std::array<SequenceState, static_cast<size_t>(kMostTogether)> states_;   // of the steps
+  std::array<SequenceState, static_cast<size_t>(kMostTogether)> states_;  // of the steps
   const int32_t n_processors_, max_threads_;
-  std::atomic<int32_t> n_threads_;   // the pool's, for any thread that asks
+  std::atomic<int32_t> n_threads_;  // the pool's, for any thread that asks
   os::Region arena_;
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
   std::array<Step, static_cast<size_t>(kMostTogether)> steps_;
   size_t n_steps_ = 0;
-  int64_t n_rows_ = 0;  // of all steps
-  Span<RowRun> runs_;  // of their rows, in the scratch memory
-  const std::unique_ptr<StepTrace> trace_;   // null: nothing is measured
+  int64_t n_rows_ = 0;                      // of all steps
+  Span<RowRun> runs_;                       // of their rows, in the scratch memory
+  const std::unique_ptr<StepTrace> trace_;  // null: nothing is measured
   struct RotaryTable {
-    int32_t at, n_rot;   // from a row's first float
+    int32_t at, n_rot;  // from a row's first float
     bool interleaved;
   };
-  std::array<RotaryTable, static_cast<size_t>(kMostRopes)> tables_ = {};   // from prepare_ropes()
+  std::array<RotaryTable, static_cast<size_t>(kMostRopes)> tables_ = {};  // from prepare_ropes()
   size_t n_tables_ = 0;
 };
 
 template <class F>
 void CpuBackend::for_ranges(int64_t n, int64_t work_per_unit, const F& fn) {
-  const int64_t units =
-      std::max<int64_t>(1, div_up<int64_t>(kSmallWork / 2, std::max<int64_t>(work_per_unit, 1)));
+  const int64_t units = std::max<int64_t>(1, div_up<int64_t>(kSmallWork / 2, std::max<int64_t>(work_per_unit, 1)));
   if (n * work_per_unit < kSmallWork || units >= n) {
     const StepTrace::Busy busy(trace_.get(), 0);
     if (n > 0) fn(int64_t{0}, n);
@@ -304,20 +316,19 @@ void CpuBackend::for_ranges(int64_t n, int64_t work_per_unit, const F& fn) {
   run(div_up(n, units), [&](int64_t item, int32_t) { fn(item * units, std::min(n, (item + 1) * units)); });
 }
 
-Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
-                                Ptr<std::byte> at, Weight* weight) {
+Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
+                                Weight* weight) {
   const TypeTraits* traits = type_traits(type);
   if (!traits)
-    return error(Code::unsupported_quantization, "tensor type %u is not one that the CPU backend reads",
-                 static_cast<unsigned>(type));
+    return error(Code::unsupported_quantization, "tensor type %u is not one that the CPU backend reads", static_cast<unsigned>(type));
   if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
-    return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u",
-                 traits->name, static_cast<long long>(n_rows), static_cast<long long>(n_cols),
-                 traits->block_elements);
+    return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
+                 static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
   *weight = {type, n_rows, n_cols, {reinterpret_cast<uintptr_t>(source)}};
   if (!at || weight_bytes(type, n_rows, n_cols) == 0) return ok_status();
   weight->data = at;
-  const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(kBandRows * n_cols)), to_bytes = band_bytes(type, static_cast<uint64_t>(n_cols));
+  const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(kBandRows * n_cols)),
+                 to_bytes = band_bytes(type, static_cast<uint64_t>(n_cols));
   for_ranges(n_rows / kBandRows, kBandRows * n_cols, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
       make_band(type, source + static_cast<uint64_t>(i) * from_bytes, n_cols, host(at) + static_cast<uint64_t>(i) * to_bytes);
@@ -327,7 +338,7 @@ Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols,
 
 // Writes a byte of every page, on all threads, because the system takes its time over fresh pages.
 void CpuBackend::commit(Ptr<std::byte> at, uint64_t bytes) {
-  constexpr int64_t kPage = 4096, kUnit = int64_t{2} << 20;   // kPage: the smallest page of any system
+  constexpr int64_t kPage = 4096, kUnit = int64_t{2} << 20;  // kPage: the smallest page of any system
   const int64_t n = static_cast<int64_t>(bytes);
   for_ranges(div_up(n, kUnit), kUnit, [&](int64_t first, int64_t last) {
     for (int64_t i = first * kUnit; i < std::min(n, last * kUnit); i += kPage) host(at)[i] = std::byte{0};
@@ -341,8 +352,8 @@ void CpuBackend::begin_steps(Span<const Step> steps) {
   RowRun* runs = reinterpret_cast<RowRun*>(scratch_ + plan_.runs);
   size_t n_runs = 0;
   for (int64_t i = 0; i < n_rows_; ++i) {
-    const bool continues = n_steps_ == 1 && i > 0 && row_at(i).sequence == row_at(i - 1).sequence &&
-                           row_at(i).position == row_at(i - 1).position + 1;
+    const bool continues =
+        n_steps_ == 1 && i > 0 && row_at(i).sequence == row_at(i - 1).sequence && row_at(i).position == row_at(i - 1).position + 1;
     if (!continues) runs[n_runs++] = {static_cast<int32_t>(i), 0};
     ++runs[n_runs - 1].n_rows;
   }
@@ -359,10 +370,8 @@ void CpuBackend::embed(const Weight& table, float scale, Ptr<float> out) {
       const int32_t token = row_at(r).token, in_band = in_bands(table) ? token % kBandRows : 0;
       const std::byte* at = host(table.data) + static_cast<uint64_t>(token - in_band) * row_size;
       float* to = host(out) + r * table.n_cols;
-      if (in_bands(table))
-        dequantize_band_row(table.type, at, in_band, table.n_cols, to);
-      else
-        dequantize(table.type, at, table.n_cols, to);
+      if (in_bands(table)) dequantize_band_row(table.type, at, in_band, table.n_cols, to);
+      else dequantize(table.type, at, table.n_cols, to);
       for (int64_t i = 0; scale != 1.0f && i < table.n_cols; ++i) to[i] *= scale;
     }
   });
@@ -375,8 +384,8 @@ void CpuBackend::read_rows(RowReader read, const void* context, int64_t n_cols, 
   });
 }
 
-void CpuBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
-                          int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) {
+void CpuBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
+                          int32_t n_vectors, int64_t dim, float eps) {
   const StepTrace::Scope scope(trace_.get(), Operation::norm, static_cast<uint64_t>(3 * n_rows() * n_vectors * dim) * sizeof(float));
   for_ranges(n_rows() * n_vectors, dim, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
@@ -422,15 +431,13 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   if (packs) {
     for_ranges(div_up<int64_t>(rows, kPackedRows), n_in * kPackedRows, [&](int64_t first, int64_t last) {
       for (int64_t strip = first; strip < last; ++strip)
-        kernels_.pack_rows(host(x) + strip * kPackedRows * x_stride, x_stride,
-                           std::min<int64_t>(rows - strip * kPackedRows, kPackedRows), n_in,
-                           quantized + strip * packed_strip_bytes(n_in));
+        kernels_.pack_rows(host(x) + strip * kPackedRows * x_stride, x_stride, std::min<int64_t>(rows - strip * kPackedRows, kPackedRows),
+                           n_in, quantized + strip * packed_strip_bytes(n_in));
     });
   } else if (std::any_of(products.begin(), products.end(), [](const Product& p) { return quantized_type(p.weight->type); })) {
     const StepTrace::Scope quantizing(trace_.get(), Operation::quantize, static_cast<uint64_t>(rows * n_in) * sizeof(float));
     for_ranges(rows, n_in, [&](int64_t first, int64_t last) {
-      for (int64_t r = first; r < last; ++r)
-        kernels_.quantize_row(host(x) + r * x_stride, n_in, quantized + r * quantized_stride);
+      for (int64_t r = first; r < last; ++r) kernels_.quantize_row(host(x) + r * x_stride, n_in, quantized + r * quantized_stride);
     });
   }
 
@@ -498,12 +505,13 @@ void CpuBackend::prepare_ropes(Span<const RopeSpec> specs) {
 void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) {
   const auto [at, n_rot, interleaved] = tables_[static_cast<size_t>(table)];
   const StepTrace::Scope scope(trace_.get(), Operation::rope, static_cast<uint64_t>(2 * n_rows() * n_heads * head_dim) * sizeof(float));
-  for_ranges(n_rows(), static_cast<int64_t>(n_heads) * n_rot, [&, at = at, n_rot = n_rot, interleaved = interleaved](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      const float* cosines = rope_row(r) + at;
-      kernels_.rope(host(x) + r * stride, cosines, cosines + n_rot / 2, n_rot, interleaved, n_heads, head_dim);
-    }
-  });
+  for_ranges(n_rows(), static_cast<int64_t>(n_heads) * n_rot,
+             [&, at = at, n_rot = n_rot, interleaved = interleaved](int64_t first, int64_t last) {
+               for (int64_t r = first; r < last; ++r) {
+                 const float* cosines = rope_row(r) + at;
+                 kernels_.rope(host(x) + r * stride, cosines, cosines + n_rot / 2, n_rot, interleaved, n_heads, head_dim);
+               }
+             });
 }
 
 void CpuBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) {
@@ -521,8 +529,8 @@ void CpuBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, i
 
 KvHead CpuBackend::kv_head(int64_t row, KvLayer layer, int32_t head) const {
   const KvPages pages = step_of(row).pages(layer.group);
-  return cpu::kv_head(pages.kv.type, pages.kv.head_dim, pages.kv.shared_values, pages.sequences[static_cast<size_t>(row_at(row).sequence)].pages,
-                      pages.kv.head_offset(layer.layer, head));
+  return cpu::kv_head(pages.kv.type, pages.kv.head_dim, pages.kv.shared_values,
+                      pages.sequences[static_cast<size_t>(row_at(row).sequence)].pages, pages.kv.head_offset(layer.layer, head));
 }
 
 void CpuBackend::append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
@@ -537,13 +545,14 @@ void CpuBackend::append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v
       const int32_t head = static_cast<int32_t>(i % n_kv), position = row_at(r).position;
       const KvFormat format = step_of(r).pages(layer.group).kv;
       const KvHead kv = kv_head(r, layer, head);
-      std::byte* token = const_cast<std::byte*>(kv_tile(kv, position / kPageTokens)) +
-                         static_cast<uint64_t>(position % kPageTokens) * token_bytes(kv);
+      std::byte* token =
+          const_cast<std::byte*>(kv_tile(kv, position / kPageTokens)) + static_cast<uint64_t>(position % kPageTokens) * token_bytes(kv);
       const int64_t at = r * stride + static_cast<int64_t>(head) * dim;
       kernels_.store_kv(key_type(format.type), host(k) + at, dim, token);
       if (v) kernels_.store_kv(value_type(format.type), host(v) + at, dim, token + kv.key_bytes);
       if (const HeadView* view = head_view(r, layer, head); view && view->append_at)
-        convert_tokens(kernels_, reinterpret_cast<std::byte*>(view->append_at), step_of(r).heads_kv.type, token, format.type, 1, format.token_values());
+        convert_tokens(kernels_, reinterpret_cast<std::byte*>(view->append_at), step_of(r).heads_kv.type, token, format.type, 1,
+                       format.token_values());
     }
   });
 }
@@ -552,7 +561,7 @@ void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_t
   if (moves.empty()) return;
   const auto bytes = [&](KvType type) { return KvFormat{type, 1, 1, static_cast<int32_t>(token_values / 2)}.token_bytes(); };
   const uint64_t to_bytes = bytes(to_type), from_bytes = bytes(from_type);
-  uint64_t n_tokens = 0;   // counted only up to the limit
+  uint64_t n_tokens = 0;  // counted only up to the limit
   for (size_t i = 0; i < moves.size() && n_tokens * to_bytes < kPastCaches; ++i) n_tokens += moves[i].n_tokens;
   const bool past = n_tokens * to_bytes >= kPastCaches, small = static_cast<int64_t>(n_tokens * token_values) < kSmallWork;
   // Few ranges, because the first tokens of each range are not prefetched.
@@ -563,7 +572,8 @@ void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_t
     for (int64_t i = first; i < last; ++i) {
       if (i + kMovesAhead < last) {
         const KvMove& next = moves[static_cast<size_t>(i + kMovesAhead)];
-        ask_for_bytes<0>(at_address(next.from), next.n_tokens * from_bytes), ask_for_bytes<1>(at_address(next.to), next.n_tokens * to_bytes);
+        ask_for_bytes<0>(at_address(next.from), next.n_tokens * from_bytes),
+            ask_for_bytes<1>(at_address(next.to), next.n_tokens * to_bytes);
       }
       const KvMove& m = moves[static_cast<size_t>(i)];
       convert_tokens(kernels_, at_address(m.to), to_type, at_address(m.from), from_type, m.n_tokens, token_values);
@@ -577,7 +587,7 @@ void CpuBackend::keep_queries(KvLayer layer, const float* q, const AttendShape& 
   for (int64_t r = 0; r < n_rows(); ++r) {
     const QueryRing& queries = step_of(r).queries;
     const int64_t n_ring = queries.n_rows;
-    if (n_ring == 0 || (n_steps_ == 1 && r < n_rows() - n_ring)) continue;   // a later row would overwrite it
+    if (n_ring == 0 || (n_steps_ == 1 && r < n_rows() - n_ring)) continue;  // a later row would overwrite it
     std::memcpy(host(queries.data) + (layer.layer * n_ring + row_at(r).position % n_ring) * width, q + r * shape.q_stride,
                 static_cast<size_t>(width) * sizeof(float));
   }
@@ -629,8 +639,8 @@ KvHead CpuBackend::kv_of(const DecodeItem& item, KvLayer layer) const {
                       : cpu::kv_head(step_of(item.row).heads_kv.type, dim, 0, view->tiles, 0);
 }
 
-// The splits of each query head are merged, in order. A compensation token is the last split of its head, one token alone. Its sums are multiplied by
-// the number of tokens that it stands for, which gives the sums of that many equal tokens.
+// The splits of each query head are merged, in order. A compensation token is the last split of its head, one token alone. Its sums are
+// multiplied by the number of tokens that it stands for, which gives the sums of that many equal tokens.
 void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const AttendShape& shape) {
   const KvFormat form = steps_[0].pages(layer.group).kv;
   const int32_t dim = form.head_dim, value_dim = form.value_dim(), n_kv = form.n_kv_heads, group = shape.n_heads / n_kv;
@@ -641,7 +651,8 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
     for (int32_t head = 0; head < n_kv; ++head) {
       const Splits s = splits_of(step_rows(), layer, shape.window, row, head);
       const Step& step = step_of(row);
-      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (head_view(row, layer, head) ? step.heads_kv : step.pages(layer.group).kv).token_bytes();
+      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) *
+                 (head_view(row, layer, head) ? step.heads_kv : step.pages(layer.group).kv).token_bytes();
     }
   const StepTrace::Scope scope(trace_.get(), Operation::attend, kv_read);
   for (int64_t first = 0; first < n_rows(); first += plan_.wave_rows) {
@@ -655,7 +666,7 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
       if (item.first_key == item.last_key) return;
       const HeadView* view = head_view(item.row, layer, item.head);
       KvHead kv = kv_of(item, layer);
-      const DecodeItem then = i + 1 < plan.n_items() ? plan.item(i + 1) : DecodeItem{};   // most likely this thread's next item
+      const DecodeItem then = i + 1 < plan.n_items() ? plan.item(i + 1) : DecodeItem{};  // most likely this thread's next item
       const std::byte* next = nullptr;
       if (then.first_key < then.last_key) {
         const HeadView* its = head_view(then.row, layer, then.head);
@@ -687,7 +698,7 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
       const float* logs = item.is_mean ? host(view->compensation_logs) : nullptr;
       for (int32_t g = 0; (n_alike > 0.0f || logs) && g < group; ++g) {
         float* sums = task.partials + g * task.partial_stride;
-        if (logs) {   // the unit takes the weight, so no weight is too large
+        if (logs) {  // the unit takes the weight, so no weight is too large
           if (logs[g] == -INFINITY) sums[1] = 0.0f;
           sums[0] += logs[g] * kernels_.log_of_two;
           continue;
@@ -699,8 +710,9 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
     for_ranges(wave.n_rows * shape.n_heads, plan.most_splits() * dim, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = wave.first_row + i / shape.n_heads, head = i % shape.n_heads;
-        kernels_.merge_partials(partial(row, head, 0), splits_of(step_rows(), layer, shape.window, row, static_cast<int32_t>(head / group)).count, floats, value_dim,
-                                shape.sinks ? host(shape.sinks) + head : nullptr, out + row * shape.out_stride + head * value_dim);
+        kernels_.merge_partials(
+            partial(row, head, 0), splits_of(step_rows(), layer, shape.window, row, static_cast<int32_t>(head / group)).count, floats,
+            value_dim, shape.sinks ? host(shape.sinks) + head : nullptr, out + row * shape.out_stride + head * value_dim);
       }
     });
   }
@@ -709,7 +721,8 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
 void CpuBackend::attend_prefill(KvLayer layer, const float* q, float* out, const AttendShape& shape) {
   const KvFormat form = steps_[0].pages(layer.group).kv;
   const int32_t dim = form.head_dim, n_kv = form.n_kv_heads;
-  const PrefillPlan plan({runs_.data(), runs_.size()}, n_kv, shape.n_heads / n_kv, kernels_.prefill_queries(form.type, dim), pool_->n_threads());
+  const PrefillPlan plan({runs_.data(), runs_.size()}, n_kv, shape.n_heads / n_kv, kernels_.prefill_queries(form.type, dim),
+                         pool_->n_threads());
   pool_->run(plan.n_items(), [&](int64_t i, int32_t thread) {
     const PrefillItem item = plan.item(i);
     const PrefillTask task{kv_head(item.row, layer, item.kv_head),
@@ -754,7 +767,7 @@ void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
 }
 
 void CpuBackend::soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) {
-  constexpr int64_t kStretch = 2048;   // whole vectors, as above
+  constexpr int64_t kStretch = 2048;  // whole vectors, as above
   const int64_t total = rows * n;
   const StepTrace::Scope scope(trace_.get(), Operation::add, static_cast<uint64_t>(2 * total) * sizeof(float));
   for_ranges(div_up(total, kStretch), 2 * kStretch, [&](int64_t first, int64_t last) {
@@ -768,7 +781,7 @@ void CpuBackend::soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, fl
 int32_t spinning_threads(const os::Processors& p) { return p.quota < p.allowed ? std::max(1, static_cast<int32_t>(p.quota)) : p.allowed; }
 
 Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
-  const os::Processors processors = os::processors();   // affinity and quota may have changed
+  const os::Processors processors = os::processors();  // affinity and quota may have changed
   if (n_threads == 0) n_threads = std::min(default_threads(processors), max_threads_);
   if (n_threads < 0 || n_threads > max_threads_)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to %d: this process has %d processors", n_threads, max_threads_,
@@ -786,8 +799,7 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
   const os::Processors processors = os::processors();
   const int32_t n_processors = processors.allowed;
   if (options.n_threads < 0 || options.n_threads > 1024)
-    return error(Code::invalid_argument, "%d threads: expected 0 (as many as there are processors, nearly) to 1024",
-                 options.n_threads);
+    return error(Code::invalid_argument, "%d threads: expected 0 (as many as there are processors, nearly) to 1024", options.n_threads);
   const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(processors);
   ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, spinning_threads(processors), options.priority));
   return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool), n_processors, options.trace));

@@ -21,10 +21,10 @@ constexpr int32_t default_threads(int32_t n_cores) { return n_cores >= 4 ? n_cor
 inline int32_t default_threads(const os::Processors& p) { return p.quota < p.cores ? p.usable() : default_threads(p.cores); }
 
 struct Options {
-  int32_t n_threads = 0;        // 0: default_threads()
-  std::string path = "auto";    // an instruction set by name (available_paths()), or "auto": the best one that this machine has
-  Priority priority = Priority::normal;   // of the backend's own threads
-  bool trace = false;           // measure where the time of decode steps goes (Backend::take_trace())
+  int32_t n_threads = 0;                 // 0: default_threads()
+  std::string path = "auto";             // an instruction set by name (available_paths()), or "auto": the best one that this machine has
+  Priority priority = Priority::normal;  // of the backend's own threads
+  bool trace = false;                    // measure where the time of decode steps goes (Backend::take_trace())
 };
 
 // An unknown name gives invalid_argument, with a list of the known ones. An instruction set that this machine lacks gives

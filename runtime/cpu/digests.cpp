@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kPagesPerItem = 32;
 
 // Writes the mean of one page. Returns the smallest cosine of a key with it.
-float mean_of_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats, std::byte* out) {
+float mean_of_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats,
+                   std::byte* out) {
   const int32_t dim = shape.kv.head_dim;
   float *key = floats, *mean = floats + dim;
   const auto load = [&](int32_t t) { kernels.load_kv(key_type(shape.kv.type), keys + static_cast<uint64_t>(t) * stride, dim, key); };
@@ -61,7 +62,7 @@ void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shap
   }
   auto* halves = reinterpret_cast<uint16_t*>(out);
   for (int32_t i = 0; i < dim; ++i) {
-    halves[i] = float_to_half_up(high[i] + 0.0f);   // + 0.0f: -0 becomes +0
+    halves[i] = float_to_half_up(high[i] + 0.0f);  // + 0.0f: -0 becomes +0
     halves[dim + i] = float_to_half_down(low[i] + 0.0f);
   }
 }
@@ -96,8 +97,8 @@ void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels&
 }
 
 // A thread's scratch memory has room for a tile of keys and values. It holds a token's floats and the sums.
-void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
-                  uint64_t thread_bytes) {
+void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool,
+                                std::byte* thread_scratch, uint64_t thread_bytes) {
   const auto n = static_cast<int32_t>(kv.token_values());
   pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
     const CompensationJob& job = jobs[static_cast<size_t>(item)];

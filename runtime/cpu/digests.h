@@ -14,7 +14,7 @@ namespace orrery::cpu {
 
 void digest(Span<const DigestJob> jobs, const DigestShape& shape, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
             uint64_t thread_bytes);
-void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool, std::byte* thread_scratch,
-                  uint64_t thread_bytes);
+void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv, const Kernels& kernels, ThreadPool* pool,
+                                std::byte* thread_scratch, uint64_t thread_bytes);
 
 }  // namespace orrery::cpu

@@ -1,5 +1,5 @@
-// The products of experts are cut as other products are: a group of slots with one expert is a product of its own, by the same kernels. Where
-// the inputs of all slots exceed the scratch memory, experts are computed in waves; each expert's matrix is read once in any case.
+// The products of experts are cut as other products are: a group of slots with one expert is a product of its own, by the same kernels.
+// Where the inputs of all slots exceed the scratch memory, experts are computed in waves; each expert's matrix is read once in any case.
 #include "runtime/cpu/experts.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void choose(const float* logits, const float* bias, const RouterShape& s, int32_
   for (int32_t e = 0; s.gating == Gating::softmax && e < s.n_experts; ++e) sum += std::exp(logits[e] - largest);
   const float share = s.gating == Gating::softmax ? 1.0f / sum : 1.0f;
   const auto score_of = [&](int32_t e) {
-    if (!bias && s.gating == Gating::softmax) return logits[e];   // the same order, and no ties by rounding
+    if (!bias && s.gating == Gating::softmax) return logits[e];  // the same order, and no ties by rounding
     return probability(s.gating, logits[e], largest) * share + (bias ? bias[e] : 0.0f);
   };
   // Insertion into the best so far. `weights` has their scores meanwhile. A later expert must be better to come first.
@@ -47,7 +47,8 @@ void choose(const float* logits, const float* bias, const RouterShape& s, int32_
   float total = 0.0f;
   for (int32_t i = 0; i < n; ++i) {
     const float logit = logits[experts[i]];
-    weights[i] = s.gating == Gating::softmax_of_chosen ? std::exp(logit - logits[experts[0]]) : probability(s.gating, logit, largest) * share;
+    weights[i] =
+        s.gating == Gating::softmax_of_chosen ? std::exp(logit - logits[experts[0]]) : probability(s.gating, logit, largest) * share;
     total += weights[i];
   }
   float factor = s.scale;
@@ -65,7 +66,8 @@ bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 // The products of some experts' slots.
 class Wave {
  public:
-  Wave(const ExpertsWork& work, Span<const ExpertProduct> products, bool packs) : work_(work), products_(products), packs_(packs), n_in_(products[0].weights->first.n_cols) {}
+  Wave(const ExpertsWork& work, Span<const ExpertProduct> products, bool packs)
+      : work_(work), products_(products), packs_(packs), n_in_(products[0].weights->first.n_cols) {}
 
   int64_t n_groups() const { return n_groups_; }
   // Adds an expert's slots. False: the wave has no room for their inputs.
@@ -82,7 +84,8 @@ class Wave {
   template <class F>
   void prepare(const float* x, const F& row_of, bool gathers) {
     const int64_t quantized_stride = quantized_row_bytes(n_in_), strip_bytes = packed_strip_bytes(n_in_);
-    const bool quantizes = !packs_ && std::any_of(products_.begin(), products_.end(), [](const ExpertProduct& p) { return quantized_type(p.weights->first.type); });
+    const bool quantizes = !packs_ && std::any_of(products_.begin(), products_.end(),
+                                                  [](const ExpertProduct& p) { return quantized_type(p.weights->first.type); });
     const bool shared = n_groups_ > 0 && n_inputs_ == 1;
     const int64_t n = shared ? 1 : n_groups_;
     // An item is a stretch of a group's rows.
@@ -126,7 +129,9 @@ class Wave {
     const StepTrace::Scope scope(work_.trace, Operation::product, bytes, first.type, first.n_rows, n_in_);
     work_.pool->run(n_items, [&](int64_t item, int32_t thread) {
       const StepTrace::Busy busy(work_.trace, thread);
-      const ExpertGroup* g = std::upper_bound(work_.groups, work_.groups + n_groups_, item, [](int64_t i, const ExpertGroup& group) { return i < group.first_item; }) - 1;
+      const ExpertGroup* g = std::upper_bound(work_.groups, work_.groups + n_groups_, item,
+                                              [](int64_t i, const ExpertGroup& group) { return i < group.first_item; }) -
+                             1;
       item -= g->first_item;
       for (const ExpertProduct& p : products_) {
         const Cut cut = cut_of(p, *g, tile_out, tile_rows, bytes);
@@ -146,7 +151,9 @@ class Wave {
   struct Cut {
     int64_t outs, rows;
     bool decodes;
-    int64_t items(const ExpertProduct& p, const ExpertGroup& g) const { return div_up(p.weights->first.n_rows, outs) * div_up<int64_t>(g.n_rows, rows); }
+    int64_t items(const ExpertProduct& p, const ExpertGroup& g) const {
+      return div_up(p.weights->first.n_rows, outs) * div_up<int64_t>(g.n_rows, rows);
+    }
   };
 
   bool in_bands(const Weight& w) const { return w.data.address - work_.arena < work_.arena_bytes; }
@@ -162,10 +169,12 @@ class Wave {
   // Decode's kernel takes stretches of the weights and all rows, prefill's takes tiles.
   Cut cut_of(const ExpertProduct& p, const ExpertGroup& g, int64_t tile_out, int64_t tile_rows, uint64_t all_bytes) const {
     const Weight& w = p.weights->first;
-    if (!work_.decode && (packs_ || g.n_rows > kShortPrompt || !in_bands(w) || !work_.kernels.bands_as_prefill(w.type))) return {tile_out, tile_rows, false};
+    if (!work_.decode && (packs_ || g.n_rows > kShortPrompt || !in_bands(w) || !work_.kernels.bands_as_prefill(w.type)))
+      return {tile_out, tile_rows, false};
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
     const auto bytes = static_cast<int64_t>(placed_row_bytes(w));
-    const int64_t share = std::clamp(static_cast<int64_t>(all_bytes) / (8 * work_.pool->n_threads()), kLeast, kMost), step = div_up(share, bytes);
+    const int64_t share = std::clamp(static_cast<int64_t>(all_bytes) / (8 * work_.pool->n_threads()), kLeast, kMost),
+                  step = div_up(share, bytes);
     return {in_bands(w) ? div_up<int64_t>(step, kBandRows) * kBandRows : step, g.n_rows, true};
   }
   // The number of items; sets where each group's begin.
@@ -177,7 +186,8 @@ class Wave {
     }
     return n;
   }
-  void compute(const ExpertProduct& p, const ExpertGroup& g, int64_t first_out, int64_t first_row, const Cut& cut, const float* x, bool gathers, int32_t thread) const {
+  void compute(const ExpertProduct& p, const ExpertGroup& g, int64_t first_out, int64_t first_row, const Cut& cut, const float* x,
+               bool gathers, int32_t thread) const {
     const Weight& w = p.weights->first;
     const int64_t quantized_stride = quantized_row_bytes(n_in_);
     MatmulTask task{};
@@ -200,16 +210,18 @@ class Wave {
 
   const ExpertsWork& work_;
   const Span<const ExpertProduct> products_;
-  const bool packs_;         // inputs are packed rows
+  const bool packs_;  // inputs are packed rows
   const int64_t n_in_;
   int64_t n_groups_ = 0, n_inputs_ = 0;
 };
 
 }  // namespace
 
-void route(const ExpertsWork& work, const float* logits, const float* bias, const float* scales, const RouterShape& shape, const RoutedRows& routed) {
+void route(const ExpertsWork& work, const float* logits, const float* bias, const float* scales, const RouterShape& shape,
+           const RoutedRows& routed) {
   const int64_t k = shape.n_used;
-  int32_t *experts = host(routed.experts), *slots = host(routed.slots), *rows = host(routed.rows), *owners = host(routed.owners), *first = host(routed.first_slots);
+  int32_t *experts = host(routed.experts), *slots = host(routed.slots), *rows = host(routed.rows), *owners = host(routed.owners),
+          *first = host(routed.first_slots);
   for_items(work, work.n_rows, 16 * int64_t{shape.n_experts}, [&](int64_t row) {
     float* const weights = host(routed.weights) + row * k;
     choose(logits + row * shape.n_experts, bias, shape, experts + row * k, weights);
@@ -218,7 +230,7 @@ void route(const ExpertsWork& work, const float* logits, const float* bias, cons
   std::fill_n(first, shape.n_experts + 1, 0);
   for (int64_t i = 0; i < work.n_rows * k; ++i) ++first[experts[i] + 1];
   for (int32_t e = 0; e < shape.n_experts; ++e) first[e + 1] += first[e];
-  for (int64_t i = 0; i < work.n_rows * k; ++i) {   // first[e]: the next free slot
+  for (int64_t i = 0; i < work.n_rows * k; ++i) {  // first[e]: the next free slot
     slots[i] = first[experts[i]]++;
     rows[slots[i]] = static_cast<int32_t>(i / k), owners[slots[i]] = experts[i];
   }
@@ -229,9 +241,11 @@ void route(const ExpertsWork& work, const float* logits, const float* bias, cons
 void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed,
                       const float* x, bool of_rows) {
   if (products.empty()) return;
-  const auto packed = [&](const ExpertProduct& p) { return !work.decode && work.kernels.packs && work.kernels.packs(p.weights->first.type); };
+  const auto packed = [&](const ExpertProduct& p) {
+    return !work.decode && work.kernels.packs && work.kernels.packs(p.weights->first.type);
+  };
   const bool packs = packed(products[0]);
-  for (size_t i = 1; i < products.size(); ++i)   // inputs exist in one form at a time
+  for (size_t i = 1; i < products.size(); ++i)  // inputs exist in one form at a time
     if (packed(products[i]) != packs) {
       multiply_experts(work, products.first(i), shape, routed, x, of_rows);
       return multiply_experts(work, products.subspan(i, products.size() - i), shape, routed, x, of_rows);
@@ -239,7 +253,8 @@ void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> product
   const int32_t *first = host(routed.first_slots), *rows = host(routed.rows);
   const auto row_of = [&](int64_t slot) { return of_rows ? rows[slot] : slot; };
   const bool shares_input = of_rows && work.n_rows == 1;
-  const bool gathers = of_rows && (packs || std::any_of(products.begin(), products.end(), [](const ExpertProduct& p) { return !quantized_type(p.weights->first.type); }));
+  const bool gathers = of_rows && (packs || std::any_of(products.begin(), products.end(),
+                                                        [](const ExpertProduct& p) { return !quantized_type(p.weights->first.type); }));
   for (int32_t e = 0; e < shape.n_experts;) {
     Wave wave(work, products, packs);
     for (; e < shape.n_experts; ++e)
@@ -250,8 +265,9 @@ void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> product
   }
 }
 
-void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) {
-  constexpr int64_t kStretch = 1024;   // stays in the first-level cache
+void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed,
+                 bool accumulate) {
+  constexpr int64_t kStretch = 1024;  // stays in the first-level cache
   const int64_t k = shape.n_used, stretches = div_up(n, kStretch);
   const int32_t* slots = host(routed.slots);
   const float* weights = host(routed.weights);
@@ -281,7 +297,8 @@ void squared_relu(const ExpertsWork& work, float* x, int64_t n) {
   const int64_t total = work.n_rows * n;
   const StepTrace::Scope scope(work.trace, Operation::swiglu, static_cast<uint64_t>(2 * total) * sizeof(float));
   for_items(work, div_up(total, kStretch), kStretch, [&](int64_t item) {
-    for (int64_t i = item * kStretch; i < std::min(total, (item + 1) * kStretch); ++i) x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];   // a NaN stays one
+    for (int64_t i = item * kStretch; i < std::min(total, (item + 1) * kStretch); ++i)
+      x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];  // a NaN stays one
   });
 }
 

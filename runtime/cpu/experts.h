@@ -13,26 +13,27 @@ namespace orrery::cpu {
 // An expert's slots, in a wave of products.
 struct ExpertGroup {
   int32_t expert, first_slot, n_rows;
-  int32_t input;           // the first of its inputs' rows
-  int64_t first_item;      // of all products
+  int32_t input;       // the first of its inputs' rows
+  int64_t first_item;  // of all products
 };
 
 struct ExpertsWork {
   const Kernels& kernels;
   ThreadPool* pool;
-  StepTrace* trace;        // or null
-  int64_t n_rows = 0;      // of all steps
+  StepTrace* trace;    // or null
+  int64_t n_rows = 0;  // of all steps
   bool decode = false;
-  uint64_t arena = 0, arena_bytes = 0;   // weights in the arena are in bands
-  std::byte* quantized = nullptr;        // (most_rows) quantized rows, or packed strips
-  float* inputs = nullptr;               // (most_rows, n_in): rows of floats, side by side
-  ExpertGroup* groups = nullptr;         // (n_experts)
-  int64_t most_rows = 0;                 // at least n_rows
+  uint64_t arena = 0, arena_bytes = 0;  // weights in the arena are in bands
+  std::byte* quantized = nullptr;       // (most_rows) quantized rows, or packed strips
+  float* inputs = nullptr;              // (most_rows, n_in): rows of floats, side by side
+  ExpertGroup* groups = nullptr;        // (n_experts)
+  int64_t most_rows = 0;                // at least n_rows
   std::byte* threads = nullptr;
   uint64_t thread_bytes = 0;
 };
 
-void route(const ExpertsWork& work, const float* logits, const float* bias, const float* scales, const RouterShape& shape, const RoutedRows& routed);
+void route(const ExpertsWork& work, const float* logits, const float* bias, const float* scales, const RouterShape& shape,
+           const RoutedRows& routed);
 void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed,
                       const float* x, bool of_rows);
 void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed,

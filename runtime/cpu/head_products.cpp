@@ -1,5 +1,5 @@
-// A head's product is cut as other products are, by the same kernels: the heads' matrices are one matrix, and a head's outputs are a stretch of
-// its rows. So decode reads each head's matrix once for all rows of the step.
+// A head's product is cut as other products are, by the same kernels: the heads' matrices are one matrix, and a head's outputs are a
+// stretch of its rows. So decode reads each head's matrix once for all rows of the step.
 #include "runtime/cpu/head_products.h"
 
 #include <algorithm>
@@ -16,12 +16,14 @@ void multiply_heads(const ExpertsWork& work, const Weight& w, int32_t n_heads, c
   const bool in_bands = w.data.address - work.arena < work.arena_bytes;
   const bool decodes = work.decode || (n_rows <= kShortPrompt && in_bands && work.kernels.bands_as_prefill(w.type));
   const bool packs = !decodes && work.kernels.packs && work.kernels.packs(w.type), quantizes = !packs && block_format(w.type) != nullptr;
-  const int64_t quantized_stride = quantized_row_bytes(n_in), strip_bytes = packed_strip_bytes(n_in), n_strips = div_up<int64_t>(n_rows, kPackedRows);
+  const int64_t quantized_stride = quantized_row_bytes(n_in), strip_bytes = packed_strip_bytes(n_in),
+                n_strips = div_up<int64_t>(n_rows, kPackedRows);
   const int64_t x_stride = n_heads * x_dim, out_stride = n_heads * out_dim;
   if (packs)
     for_items(work, n_heads * n_strips, kPackedRows * n_in, [&](int64_t i) {
       const int64_t head = i / n_strips, first = i % n_strips * kPackedRows;
-      work.kernels.pack_rows(x + first * x_stride + head * x_dim, x_stride, std::min<int64_t>(kPackedRows, n_rows - first), n_in, work.quantized + i * strip_bytes);
+      work.kernels.pack_rows(x + first * x_stride + head * x_dim, x_stride, std::min<int64_t>(kPackedRows, n_rows - first), n_in,
+                             work.quantized + i * strip_bytes);
     });
   if (quantizes) {
     const StepTrace::Scope scope(work.trace, Operation::quantize, static_cast<uint64_t>(n_rows * n_heads * n_in) * sizeof(float));
@@ -30,7 +32,8 @@ void multiply_heads(const ExpertsWork& work, const Weight& w, int32_t n_heads, c
     });
   }
 
-  const auto row_size = static_cast<int64_t>(in_bands ? band_bytes(w.type, static_cast<uint64_t>(n_in)) / kBandRows : row_bytes(w.type, static_cast<uint64_t>(n_in)));
+  const auto row_size = static_cast<int64_t>(in_bands ? band_bytes(w.type, static_cast<uint64_t>(n_in)) / kBandRows
+                                                      : row_bytes(w.type, static_cast<uint64_t>(n_in)));
   int64_t outs = work.kernels.tile_out, rows = work.kernels.tile_rows;
   if (decodes) {
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
@@ -49,7 +52,7 @@ void multiply_heads(const ExpertsWork& work, const Weight& w, int32_t n_heads, c
     task.quantized = work.quantized + head * n_rows * quantized_stride, task.quantized_stride = quantized_stride;
     task.packed = packs ? work.quantized + head * n_strips * strip_bytes : nullptr;
     task.first_row = item % row_tiles * rows, task.last_row = std::min(n_rows, task.first_row + rows);
-    task.out = out + head * (out_dim - n_out), task.out_stride = out_stride;   // output head * n_out is the head's first
+    task.out = out + head * (out_dim - n_out), task.out_stride = out_stride;  // output head * n_out is the head's first
     task.scratch = work.threads + static_cast<uint64_t>(thread) * work.thread_bytes;
     (decodes ? work.kernels.matmul_decode : work.kernels.matmul_prefill)(task);
     if (first > 0 || n_copied <= 0) return;

@@ -34,7 +34,7 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
   auto* rotated = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(scratch) + align_up(sizeof(CodeQueryScratch), 64));
   std::copy_n(q, dim, rotated);
   kernels.transform_heads(rotated, nullptr, 1, dim, shape.code_block);
-  float levels[4][16] = {};   // of a group's dimensions, for each index
+  float levels[4][16] = {};  // of a group's dimensions, for each index
   for (int32_t i = 0; i < of_group; ++i)
     for (int32_t index = 0; index < 16; ++index) levels[i][index] = key_code_level(codes.bits, index >> (i * codes.bits) & mask);
   // Levels are symmetric, so a group's least product is minus its largest.
@@ -60,7 +60,7 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
     }
     uint8_t* entries = table.entries + group * 16;
     const float largest = largest_of(group);
-    for (int32_t index = 0; index < 16; ++index) {   // a NaN becomes 0
+    for (int32_t index = 0; index < 16; ++index) {  // a NaN becomes 0
       const float entry = (products[index] + largest) * inverse + .5f, at_least = entry > 0 ? entry : 0.0f;
       entries[index] = static_cast<uint8_t>(static_cast<int32_t>(at_least < most ? at_least : most));
     }
@@ -90,7 +90,8 @@ float code_variance(const float* q, double factor_square, const KeysShape& shape
   return static_cast<float>(scale * scale * of_query * error * factor_square);
 }
 
-void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step, const KeyCodesWork& work) {
+void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step,
+               const KeyCodesWork& work) {
   const int32_t dim = shape.kv.head_dim, n = end > first ? div_up(end - first, step) : 0;
   work.pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
     const KeyCodesJob& job = jobs[static_cast<size_t>(item)];
@@ -113,12 +114,14 @@ void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv, const KeyCod
     auto *value = reinterpret_cast<float*>(sums + dim), *of_page = value + dim;
     auto* const mean = reinterpret_cast<float*>(static_cast<uintptr_t>(job.value.address));
     std::fill(sums, sums + dim, 0.0);
-    for (size_t first = 0; first < job.shares.size(); first += kPageTokens) {   // a page's tokens are summed in floats
+    for (size_t first = 0; first < job.shares.size(); first += kPageTokens) {  // a page's tokens are summed in floats
       std::fill(of_page, of_page + dim, 0.0f);
       for (size_t p = first; p < std::min(first + kPageTokens, job.shares.size()); ++p) {
         const float share = job.shares[p];
         if (share == 0) continue;
-        const auto value_at = [&](size_t token) { return token_at(job.pages, job.offset, kv, static_cast<int32_t>(token)) + kv.key_bytes(); };
+        const auto value_at = [&](size_t token) {
+          return token_at(job.pages, job.offset, kv, static_cast<int32_t>(token)) + kv.key_bytes();
+        };
         if (p + kAhead < job.shares.size()) ask_for_bytes<0>(value_at(p + kAhead), kv.value_bytes());
         work.kernels.load_kv(value_type(kv.type), value_at(p), dim, value);
         for (int32_t i = 0; i < dim; ++i) of_page[i] += share * value[i];

@@ -17,12 +17,12 @@ struct CodeQueryScratch {
 };
 int64_t key_code_thread_bytes(int32_t head_dim);
 
-// scratch->tables[n] = the table of the query q (head_dim), for scores in units of log2(e) and shape.scale. Its entries are rounded to bytes: a
-// product is off by at most half a step for each group.
+// scratch->tables[n] = the table of the query q (head_dim), for scores in units of log2(e) and shape.scale. Its entries are rounded to
+// bytes: a product is off by at most half a step for each group.
 void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch, int32_t n);
 
-// The mean square of the factors of some of the job's candidates: kVarianceTiles. And the variance, with that, of the products of q (head_dim)
-// with the candidates, given their codes: kMostCodeVariance.
+// The mean square of the factors of some of the job's candidates: kVarianceTiles. And the variance, with that, of the products of q
+// (head_dim) with the candidates, given their codes: kMostCodeVariance.
 double code_factor_square(const KeysJob& job, const KeyCodeFormat& codes);
 float code_variance(const float* q, double factor_square, const KeysShape& shape);
 
@@ -33,7 +33,8 @@ struct KeyCodesWork {
   std::byte* thread_scratch;
   uint64_t thread_bytes;
 };
-void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step, const KeyCodesWork& work);
+void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step,
+               const KeyCodesWork& work);
 void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv, const KeyCodesWork& work);
 void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, const KeyCodesWork& work);
 

@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kTokensPerItem = 8;
 // Rows of the basis that one product uses. At the usual ranks that is the whole basis, which stays in the second-level cache as floats.
 constexpr int32_t kRankAtOnce = 160;
-constexpr int64_t kRunsPerItem = 1024;   // upper bound; each item converts the basis to floats
+constexpr int64_t kRunsPerItem = 1024;  // upper bound; each item converts the basis to floats
 
 // The rotation of position p by RoPE, or its inverse (`back`): cosines and sines, (n_rot / 2) each, at `table`. Angles are in
 // double, as in prepare_rope().
@@ -29,7 +29,9 @@ void fill_table(const RopeSpec& spec, int32_t p, bool back, float* table) {
 float* host(Ptr<std::byte> p) { return reinterpret_cast<float*>(static_cast<uintptr_t>(p.address)); }
 float* batch_of(const LowRankKeys& keys) { return host(keys.work); }
 float* products_of(const LowRankKeys& keys) { return batch_of(keys) + LowRankKeys::kBatch * keys.padded_width(); }
-float* sums_of(const LowRankKeys& keys) { return products_of(keys) + std::max<int64_t>(keys.padded_width(), LowRankKeys::kBatch) * keys.padded_width(); }
+float* sums_of(const LowRankKeys& keys) {
+  return products_of(keys) + std::max<int64_t>(keys.padded_width(), LowRankKeys::kBatch) * keys.padded_width();
+}
 std::byte* row_of(const LowRankKeys& keys, int64_t position) {
   return reinterpret_cast<std::byte*>(keys.rows.address) + 2 * position * keys.rank;
 }
@@ -38,7 +40,8 @@ template <class F>
 void deal_tokens(int32_t n, const LowRankWork& work, const F& fn) {
   work.pool->run(div_up(n, kTokensPerItem), [&](int64_t item, int32_t thread) {
     const int32_t first = static_cast<int32_t>(item) * kTokensPerItem;
-    fn(first, std::min(n, first + kTokensPerItem), reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes));
+    fn(first, std::min(n, first + kTokensPerItem),
+       reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes));
   });
 }
 
@@ -83,7 +86,7 @@ void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* 
       work.kernels.add_gram({batch_of(keys), width, width, n_keys, begin, std::min(width, begin + kGramRows), products});
     });
     if (!sums) continue;
-    float* of_batch = sums_of(keys);   // summed for each batch first, because sums of few terms are more exact
+    float* of_batch = sums_of(keys);  // summed for each batch first, because sums of few terms are more exact
     std::fill(of_batch, of_batch + n, 0.0f);
     for (int32_t t = 0; t < n_keys; ++t)
       for (int64_t i = 0; i < n; ++i) of_batch[i] += batch_of(keys)[t * width + i];
@@ -124,9 +127,10 @@ class Rebuilder {
  public:
   Rebuilder(const LowRankKeys& keys, KvType slot_type, const LowRankWork& work, int32_t thread)
       : keys_(keys), work_(work), slots_{slot_type, 1, 1, keys.kv.head_dim}, padded_((keys.kv.head_dim + 15) / 16 * 16),
-        n_parts_(div_up(keys.rank, kRankAtOnce)), of_part_(div_up(keys.rank, n_parts_)), of_group_(n_parts_ == 1 ? work.kernels.rebuild_tokens : kRebuilt),
-        table_(reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes)),
-        part_(table_ + padded_), rows_(part_ + int64_t{kRankAtOnce} * padded_), rebuilt_(rows_ + kRebuilt * kRankAtOnce) {}
+        n_parts_(div_up(keys.rank, kRankAtOnce)), of_part_(div_up(keys.rank, n_parts_)),
+        of_group_(n_parts_ == 1 ? work.kernels.rebuild_tokens : kRebuilt),
+        table_(reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes)), part_(table_ + padded_),
+        rows_(part_ + int64_t{kRankAtOnce} * padded_), rebuilt_(rows_ + kRebuilt * kRankAtOnce) {}
 
   void add(const RebuiltRun& run) {
     if (run.kv_head != kv_head_) {
@@ -145,7 +149,7 @@ class Rebuilder {
   void flush() { rebuild(n_); }
 
  private:
-  static constexpr int32_t kAhead = kRebuilt, kListed = 480;   // tokens
+  static constexpr int32_t kAhead = kRebuilt, kListed = 480;  // tokens
   // Rebuilds the first n listed tokens, and the rest of their last group. The tokens that remain are already prefetched, so only a
   // head's first tokens wait for memory.
   void rebuild(int32_t n) {
@@ -153,7 +157,8 @@ class Rebuilder {
     for (; first < n; first += of_group_) {
       for (; n_asked_ < std::min(first + of_group_ + kAhead, n_); ++n_asked_) prefetch(n_asked_);
       const int32_t n_here = std::min(of_group_, n_ - first);
-      for (int32_t part = 0; part < n_parts_; ++part) multiply(first, n_here, part * of_part_, std::min(of_part_, keys_.rank - part * of_part_));
+      for (int32_t part = 0; part < n_parts_; ++part)
+        multiply(first, n_here, part * of_part_, std::min(of_part_, keys_.rank - part * of_part_));
       store(first, n_here);
     }
     first = std::min(first, n_);
@@ -188,8 +193,8 @@ class Rebuilder {
     const bool as_it_is = slots_.type == keys_.kv.type;
     if (keys_.rotations) {
       const auto floats = [](Ptr<const float> p) { return reinterpret_cast<const float*>(static_cast<uintptr_t>(p.address)); };
-      work_.kernels.rotate_keys({rebuilt_, padded_, n, dim, positions_ + first, floats(keys_.page_rotations), floats(keys_.rotations), rope.n_rot,
-                               rope.interleaved, table_, slots_.type, to_ + first, as_it_is ? values_ + first : nullptr});
+      work_.kernels.rotate_keys({rebuilt_, padded_, n, dim, positions_ + first, floats(keys_.page_rotations), floats(keys_.rotations),
+                                 rope.n_rot, rope.interleaved, table_, slots_.type, to_ + first, as_it_is ? values_ + first : nullptr});
       if (as_it_is) return;
     }
     for (int32_t t = 0; t < n; ++t) {
@@ -216,12 +221,12 @@ class Rebuilder {
   const LowRankWork& work_;
   const KvFormat slots_;
   const int64_t padded_;
-  const int32_t n_parts_, of_part_, of_group_;   // parts of the basis; rows of a part; tokens of a group (more with several parts)
+  const int32_t n_parts_, of_part_, of_group_;  // parts of the basis; rows of a part; tokens of a group (more with several parts)
   int32_t kv_head_ = -1;
-  const std::byte* basis_ = nullptr;             // the head's basis
-  float *table_, *part_, *rows_, *rebuilt_;      // (padded), (kRankAtOnce, padded), (kRebuilt, kRankAtOnce), (kRebuilt, padded)
-  int32_t in_part_ = -1;                         // the first row of the basis that part_ holds
-  int32_t n_ = 0, n_asked_ = 0;                  // listed tokens; how many of them are prefetched
+  const std::byte* basis_ = nullptr;         // the head's basis
+  float *table_, *part_, *rows_, *rebuilt_;  // (padded), (kRankAtOnce, padded), (kRebuilt, kRankAtOnce), (kRebuilt, padded)
+  int32_t in_part_ = -1;                     // the first row of the basis that part_ holds
+  int32_t n_ = 0, n_asked_ = 0;              // listed tokens; how many of them are prefetched
   int32_t positions_[kListed];
   std::byte* to_[kListed];
   const std::byte* values_[kListed];
@@ -230,7 +235,8 @@ class Rebuilder {
 }  // namespace
 
 void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs, const LowRankWork& work) {
-  const auto n_runs = static_cast<int64_t>(runs.size()), per_item = std::clamp<int64_t>(n_runs / (8 * work.pool->n_threads()), 1, kRunsPerItem);
+  const auto n_runs = static_cast<int64_t>(runs.size()),
+             per_item = std::clamp<int64_t>(n_runs / (8 * work.pool->n_threads()), 1, kRunsPerItem);
   work.pool->run(div_up(n_runs, per_item), [&](int64_t item, int32_t thread) {
     Rebuilder rebuilder(keys, slot_type, work, thread);
     for (int64_t r = item * per_item; r < std::min(n_runs, (item + 1) * per_item); ++r) rebuilder.add(runs[static_cast<size_t>(r)]);

@@ -18,10 +18,10 @@ constexpr int64_t kStretch = 256;
 // Several steps have a row each. A row of a step has a number: from 0 on its own ones; below 0 those that are replayed before them.
 struct Steps {
   Steps(const RecurrentWork& work, Span<const SequenceState> its, const StatePlace& place)
-      : states(its), at(place), n(static_cast<int64_t>(its.size())), rows(n > 1 ? 1 : work.n_rows), n_replayed(n > 1 ? 0 : its[0].n_replayed),
-        n_final(n > 1 ? 1 : its[0].final_rows(rows)), n_all(work.n_rows + n_replayed) {}
+      : states(its), at(place), n(static_cast<int64_t>(its.size())), rows(n > 1 ? 1 : work.n_rows),
+        n_replayed(n > 1 ? 0 : its[0].n_replayed), n_final(n > 1 ? 1 : its[0].final_rows(rows)), n_all(work.n_rows + n_replayed) {}
   float* state(int64_t step) const { return host(states[static_cast<size_t>(step)].data) + at.state; }
-  float* guessed() const { return host(states[0].guessed) + at.guessed; }   // if there are replayed or guessed rows
+  float* guessed() const { return host(states[0].guessed) + at.guessed; }  // if there are replayed or guessed rows
   // Of a place among n_all: the steps' rows, then the replayed ones.
   int64_t step_of(int64_t place) const { return place < n * rows ? place / rows : 0; }
   int64_t row_of(int64_t place) const { return place < n * rows ? place % rows : place - n_all; }
@@ -36,11 +36,11 @@ struct Convolution {
   const Steps& steps;
   int64_t channels;
   int32_t n_taps;
-  const float* u;             // (n_rows, channels), rows `stride` floats apart
+  const float* u;  // (n_rows, channels), rows `stride` floats apart
   int64_t stride;
-  const float* weights;       // (channels, n_taps)
-  int64_t kept_at;            // where the last n_taps - 1 inputs begin in the layer's state, oldest first
-  int64_t guessed_stride;     // of the kept rows, which begin with their inputs here
+  const float* weights;    // (channels, n_taps)
+  int64_t kept_at;         // where the last n_taps - 1 inputs begin in the layer's state, oldest first
+  int64_t guessed_stride;  // of the kept rows, which begin with their inputs here
 
   // The inputs of a row, or of one before the first row.
   const float* inputs(int64_t step, int64_t row) const {
@@ -62,7 +62,7 @@ struct Convolution {
     const int64_t n_kept = n_taps - 1;
     for (int64_t step = 0; step < steps.n; ++step) {
       float* kept = steps.state(step) + kept_at;
-      for (int64_t i = 0; i < n_kept; ++i) {   // ascending: what is read has not been overwritten
+      for (int64_t i = 0; i < n_kept; ++i) {  // ascending: what is read has not been overwritten
         const float* from = inputs(step, steps.n_final - n_kept + i);
         std::copy(from, from + channels, kept + i * channels);
       }
@@ -76,8 +76,8 @@ struct Convolution {
   }
 };
 
-// Computes a head's rows by run(task of the replayed rows), run(task of rows). The replayed rows and the final ones change the state; the others a copy.
-// task(row, n): of n rows from this one on. copy: room for the head's state.
+// Computes a head's rows by run(task of the replayed rows), run(task of rows). The replayed rows and the final ones change the state; the
+// others a copy. task(row, n): of n rows from this one on. copy: room for the head's state.
 template <class MakeTask, class Run>
 void run_head(const Steps& steps, int64_t state_floats, float* copy, const MakeTask& task, const Run& run) {
   if (steps.n_replayed > 0) run(task(-steps.n_replayed, steps.n_replayed));
@@ -97,7 +97,13 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
   const Steps steps(work, states, at);
   const int64_t channels = shape.channels(), n_heads = 2 * shape.n_key_heads + shape.n_value_heads, n_gates = shape.gate_stride();
   float* c = host(rows.c);
-  const Convolution convolution{steps,  channels, shape.n_taps, host(rows.u), channels, host(weights.conv), int64_t{shape.values()} * shape.key_dim,
+  const Convolution convolution{steps,
+                                channels,
+                                shape.n_taps,
+                                host(rows.u),
+                                channels,
+                                host(weights.conv),
+                                int64_t{shape.values()} * shape.key_dim,
                                 shape.guessed_floats()};
   const float query_scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
   for_items(work, steps.n_all * n_heads, int64_t{shape.n_taps} * shape.key_dim, [&](int64_t item) {
@@ -154,8 +160,8 @@ void mamba2(const RecurrentWork& work, const Mamba2Shape& shape, const Mamba2Wei
   const int64_t head_floats = int64_t{shape.head_dim} * shape.state_dim;
   const float* projected = host(rows.projected);
   float *c = host(rows.c), *out = host(rows.out);
-  const Convolution convolution{steps,  channels, shape.n_taps, projected + inner, stride, host(weights.conv), inner * shape.state_dim,
-                                shape.guessed_floats()};
+  const Convolution convolution{
+      steps, channels, shape.n_taps, projected + inner, stride, host(weights.conv), inner * shape.state_dim, shape.guessed_floats()};
   const int64_t stretches = div_up(channels, kStretch);
   for_items(work, steps.n_all * stretches, shape.n_taps * kStretch, [&](int64_t item) {
     const int64_t place = item / stretches, first = item % stretches * kStretch;
@@ -210,7 +216,7 @@ void short_conv(const RecurrentWork& work, const ShortConvShape& shape, const fl
     for (int64_t i = first; i < end; ++i) u[row * n + i] = b[i] * x[i];
   });
   const Convolution convolution{steps, n, shape.n_taps, u, n, conv, 0, shape.guessed_floats()};
-  for_items(work, work.n_rows * stretches, (shape.n_taps + 1) * kStretch, [&](int64_t item) {   // replayed rows have no output
+  for_items(work, work.n_rows * stretches, (shape.n_taps + 1) * kStretch, [&](int64_t item) {  // replayed rows have no output
     const int64_t row = item / stretches, first = item % stretches * kStretch;
     ConvolveTask task = convolution.task(steps.step_of(row), steps.row_of(row), first, std::min(kStretch, n - first));
     task.gate = projected + row * stride + n + first;

@@ -14,9 +14,9 @@ namespace orrery::cpu {
 struct RecurrentWork {
   const Kernels& kernels;
   ThreadPool* pool;
-  StepTrace* trace;        // or null
-  int64_t n_rows = 0;      // of all steps
-  std::byte* threads;      // each thread's scratch memory: room for a head's state
+  StepTrace* trace;    // or null
+  int64_t n_rows = 0;  // of all steps
+  std::byte* threads;  // each thread's scratch memory: room for a head's state
   uint64_t thread_bytes;
 
   float* scratch(int32_t thread) const { return reinterpret_cast<float*>(threads + static_cast<uint64_t>(thread) * thread_bytes); }

@@ -11,9 +11,9 @@ StepCost step_cost(std::string_view instruction_set, int32_t n_threads) {
   cost.operations_per_us = 6e4 * std::max(n_threads, 1);
   cost.attention = 0.85;
   for (size_t i = 0; i < cost.products.size(); ++i) {
-    const auto n = static_cast<double>(i + 1);   // further rows
-    cost.products[i] = wide                       ? n * 0.17
-                       : instruction_set == "avx2" ? std::max(n * 0.15, (n - 1) * 0.25)   // each of the first three rows; each later row
+    const auto n = static_cast<double>(i + 1);  // further rows
+    cost.products[i] = wide                        ? n * 0.17
+                       : instruction_set == "avx2" ? std::max(n * 0.15, (n - 1) * 0.25)  // each of the first three rows; each later row
                        : i == 0                    ? 0.2
                                                    : 0.2 + n * 0.25;
   }

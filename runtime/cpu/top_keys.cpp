@@ -19,7 +19,8 @@ constexpr int64_t kKeysPerItem = 16 * kPageTokens;
 // Codes of an item, of n_parts times n codes: an item makes each query's table again, so items are few. The items of a part are alike.
 int64_t codes_of_item(int64_t n, int64_t n_parts, int32_t n_threads) {
   constexpr int64_t kItemsOfThread = 2;
-  const int64_t n_items = std::clamp<int64_t>(div_up(kItemsOfThread * n_threads, std::max<int64_t>(n_parts, 1)), 1, div_up(std::max<int64_t>(n, 1), kKeysPerItem));
+  const int64_t n_items = std::clamp<int64_t>(div_up(kItemsOfThread * n_threads, std::max<int64_t>(n_parts, 1)), 1,
+                                              div_up(std::max<int64_t>(n, 1), kKeysPerItem));
   return std::max(kKeysPerItem, static_cast<int64_t>(align_up(static_cast<uint64_t>(div_up(n, n_items)), kPageTokens)));
 }
 
@@ -51,13 +52,15 @@ struct Part {
 // The queries of the job's `i`-th position: (group, head_dim).
 const float* query_of(const KeysJob& job, const KeysShape& shape, int32_t i) {
   const uint64_t group = static_cast<uint64_t>(shape.n_heads / shape.kv.n_kv_heads), dim = static_cast<uint64_t>(shape.kv.head_dim);
-  const uint64_t width = shape.queries.stride > 0 ? static_cast<uint64_t>(shape.queries.stride) : static_cast<uint64_t>(shape.n_heads) * dim;
+  const uint64_t width =
+      shape.queries.stride > 0 ? static_cast<uint64_t>(shape.queries.stride) : static_cast<uint64_t>(shape.n_heads) * dim;
   const uint64_t row = static_cast<uint64_t>(job.layer) * static_cast<uint64_t>(shape.queries.n_rows) +
                        static_cast<uint64_t>((job.first_position + i - shape.queries.first) % shape.queries.n_rows);
   return reinterpret_cast<const float*>(shape.queries.data.address) + row * width + static_cast<uint64_t>(job.kv_head) * group * dim;
 }
 
-KeyWeightsTask task_of(const KeysJob& job, const KeysShape& shape, const KeysWork& work, int64_t first_key, int64_t last_key, int32_t thread) {
+KeyWeightsTask task_of(const KeysJob& job, const KeysShape& shape, const KeysWork& work, int64_t first_key, int64_t last_key,
+                       int32_t thread) {
   KeyWeightsTask task;
   task.kv = kv_head(shape.kv.type, shape.kv.head_dim, 0, job.tiles, job.offset);
   if (shape.keys_alone) task.kv.value_bytes = 0;
@@ -118,7 +121,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
     const int64_t of_item = shape.codes.bits > 0 ? codes_of_item(most_keys, n_parts, work.pool->n_threads()) : kKeysPerItem;
-    const int64_t stretches = div_up(most_keys, of_item);   // 0: all weights are exported
+    const int64_t stretches = div_up(most_keys, of_item);  // 0: all weights are exported
     work.pool->run(n_parts * stretches, [&](int64_t item, int32_t thread) {
       const Part<Job>& part = parts[item / stretches];
       const int64_t first = item % stretches * of_item;
@@ -134,7 +137,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
           task.out[task.n_queries] = rows.weights + g * rows.stride + first;
           task.units[task.n_queries] = rows.units + tile;
           task.sums[task.n_queries] = rows.sums + tile;
-          if constexpr (std::is_same_v<Job, KeyWeightsJob>)   // products need no zeros at the end of a tile
+          if constexpr (std::is_same_v<Job, KeyWeightsJob>)  // products need no zeros at the end of a tile
             if (shape.products) task.out[task.n_queries] = part.job->out + (int64_t{part.first + i} * group + g) * part.job->n_keys + first;
           task.ends[task.n_queries] = causal ? int64_t{part.job->first_position} + part.first + i + 1 : last;
           if (++task.n_queries == kQueryTile) work.kernels.key_weights(task), task.n_queries = 0;
@@ -168,8 +171,8 @@ namespace {
 // The k-th best score.
 struct Least {
   uint32_t bits;
-  int64_t n_equal;   // number of its equals among the k best, lower keys first
-  int64_t n_left;    // keys with the same first digits, or larger ones
+  int64_t n_equal;  // number of its equals among the k best, lower keys first
+  int64_t n_left;   // keys with the same first digits, or larger ones
 };
 
 constexpr int kTurns = 4;
@@ -192,17 +195,18 @@ Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left, cons
   // First by sampling, which may fail (find_least_score()). Then by the first digits of the k-th largest; only scores with these or
   // larger digits, few more than k, are examined further.
   const auto list = [&](uint32_t low, uint32_t high, uint32_t* out, int64_t* n_high) {
-    if (low == 0) return list_reaching(scores, n, low, high, bits_of, out, n_high);   // NaN counts as 0
+    if (low == 0) return list_reaching(scores, n, low, high, bits_of, out, n_high);  // NaN counts as 0
     float least, most;
     std::memcpy(&least, &low, sizeof least), std::memcpy(&most, &high, sizeof most);
     return kernels.list_reaching(scores, n, least, most, out, n_high);
   };
   const LeastScore last_score = find_least_score(scores, n, k, left, bits_of, list);
   if (last_score.n_left > 0) return {last_score.order, last_score.n_equal, last_score.n_left};
-  constexpr uint32_t kDigits = 1024;   // the sign is 0, which leaves 11 bits, then twice 10
+  constexpr uint32_t kDigits = 1024;  // the sign is 0, which leaves 11 bits, then twice 10
   Least least{0, k, 0};
-  uint32_t last = n <= kTurns * int64_t{UINT16_MAX} ? find_first<uint16_t>(scores, n, &least.n_equal) : find_first<uint32_t>(scores, n, &least.n_equal);
-  for (int64_t i = 0; i < n; ++i) {    // without branches, because a processor could only guess them
+  uint32_t last =
+      n <= kTurns * int64_t{UINT16_MAX} ? find_first<uint16_t>(scores, n, &least.n_equal) : find_first<uint32_t>(scores, n, &least.n_equal);
+  for (int64_t i = 0; i < n; ++i) {  // without branches, because a processor could only guess them
     left[least.n_left] = static_cast<uint32_t>(i);
     least.n_left += bits_of(scores[i]) >> 20 >= last;
   }
@@ -220,13 +224,11 @@ Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left, cons
 
 // Sorts ascending keys (k) by score, largest first, equal ones in their order. Three digits, lowest first. temporary: (k).
 void sort_by_score(const float* scores, int64_t k, uint32_t* keys, uint32_t* temporary) {
-  constexpr struct {
-    int shift, width;
-  } kDigits[] = {{0, 10}, {10, 10}, {20, 11}};   // the sign is 0
+  constexpr struct { int shift, width; } kDigits[] = {{0, 10}, {10, 10}, {20, 11}};  // the sign is 0
   uint32_t *from = keys, *to = temporary;
   for (const auto digit : kDigits) {
     const uint32_t last = (1u << digit.width) - 1;
-    uint32_t ends[2048] = {};   // for each value, largest first: the place of the next key
+    uint32_t ends[2048] = {};  // for each value, largest first: the place of the next key
     const auto place = [&](uint32_t key) -> uint32_t& { return ends[last - (bits_of(scores[key]) >> digit.shift & last)]; };
     for (int64_t i = 0; i < k; ++i) ++place(from[i]);
     uint32_t at = 0;
@@ -262,7 +264,7 @@ int64_t select_reaching(float* scores, int64_t n, int64_t k, float least, uint32
   int64_t n_left = n, n_high = 0;
   if (least > 0) n_left = kernels.list_reaching(scores, n, least, INFINITY, candidates, &n_high);
   if (n_left == 0) k = std::min<int64_t>(k, 1);
-  if (n_left > k && 2 * n_left <= n) {   // of these alone; their scores move to the front
+  if (n_left > k && 2 * n_left <= n) {  // of these alone; their scores move to the front
     for (int64_t i = 0; i < n_left; ++i) scores[i] = scores[candidates[i]];
     select_top(scores, n_left, k, false, candidates + n_left, out, kernels);
     for (int64_t i = 0; i < k; ++i) out[i] = candidates[out[i]];
@@ -298,17 +300,18 @@ uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_
 
 namespace {
 
-// logs (kRows) = for each of the rows from row g on: log2 of the sum of its weights over its n keys, without the keys of `out` (k), which ascend
-// and count from first_key. -infinity: no key is left. shares: of the tiles of each row in its softmax (find_shares()). A tile whose keys are all
-// in `out` adds nothing, whatever the rounding of its sum. Several rows at once, because a sum waits for the one before.
+// logs (kRows) = for each of the rows from row g on: log2 of the sum of its weights over its n keys, without the keys of `out` (k), which
+// ascend and count from first_key. -infinity: no key is left. shares: of the tiles of each row in its softmax (find_shares()). A tile whose
+// keys are all in `out` adds nothing, whatever the rounding of its sum. Several rows at once, because a sum waits for the one before.
 template <int kRows>
 void logs_of_others(const WeightRows& rows, int32_t g, const float* shares, int64_t n, int64_t first_key, const uint32_t* out, int64_t k,
                     float* logs) {
-  const float *weights = rows.weights + g * rows.stride, *units = rows.units + g * rows.tile_stride, *sums = rows.sums + g * rows.tile_stride;
+  const float *weights = rows.weights + g * rows.stride, *units = rows.units + g * rows.tile_stride,
+              *sums = rows.sums + g * rows.tile_stride;
   shares += g * rows.tile_stride;
   const int64_t n_tiles = div_up<int64_t>(n, kPageTokens);
   double totals[kRows] = {};
-  int64_t i = 0;   // of `out`
+  int64_t i = 0;  // of `out`
   for (int64_t tile = 0; tile < n_tiles; ++tile) {
     const int64_t end = (tile + 1) * kPageTokens - first_key, before = i;
     float taken[kRows] = {};
@@ -329,8 +332,8 @@ void logs_of_others(const WeightRows& rows, int32_t g, const float* shares, int6
 }
 
 // The same of all rows of a group.
-void logs_of_others(const WeightRows& rows, int32_t group, const float* shares, int64_t n, int64_t first_key, const uint32_t* out, int64_t k,
-                    float* logs) {
+void logs_of_others(const WeightRows& rows, int32_t group, const float* shares, int64_t n, int64_t first_key, const uint32_t* out,
+                    int64_t k, float* logs) {
   int32_t g = 0;
   for (; g + 4 <= group; g += 4) logs_of_others<4>(rows, g, shares, n, first_key, out, k, logs + g);
   if (group - g == 3) return logs_of_others<3>(rows, g, shares, n, first_key, out, k, logs + g);
@@ -350,24 +353,24 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
       WeightRows rows = s.rows(work.base, entry);
       if (job.exported.data) rows = weight_rows(job.exported, group);
       float* scores = s.scores(work.base, entry);
-      work.kernels.key_scores({rows.weights, rows.stride, rows.units, rows.sums, rows.tile_stride, group, job.n_keys,
-                               shape.scoring, s.shares(work.base, entry), scores});
+      work.kernels.key_scores({rows.weights, rows.stride, rows.units, rows.sums, rows.tile_stride, group, job.n_keys, shape.scoring,
+                               s.shares(work.base, entry), scores});
       for (const uint32_t key : job.held) scores[key] *= job.stay;
-      if (job.n_common)
-        *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry), work.kernels);
+      if (job.n_common) *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry), work.kernels);
       else if (job.n_found)
         *job.n_found = static_cast<uint32_t>(select_reaching(scores + job.first_key, job.n_keys - job.first_key, job.k, job.least,
                                                              s.candidates(work.base, entry), job.out, work.kernels));
       else
-        select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k,
-                   work.kernels);
+        select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry),
+                   job.out + i * job.k, work.kernels);
       auto* log_evicted = reinterpret_cast<float*>(static_cast<uintptr_t>(job.log_evicted.address));
       if (!log_evicted) return;
       logs_of_others(rows, group, s.shares(work.base, entry), job.n_keys, job.first_key, job.out, job.n_found ? *job.n_found : job.k,
                      log_evicted);
       const double factor = code_factor_square(job, shape.codes);
       for (int32_t g = 0; g < group; ++g)
-        if (code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, factor, shape) > kMostCodeVariance) log_evicted[g] = -INFINITY;
+        if (code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, factor, shape) > kMostCodeVariance)
+          log_evicted[g] = -INFINITY;
     });
   });
 }
@@ -449,33 +452,40 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
   const TopKeysScratch& s = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
   // Means go by mean_weights(). Means of exported weights, or of more query heads than a task takes, are computed as rows, like products.
-  const auto by_window = [&](const KeyWeightsJob& job) { return job.mean && !job.exported.data && !shape.products && shape.codes.bits == 0 && group <= kQueryTile; };
+  const auto by_window = [&](const KeyWeightsJob& job) {
+    return job.mean && !job.exported.data && !shape.products && shape.codes.bits == 0 && group <= kQueryTile;
+  };
   size_t n_by_window = 0;
   for (const KeyWeightsJob& job : jobs) n_by_window += by_window(job);
   if (n_by_window > 0) {
     for (size_t i = 0; i < jobs.size(); ++i) {
-      if (by_window(jobs[i]))
-        mean_weights(jobs[i], shape, work);
-      else
-        key_weights({&jobs[i], 1}, shape, work);
+      if (by_window(jobs[i])) mean_weights(jobs[i], shape, work);
+      else key_weights({&jobs[i], 1}, shape, work);
     }
     return;
   }
   for_each_batch(jobs, shape, true, work, [&](Span<const Part<KeyWeightsJob>> parts, int32_t n_entries) {
     if (shape.products) return;
-    int64_t most_keys = 0;   // of jobs that want a mean
+    int64_t most_keys = 0;  // of jobs that want a mean
     for (const Part<KeyWeightsJob>& part : parts)
       if (part.job->mean) most_keys = std::max<int64_t>(most_keys, part.job->n_keys);
     work.pool->run(n_entries, [&](int64_t entry, int32_t) {
       const Part<KeyWeightsJob>& part = part_of(parts, entry);
       const KeyWeightsJob& job = *part.job;
-      const int32_t n_rows = job.mean ? group : 1;   // rows that become one
+      const int32_t n_rows = job.mean ? group : 1;  // rows that become one
       for (int32_t g = 0; g < group; g += n_rows) {
         const int64_t row = (part.first + (entry - part.entry)) * group + g;
         const WeightRows rows = job.exported.data ? weight_rows(job.exported, group) : s.rows(work.base, entry);
         const int64_t tiles = g * rows.tile_stride;
-        work.kernels.key_scores({rows.weights + g * rows.stride, rows.stride, rows.units + tiles, rows.sums + tiles, rows.tile_stride,
-                                 n_rows, job.n_keys, {}, s.shares(work.base, entry),
+        work.kernels.key_scores({rows.weights + g * rows.stride,
+                                 rows.stride,
+                                 rows.units + tiles,
+                                 rows.sums + tiles,
+                                 rows.tile_stride,
+                                 n_rows,
+                                 job.n_keys,
+                                 {},
+                                 s.shares(work.base, entry),
                                  job.mean ? s.scores(work.base, entry) : job.out + row * job.n_keys});
       }
     });
@@ -488,7 +498,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
       float* out = job.out;
       if (part.first == 0 && !job.add) std::fill(out + first, out + last, 0.0f);
       for (int32_t i = 0; i < part.count; ++i) {
-        const float* row = s.scores(work.base, part.entry + i);   // mean over the group
+        const float* row = s.scores(work.base, part.entry + i);  // mean over the group
         for (int64_t j = first; j < last; ++j) out[j] += row[j];
       }
       if (job.add || part.first + part.count < job.n_positions) return;
@@ -502,11 +512,12 @@ namespace {
 // The sum of -a log(a) over a row's first n keys. a is a weight times its tile's share, so log2(a) = log2(weight) + the tile's unit
 // + a number that is the same for the whole row. key(i): address of weight i.
 template <class Key>
-double entropy_of_row(const float* units, const float* sums, const float* logs, const float* shares, int64_t n_tiles, int64_t n, const Key& key) {
-  float unit = 0, share = 0;   // of the tile with the largest share
+double entropy_of_row(const float* units, const float* sums, const float* logs, const float* shares, int64_t n_tiles, int64_t n,
+                      const Key& key) {
+  float unit = 0, share = 0;  // of the tile with the largest share
   for (int64_t tile = 0; tile < n_tiles; ++tile)
     if (sums[tile] > 0 && (share == 0 || units[tile] > unit)) unit = units[tile], share = shares[tile];
-  if (share == 0) return 0;    // all weights are 0
+  if (share == 0) return 0;  // all weights are 0
   const double log_share = std::log2(static_cast<double>(share));
   double sum = 0;
   for (int64_t tile = 0; tile * kPageTokens < n; ++tile) {
@@ -529,7 +540,7 @@ double entropy_of_row(const float* units, const float* sums, const float* logs, 
 void add_moments(const KeyMomentsJob& job, const KeysShape& shape, const KeysWork& work, int32_t first_head, int32_t n_heads) {
   using Tiles = TopKeysScratch::Tiles;
   const WindowOfRows rows(job, shape, work);
-  const int32_t n_rows = job.n_positions, n_queries = n_heads * n_rows;   // the rows of a head are neighbours
+  const int32_t n_rows = job.n_positions, n_queries = n_heads * n_rows;  // the rows of a head are neighbours
   rows.weigh(n_queries, true, [&](int32_t i) { return WindowOfRows::Place{i % n_rows, first_head + i / n_rows}; });
   double entropies[kQueryTile];
   work.pool->run(n_queries, [&](int64_t i, int32_t) {
@@ -543,12 +554,13 @@ void add_moments(const KeyMomentsJob& job, const KeysShape& shape, const KeysWor
   work.pool->run(measured * n_heads, [&](int64_t item, int32_t) {
     const int64_t head = item % n_heads, first = item / n_heads * kKeysPerItem, tile = first / kPageTokens;
     work.kernels.key_moments({rows.row(head * n_rows, first), rows.width(first), rows.tiles(Tiles::shares, head * n_rows) + tile,
-                              work.scratch.tile_stride(), n_rows,
-                              std::min<int64_t>(kKeysPerItem, job.n_measured - first), static_cast<float>(job.gamma),
-                              job.out + (first_head + head) * job.n_measured + first, rows.tiles(Tiles::variances, head) + tile});
+                              work.scratch.tile_stride(), n_rows, std::min<int64_t>(kKeysPerItem, job.n_measured - first),
+                              static_cast<float>(job.gamma), job.out + (first_head + head) * job.n_measured + first,
+                              rows.tiles(Tiles::variances, head) + tile});
   });
   for (int32_t head = 0; head < n_heads; ++head)
-    for (int64_t tile = 0; tile * kPageTokens < job.n_measured; ++tile) *job.variance += static_cast<double>(rows.tiles(Tiles::variances, head)[tile]);
+    for (int64_t tile = 0; tile * kPageTokens < job.n_measured; ++tile)
+      *job.variance += static_cast<double>(rows.tiles(Tiles::variances, head)[tile]);
 }
 
 }  // namespace

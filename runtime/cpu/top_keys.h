@@ -49,9 +49,7 @@ class TopKeysScratch {
   }
 
  private:
-  float* entry(std::byte* base, int64_t i) const {
-    return reinterpret_cast<float*>(base + static_cast<uint64_t>(i) * entry_bytes_);
-  }
+  float* entry(std::byte* base, int64_t i) const { return reinterpret_cast<float*>(base + static_cast<uint64_t>(i) * entry_bytes_); }
   int64_t stride_ = 0, tile_stride_ = 0, group_ = 0;
   uint64_t entry_bytes_ = 0, moments_bytes_ = 0;
 };
@@ -59,7 +57,8 @@ class TopKeysScratch {
 // The k best of scores (n), k <= n. NaN and negative scores count as 0. Order: higher score first, ties by lower index. `out` is in
 // that order (by_score), or in ascending order of index. candidates: room for n.
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out, const Kernels& kernels);
-// The same of the scores that reach `least`, at least one of them, in ascending order of index. Returns how many there are. It may move scores.
+// The same of the scores that reach `least`, at least one of them, in ascending order of index. Returns how many there are. It may move
+// scores.
 int64_t select_reaching(float* scores, int64_t n, int64_t k, float least, uint32_t* candidates, uint32_t* out, const Kernels& kernels);
 // How many of the keys in `among`, which ascend, select_top() would select. candidates: room for n.
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates, const Kernels& kernels);

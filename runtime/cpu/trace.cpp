@@ -7,7 +7,8 @@ namespace orrery::cpu {
 
 namespace {
 
-constexpr const char* kNames[] = {"embed", "norm", "quantize", "product", "rope", "append_kv", "attend", "swiglu", "add", "transform", "delta_net", "mamba2", "short_conv", "gates", "route"};
+constexpr const char* kNames[] = {"embed", "norm",      "quantize",  "product", "rope",       "append_kv", "attend", "swiglu",
+                                  "add",   "transform", "delta_net", "mamba2",  "short_conv", "gates",     "route"};
 
 // "[1,2]": the threads' numbers, as many as fit a line of the log (512 bytes) beside the rest; the last one has the sum of the others.
 std::string numbers(const std::vector<uint64_t>& values, size_t n) {
@@ -29,7 +30,9 @@ std::string numbers(const std::vector<uint64_t>& values, size_t n) {
 size_t StepTrace::find(Operation operation, uint64_t bytes, TensorType type, int64_t n_out, int64_t n_in) {
   if (!counts_) return kNone;
   size_t i = 0;
-  while (i < rows_.size() && !(rows_[i].operation == operation && rows_[i].type == type && rows_[i].n_out == n_out && rows_[i].n_in == n_in)) ++i;
+  while (i < rows_.size() &&
+         !(rows_[i].operation == operation && rows_[i].type == type && rows_[i].n_out == n_out && rows_[i].n_in == n_in))
+    ++i;
   if (i == rows_.size()) {
     if (i == kMostRows) {
       --i;
@@ -66,10 +69,11 @@ std::vector<std::string> StepTrace::take(int32_t n_threads) {
   lines.push_back(format("{\"steps\":%llu,\"ns\":%llu,\"operations_ns\":%llu,\"threads\":%zu}", static_cast<unsigned long long>(n_steps_),
                          static_cast<unsigned long long>(steps_ns_), static_cast<unsigned long long>(operations_ns_), n));
   for (const Row& row : rows_)
-    lines.push_back(format("{\"operation\":\"%s\",\"type\":\"%s\",\"shape\":[%lld,%lld],\"calls\":%llu,\"bytes\":%llu,\"busy_ns\":%s,\"waiting_ns\":%s}",
-                           kNames[static_cast<size_t>(row.operation)], row.operation == Operation::product ? type_traits(row.type)->name : "",
-                           static_cast<long long>(row.n_in), static_cast<long long>(row.n_out), static_cast<unsigned long long>(row.calls),
-                           static_cast<unsigned long long>(row.bytes), numbers(row.busy_ns, n).c_str(), numbers(row.waiting_ns, n).c_str()));
+    lines.push_back(format(
+        "{\"operation\":\"%s\",\"type\":\"%s\",\"shape\":[%lld,%lld],\"calls\":%llu,\"bytes\":%llu,\"busy_ns\":%s,\"waiting_ns\":%s}",
+        kNames[static_cast<size_t>(row.operation)], row.operation == Operation::product ? type_traits(row.type)->name : "",
+        static_cast<long long>(row.n_in), static_cast<long long>(row.n_out), static_cast<unsigned long long>(row.calls),
+        static_cast<unsigned long long>(row.bytes), numbers(row.busy_ns, n).c_str(), numbers(row.waiting_ns, n).c_str()));
   rows_.clear();
   n_steps_ = steps_ns_ = operations_ns_ = 0;
   return lines;

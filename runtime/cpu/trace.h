@@ -14,19 +14,37 @@
 
 namespace orrery::cpu {
 
-enum class Operation : uint8_t { embed, norm, quantize, product, rope, append_kv, attend, swiglu, add, transform, delta_net, mamba2, short_conv, gates, route };
+enum class Operation : uint8_t {
+  embed,
+  norm,
+  quantize,
+  product,
+  rope,
+  append_kv,
+  attend,
+  swiglu,
+  add,
+  transform,
+  delta_net,
+  mamba2,
+  short_conv,
+  gates,
+  route
+};
 
 class StepTrace {
  public:
-  explicit StepTrace(int32_t max_threads) : n_threads_(static_cast<size_t>(max_threads)), totals_(n_threads_), before_(n_threads_) { rows_.reserve(kMostRows); }
+  explicit StepTrace(int32_t max_threads) : n_threads_(static_cast<size_t>(max_threads)), totals_(n_threads_), before_(n_threads_) {
+    rows_.reserve(kMostRows);
+  }
 
   // Rows beyond the first kMostRows count with the last one.
   struct Row {
     Operation operation = Operation::embed;
-    TensorType type = TensorType::f32;   // of a product's weights, with their shape
+    TensorType type = TensorType::f32;  // of a product's weights, with their shape
     int64_t n_out = 0, n_in = 0;
     uint64_t calls = 0, bytes = 0;
-    std::vector<uint64_t> busy_ns, waiting_ns;   // (threads)
+    std::vector<uint64_t> busy_ns, waiting_ns;  // (threads)
   };
   static constexpr size_t kMostRows = 64;
 
@@ -61,7 +79,8 @@ class StepTrace {
   // One item, on the thread that runs it.
   class Busy {
    public:
-    Busy(StepTrace* trace, int32_t thread, size_t row = kNone) : trace_(trace && trace->counts_ ? trace : nullptr), thread_(static_cast<size_t>(thread)), row_(row) {
+    Busy(StepTrace* trace, int32_t thread, size_t row = kNone)
+        : trace_(trace && trace->counts_ ? trace : nullptr), thread_(static_cast<size_t>(thread)), row_(row) {
       if (trace_) start_ = now();
     }
     ~Busy() {
@@ -77,7 +96,7 @@ class StepTrace {
   };
 
   static constexpr size_t kNone = SIZE_MAX;
-  size_t current() const { return row_; }   // of the operation that runs
+  size_t current() const { return row_; }  // of the operation that runs
   // The row of an operation. Counts one more call, of `bytes` bytes; kNone outside steps that count.
   size_t find(Operation operation, uint64_t bytes, TensorType type, int64_t n_out, int64_t n_in);
 
@@ -86,7 +105,8 @@ class StepTrace {
 
  private:
   static uint64_t now() {
-    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
   }
   void begin_operation();
   void end_operation();
@@ -103,7 +123,7 @@ class StepTrace {
   std::vector<Total> totals_;     // of each thread's items
   std::vector<uint64_t> before_;  // the same, when the operation began
   std::vector<Row> rows_;
-  size_t row_ = kNone;            // of the operation that runs
+  size_t row_ = kNone;  // of the operation that runs
   bool counts_ = false;
   uint64_t start_ = 0, operation_start_ = 0, n_steps_ = 0, steps_ns_ = 0, operations_ns_ = 0;
 };

@@ -94,8 +94,7 @@ void q3_k(const uint8_t* b, float* out) {  // third bits[32], 2-bit q[64], 6-bit
   const uint8_t *high = b, *q = b + 32, *scales = b + 96;
   const float d = half_at(b + 108);
   float dl[16];
-  for (int s = 0; s < 16;
-       ++s) {  // four low bits in bytes 0..7 (low nibbles first), two high bits in bytes 8..11
+  for (int s = 0; s < 16; ++s) {  // four low bits in bytes 0..7 (low nibbles first), two high bits in bytes 8..11
     const int low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;
     const int top = scales[8 + s % 4] >> (s / 4 * 2) & 3;
     dl[s] = d * to_float((low | top << 4) - 32);
@@ -245,8 +244,7 @@ void iq2_xxs(const uint8_t* b, float* out) {  // half d, then 8 times: entries[4
     const uint8_t* q = b + 2 + 8 * s;
     const uint32_t word = u32_at(q + 4);
     const float scale = iq2_scale(d, static_cast<int>(word >> 28));
-    for (int l = 0; l < 4; ++l)
-      eight(scale, grids::kIq2XxsGrid[q[l]], grids::all_signs(word >> (7 * l) & 127), out + 32 * s + 8 * l);
+    for (int l = 0; l < 4; ++l) eight(scale, grids::kIq2XxsGrid[q[l]], grids::all_signs(word >> (7 * l) & 127), out + 32 * s + 8 * l);
   }
 }
 
@@ -279,72 +277,32 @@ void blocks(TensorType type, const std::byte* src, float* out, uint64_t n) {
 
 void dequantize_row(TensorType type, const std::byte* src, float* out, uint64_t n) {
   switch (type) {
-    case TensorType::f32:
-      std::memcpy(out, src, n * sizeof(float));
-      break;
+    case TensorType::f32: std::memcpy(out, src, n * sizeof(float)); break;
     case TensorType::f16:
       for (uint64_t i = 0; i < n; ++i) out[i] = half_to_float(load<uint16_t>(src + 2 * i));
       break;
     case TensorType::bf16:
       for (uint64_t i = 0; i < n; ++i) out[i] = bfloat16_to_float(load<uint16_t>(src + 2 * i));
       break;
-    case TensorType::q8_0:
-      blocks<q8_0>(type, src, out, n);
-      break;
-    case TensorType::q4_0:
-      blocks<q4_0>(type, src, out, n);
-      break;
-    case TensorType::q4_1:
-      blocks<q4_1>(type, src, out, n);
-      break;
-    case TensorType::q5_0:
-      blocks<q5_0>(type, src, out, n);
-      break;
-    case TensorType::q5_1:
-      blocks<q5_1>(type, src, out, n);
-      break;
-    case TensorType::q2_k:
-      blocks<q2_k>(type, src, out, n);
-      break;
-    case TensorType::q3_k:
-      blocks<q3_k>(type, src, out, n);
-      break;
-    case TensorType::q4_k:
-      blocks<q4_k>(type, src, out, n);
-      break;
-    case TensorType::q5_k:
-      blocks<q5_k>(type, src, out, n);
-      break;
-    case TensorType::q6_k:
-      blocks<q6_k>(type, src, out, n);
-      break;
-    case TensorType::iq4_nl:
-      blocks<iq4_nl>(type, src, out, n);
-      break;
-    case TensorType::iq4_xs:
-      blocks<iq4_xs>(type, src, out, n);
-      break;
-    case TensorType::iq3_xxs:
-      blocks<iq3_xxs>(type, src, out, n);
-      break;
-    case TensorType::iq3_s:
-      blocks<iq3_s>(type, src, out, n);
-      break;
-    case TensorType::iq2_xxs:
-      blocks<iq2_xxs>(type, src, out, n);
-      break;
-    case TensorType::iq2_xs:
-      blocks<iq2_xs>(type, src, out, n);
-      break;
-    case TensorType::iq2_s:
-      blocks<iq2_s>(type, src, out, n);
-      break;
-    case TensorType::mxfp4:
-      blocks<mxfp4>(type, src, out, n);
-      break;
-    case TensorType::nvfp4:
-      blocks<nvfp4>(type, src, out, n);
-      break;
+    case TensorType::q8_0: blocks<q8_0>(type, src, out, n); break;
+    case TensorType::q4_0: blocks<q4_0>(type, src, out, n); break;
+    case TensorType::q4_1: blocks<q4_1>(type, src, out, n); break;
+    case TensorType::q5_0: blocks<q5_0>(type, src, out, n); break;
+    case TensorType::q5_1: blocks<q5_1>(type, src, out, n); break;
+    case TensorType::q2_k: blocks<q2_k>(type, src, out, n); break;
+    case TensorType::q3_k: blocks<q3_k>(type, src, out, n); break;
+    case TensorType::q4_k: blocks<q4_k>(type, src, out, n); break;
+    case TensorType::q5_k: blocks<q5_k>(type, src, out, n); break;
+    case TensorType::q6_k: blocks<q6_k>(type, src, out, n); break;
+    case TensorType::iq4_nl: blocks<iq4_nl>(type, src, out, n); break;
+    case TensorType::iq4_xs: blocks<iq4_xs>(type, src, out, n); break;
+    case TensorType::iq3_xxs: blocks<iq3_xxs>(type, src, out, n); break;
+    case TensorType::iq3_s: blocks<iq3_s>(type, src, out, n); break;
+    case TensorType::iq2_xxs: blocks<iq2_xxs>(type, src, out, n); break;
+    case TensorType::iq2_xs: blocks<iq2_xs>(type, src, out, n); break;
+    case TensorType::iq2_s: blocks<iq2_s>(type, src, out, n); break;
+    case TensorType::mxfp4: blocks<mxfp4>(type, src, out, n); break;
+    case TensorType::nvfp4: blocks<nvfp4>(type, src, out, n); break;
   }
 }
 

@@ -18,8 +18,8 @@ namespace {
 
 using ull = unsigned long long;  // for printf
 
-constexpr uint64_t kReadChunk = uint64_t{4} << 20;   // between two calls of progress
-constexpr uint64_t kMostPadding = 4096;              // a region begins at a page boundary: more padding aligns nothing
+constexpr uint64_t kReadChunk = uint64_t{4} << 20;  // between two calls of progress
+constexpr uint64_t kMostPadding = 4096;             // a region begins at a page boundary: more padding aligns nothing
 
 Status ask(const Progress& progress, uint64_t done, uint64_t total) {
   return !progress || progress(done, total) ? ok_status() : error(Code::cancelled, "reading the model was cancelled");
@@ -40,9 +40,7 @@ Result<Part> open_part(os::InputFile source, const OpenOptions& options, const o
   in.name = part.name;
   in.file_bytes = part.file_bytes;
   in.read = [&](uint64_t offset, Span<std::byte> out) { return part.source.read_at(offset, out); };
-  in.between_pieces = [&](uint64_t done) {
-    return ask(options.progress, options.load == Load::read ? done : 0, before + part.file_bytes);
-  };
+  in.between_pieces = [&](uint64_t done) { return ask(options.progress, options.load == Load::read ? done : 0, before + part.file_bytes); };
   in.memory_bytes = memory.available_bytes;
   in.memory_bound_by = memory.bound_by;
   ORRERY_ASSIGN(part.header, parse_header(in));
@@ -70,9 +68,8 @@ Status read_split_key(const Part& part, const char* key, bool* present, uint64_t
   const Value* value = part.header->find(key);
   *present = value != nullptr;
   if (value && (value->type() == ValueType::boolean || !value->as_u64(out)))
-    return bad_file(
-        part.name, part.header->offset_of_key(key),
-        format("key '%s': found %s, expected an unsigned integer", key, describe(*value).c_str()));
+    return bad_file(part.name, part.header->offset_of_key(key),
+                    format("key '%s': found %s, expected an unsigned integer", key, describe(*value).c_str()));
   return ok_status();
 }
 
@@ -84,13 +81,13 @@ Result<Split> read_split(const Part& part) {
   ORRERY_TRY(read_split_key(part, "split.tensors.count", &split.has_n_tensors, &split.n_tensors));
   if (split.count == 0) split.count = 1;  // some writers mean "not split" by 0
   if (split.count > kMaxParts)
-    return bad_file(part.name, part.header->offset_of_key("split.count"),
-                    format("key 'split.count': found %llu, expected at most %llu",
-                           static_cast<ull>(split.count), static_cast<ull>(kMaxParts)));
+    return bad_file(
+        part.name, part.header->offset_of_key("split.count"),
+        format("key 'split.count': found %llu, expected at most %llu", static_cast<ull>(split.count), static_cast<ull>(kMaxParts)));
   if (split.number >= split.count)
     return bad_file(part.name, part.header->offset_of_key("split.no"),
-                    format("key 'split.no': found %llu, expected less than split.count, %llu",
-                           static_cast<ull>(split.number), static_cast<ull>(split.count)));
+                    format("key 'split.no': found %llu, expected less than split.count, %llu", static_cast<ull>(split.number),
+                           static_cast<ull>(split.count)));
   return split;
 }
 
@@ -126,18 +123,16 @@ Status check_split(const std::vector<Part>& parts) {
     const Part& part = parts[i];
     ORRERY_ASSIGN(const Split split, read_split(part));
     if (split.count != parts.size() || split.number != i)
-      return bad_file(part.name, part.header->offset_of_key("split.no"),
-                      format("key 'split.no': this is part %llu of %llu, expected part %llu of %llu (from 0)",
-                             static_cast<ull>(split.number), static_cast<ull>(split.count),
-                             static_cast<ull>(i), static_cast<ull>(parts.size())));
-    if (parts.size() > 1 && i == 0 && !split.has_n_tensors)
-      return bad_file(part.name, part.header->header_bytes,
-                      "key 'split.tensors.count' is missing in the first part of a split model");
-    if (split.has_n_tensors && split.n_tensors != n_tensors)
       return bad_file(
-          part.name, part.header->offset_of_key("split.tensors.count"),
-          format("key 'split.tensors.count': found %llu, but the parts together hold %llu tensors",
-                 static_cast<ull>(split.n_tensors), static_cast<ull>(n_tensors)));
+          part.name, part.header->offset_of_key("split.no"),
+          format("key 'split.no': this is part %llu of %llu, expected part %llu of %llu (from 0)", static_cast<ull>(split.number),
+                 static_cast<ull>(split.count), static_cast<ull>(i), static_cast<ull>(parts.size())));
+    if (parts.size() > 1 && i == 0 && !split.has_n_tensors)
+      return bad_file(part.name, part.header->header_bytes, "key 'split.tensors.count' is missing in the first part of a split model");
+    if (split.has_n_tensors && split.n_tensors != n_tensors)
+      return bad_file(part.name, part.header->offset_of_key("split.tensors.count"),
+                      format("key 'split.tensors.count': found %llu, but the parts together hold %llu tensors",
+                             static_cast<ull>(split.n_tensors), static_cast<ull>(n_tensors)));
     if (i > 0) ORRERY_TRY(check_later_keys(parts[0], part));
   }
   return ok_status();
@@ -152,8 +147,8 @@ Status File::Impl::assemble() {
   uint64_t n_tensors = 0;
   for (const Part& part : parts) n_tensors += part.header->tensors.size();
   if (n_tensors > kMaxTensors)
-    return error(Code::bad_model, "%s: its parts hold %llu tensors, expected at most %llu", path.c_str(),
-                 static_cast<ull>(n_tensors), static_cast<ull>(kMaxTensors));
+    return error(Code::bad_model, "%s: its parts hold %llu tensors, expected at most %llu", path.c_str(), static_cast<ull>(n_tensors),
+                 static_cast<ull>(kMaxTensors));
   for (uint32_t p = 0; p < parts.size(); ++p) {
     alignment = std::min(alignment, parts[p].header->alignment);
     file_bytes += parts[p].file_bytes;
@@ -185,7 +180,7 @@ Status File::Impl::assemble() {
 // Reads the tensors of all parts into our own memory, in the order of their data, without the gaps between them.
 Status File::Impl::read_tensors(const os::MemoryLimits& memory, const Progress& progress) {
   const uint64_t padding = std::min(alignment, kMostPadding);
-  std::vector<uint64_t> bytes(parts.size(), 0);   // per part
+  std::vector<uint64_t> bytes(parts.size(), 0);  // per part
   uint64_t all = 0;
   for (const Tensor& t : tensors) {
     bytes[t.part] += align_up(t.bytes, padding);
@@ -193,14 +188,14 @@ Status File::Impl::read_tensors(const os::MemoryLimits& memory, const Progress& 
   }
   if (all > memory.available_bytes)
     return memory_error(Code::out_of_host_memory, all, memory.available_bytes,
-                        "%s: reading its tensors takes %llu bytes of memory, %llu are free (%s)", path.c_str(),
-                        static_cast<ull>(all), static_cast<ull>(memory.available_bytes), memory.bound_by);
+                        "%s: reading its tensors takes %llu bytes of memory, %llu are free (%s)", path.c_str(), static_cast<ull>(all),
+                        static_cast<ull>(memory.available_bytes), memory.bound_by);
   std::vector<uint32_t> order(tensors.size());
   std::iota(order.begin(), order.end(), uint32_t{0});
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     return std::pair(tensors[a].part, tensors[a].offset) < std::pair(tensors[b].part, tensors[b].offset);
   });
-  uint64_t before = 0;   // bytes of earlier parts
+  uint64_t before = 0;  // bytes of earlier parts
   size_t i = 0;
   for (size_t p = 0; p < parts.size(); before += parts[p].file_bytes, ++p) {
     Part& part = parts[p];
@@ -212,10 +207,8 @@ Status File::Impl::read_tensors(const os::MemoryLimits& memory, const Progress& 
       t.data = next;
       for (uint64_t at = 0; at < t.bytes;) {
         const uint64_t n = std::min(kReadChunk, t.bytes - at);
-        if (part.memory.empty())
-          ORRERY_TRY(part.source.read_at(t.offset + at, {next + at, static_cast<size_t>(n)}));
-        else
-          std::memcpy(next + at, part.memory.data() + t.offset + at, static_cast<size_t>(n));
+        if (part.memory.empty()) ORRERY_TRY(part.source.read_at(t.offset + at, {next + at, static_cast<size_t>(n)}));
+        else std::memcpy(next + at, part.memory.data() + t.offset + at, static_cast<size_t>(n));
         at += n;
         ORRERY_TRY(ask(progress, before + t.offset + at, file_bytes));
       }
@@ -235,11 +228,11 @@ Result<File> File::open(const std::string& path, const OpenOptions& given_option
   auto impl = std::make_unique<Impl>();
   impl->path = path;
   OpenOptions options = given_options;
-  uint64_t most = 0;   // the headers of all parts come before the data of the first part
+  uint64_t most = 0;  // the headers of all parts come before the data of the first part
   if (options.progress)
     options.progress = [&](uint64_t done, uint64_t total) { return given_options.progress(most = std::max(most, done), total); };
   os::MemoryLimits memory = memory_for(options);
-  const auto take = [&](const Part& part) {   // subtracts the upper bound of the header's memory
+  const auto take = [&](const Part& part) {  // subtracts the upper bound of the header's memory
     memory.available_bytes -= std::min(memory.available_bytes, HeaderBytes::kCost * part.header->header_bytes);
   };
   ORRERY_ASSIGN(Part given, open_part(path, options, memory, 0));
@@ -250,10 +243,9 @@ Result<File> File::open(const std::string& path, const OpenOptions& given_option
   } else {
     const std::string suffix = split_suffix(split.number, split.count);
     if (!ends_with(path, suffix))
-      return bad_file(
-          path, given.header->offset_of_key("split.no"),
-          format("key 'split.no': this is part %llu of %llu (from 0), expected a name that ends in %s",
-                 static_cast<ull>(split.number), static_cast<ull>(split.count), suffix.c_str()));
+      return bad_file(path, given.header->offset_of_key("split.no"),
+                      format("key 'split.no': this is part %llu of %llu (from 0), expected a name that ends in %s",
+                             static_cast<ull>(split.number), static_cast<ull>(split.count), suffix.c_str()));
     const std::string stem = path.substr(0, path.size() - suffix.size());
     uint64_t before = given.file_bytes;
     for (uint64_t i = 0; i < split.count; ++i) {
@@ -297,8 +289,7 @@ Status check_whole(const Part& part) {
 // A file in memory, up to its data.
 Result<Part> parse_part(Span<const std::byte> bytes, const std::string& name, const os::MemoryLimits& memory) {
   if ((bytes.data() == nullptr && !bytes.empty()) || reinterpret_cast<uintptr_t>(bytes.data()) % kMinAlignment != 0)
-    return error(Code::invalid_argument,
-                 "%s: the file's bytes start at an address that is not a multiple of %llu", name.c_str(),
+    return error(Code::invalid_argument, "%s: the file's bytes start at an address that is not a multiple of %llu", name.c_str(),
                  static_cast<ull>(kMinAlignment));
   Part part;
   part.name = name;
@@ -378,25 +369,22 @@ void File::prefetch(const Tensor& tensor, uint64_t from, uint64_t bytes) const {
 Span<const Tensor> File::tensors() const { return impl_->tensors; }
 const Tensor* File::find_tensor(std::string_view name) const {
   const std::vector<uint32_t>& order = impl_->tensor_order;
-  const auto it = std::lower_bound(order.begin(), order.end(), name, [&](uint32_t i, std::string_view n) {
-    return impl_->tensors[i].name < n;
-  });
+  const auto it =
+      std::lower_bound(order.begin(), order.end(), name, [&](uint32_t i, std::string_view n) { return impl_->tensors[i].name < n; });
   return it != order.end() && impl_->tensors[*it].name == name ? &impl_->tensors[*it] : nullptr;
 }
 
 Status File::wrong(std::string_view key, const Value& value, const char* expected) const {
   const Part& part = impl_->parts[0];
-  return bad_file(
-      part.name, part.header->offset_of_key(key),
-      format("key '%s': found %s, expected %s", printable(key).c_str(), describe(value).c_str(), expected));
+  return bad_file(part.name, part.header->offset_of_key(key),
+                  format("key '%s': found %s, expected %s", printable(key).c_str(), describe(value).c_str(), expected));
 }
 
 Result<uint64_t> File::get_u64(std::string_view key, uint64_t fallback) const {
   const Value* value = find(key);
   if (!value) return fallback;
   uint64_t out;
-  if (value->type() == ValueType::boolean || !value->as_u64(&out))
-    return wrong(key, *value, "an integer that is not negative");
+  if (value->type() == ValueType::boolean || !value->as_u64(&out)) return wrong(key, *value, "an integer that is not negative");
   return out;
 }
 
@@ -426,8 +414,7 @@ Result<std::string_view> File::get_string(std::string_view key, std::string_view
 
 namespace {
 Status missing(const File& file, std::string_view key, const char* expected) {
-  return error(Code::bad_model, "%s: key '%s' is missing, expected %s", file.path().c_str(),
-               printable(key).c_str(), expected);
+  return error(Code::bad_model, "%s: key '%s' is missing, expected %s", file.path().c_str(), printable(key).c_str(), expected);
 }
 }  // namespace
 

@@ -14,7 +14,7 @@ namespace orrery::gguf {
 namespace {
 
 constexpr uint64_t kSample = 4096;
-constexpr uint64_t kPiece = uint64_t{64} << 20;   // between two calls of progress
+constexpr uint64_t kPiece = uint64_t{64} << 20;  // between two calls of progress
 
 }  // namespace
 
@@ -55,8 +55,6 @@ void File::fingerprint(bool full, uint8_t out[16]) const {
   (void)never_fails;
 }
 
-Status File::full_fingerprint(const Progress& progress, uint8_t out[16]) const {
-  return impl_->hash(true, progress, out);
-}
+Status File::full_fingerprint(const Progress& progress, uint8_t out[16]) const { return impl_->hash(true, progress, out); }
 
 }  // namespace orrery::gguf

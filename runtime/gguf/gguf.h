@@ -24,26 +24,37 @@
 
 namespace orrery::gguf {
 
-using orrery::TensorType;   // runtime/base/tensor_type.h: types, block sizes, names
-using orrery::TypeTraits;
+using orrery::TensorType;  // runtime/base/tensor_type.h: types, block sizes, names
 using orrery::type_traits;
 using orrery::type_traits_by_name;
+using orrery::TypeTraits;
 
 struct Tensor {
   std::string_view name;
   TensorType type = TensorType::f32;
   uint32_t n_dims = 0;
-  uint64_t dims[4] = {1, 1, 1, 1};   // dims[0] is the contiguous dimension: a matrix is (dims[1] rows, dims[0] columns)
+  uint64_t dims[4] = {1, 1, 1, 1};  // dims[0] is the contiguous dimension: a matrix is (dims[1] rows, dims[0] columns)
   uint64_t n_elements = 0;
   uint64_t bytes = 0;
-  uint32_t part = 0;                 // index of the split file
-  uint64_t offset = 0;               // from the start of that file
-  const std::byte* data = nullptr;   // null when opened header-only
+  uint32_t part = 0;                // index of the split file
+  uint64_t offset = 0;              // from the start of that file
+  const std::byte* data = nullptr;  // null when opened header-only
 };
 
 enum class ValueType : uint32_t {
-  u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9,
-  u64 = 10, i64 = 11, f64 = 12,
+  u8 = 0,
+  i8 = 1,
+  u16 = 2,
+  i16 = 3,
+  u32 = 4,
+  i32 = 5,
+  f32 = 6,
+  boolean = 7,
+  string = 8,
+  array = 9,
+  u64 = 10,
+  i64 = 11,
+  f64 = 12,
 };
 const char* value_type_name(ValueType type);
 
@@ -57,8 +68,8 @@ class Value {
   // Any integer type (or bool) whose value fits. False for every other value.
   bool as_u64(uint64_t* out) const;
   bool as_i64(int64_t* out) const;
-  bool as_f64(double* out) const;            // any number
-  bool as_bool(bool* out) const;             // bool, or an integer 0/1
+  bool as_f64(double* out) const;  // any number
+  bool as_bool(bool* out) const;   // bool, or an integer 0/1
   bool as_string(std::string_view* out) const;
   // Arrays: element type, count, and elements by index. at() takes a few steps, however long the array. For an index
   // out of range, or a value that is not an array, at() returns a Value whose as_ functions all return false.
@@ -70,11 +81,11 @@ class Value {
  private:
   friend struct Header;
   friend struct Parser;
-  const std::byte* data() const;             // the scalar, the string's first byte, or the array's first element
+  const std::byte* data() const;  // the scalar, the string's first byte, or the array's first element
 
-  const Header* header_ = nullptr;           // null: an empty Value
-  uint32_t at_ : 28, type_ : 4;              // where data() lies in the header, which is at most 2^28 bytes long
-  uint32_t count_ : 28, element_ : 4;        // string bytes or array elements
+  const Header* header_ = nullptr;     // null: an empty Value
+  uint32_t at_ : 28, type_ : 4;        // where data() lies in the header, which is at most 2^28 bytes long
+  uint32_t count_ : 28, element_ : 4;  // string bytes or array elements
 };
 
 // Text of a value for messages: "u32 7", "string 'llama'", "array of 3 f32".
@@ -82,7 +93,7 @@ std::string describe(const Value& value);
 // Text of a file's name for messages: control characters and broken UTF-8 are escaped, long names are cut.
 std::string printable(std::string_view text);
 
-enum class Load : uint8_t { map, read };     // read: into our own memory; no SIGBUS if another program truncates the file
+enum class Load : uint8_t { map, read };  // read: into our own memory; no SIGBUS if another program truncates the file
 
 // Called between pieces of a long read, with the bytes done and the total. Returning false cancels. `done` never
 // falls. `total` is the size of the file; for a split model, the size of all parts that are open by then.
@@ -92,13 +103,13 @@ class File;
 
 struct OpenOptions {
   Load load = Load::map;
-  bool header_only = false;                  // metadata and tensor table; no tensor data (Tensor::data is null)
-  Progress progress = {};                    // called after each megabyte of a header, then after each piece of the data, with
-                                             // the place in the file. Load::map: `done` is always 0, because mapping reads no
-                                             // data
-  std::function<Status(const File&)> accept = {};   // called once all headers are known, before any data is read; open()
-                                                    // returns its error
-  uint64_t memory_bytes = 0;                 // upper bound on the memory of headers and Load::read; 0: os::memory_limits()
+  bool header_only = false;                        // metadata and tensor table; no tensor data (Tensor::data is null)
+  Progress progress = {};                          // called after each megabyte of a header, then after each piece of the data, with
+                                                   // the place in the file. Load::map: `done` is always 0, because mapping reads no
+                                                   // data
+  std::function<Status(const File&)> accept = {};  // called once all headers are known, before any data is read; open()
+                                                   // returns its error
+  uint64_t memory_bytes = 0;                       // upper bound on the memory of headers and Load::read; 0: os::memory_limits()
 };
 
 class File {
@@ -116,17 +127,17 @@ class File {
   File& operator=(File&&) noexcept;
   ~File();
 
-  const std::string& path() const;           // as given
+  const std::string& path() const;  // as given
   uint32_t version() const;
-  uint64_t alignment() const;                // a power of two, at least 8; the smallest of all parts
-  uint64_t file_bytes() const;               // all parts together
+  uint64_t alignment() const;   // a power of two, at least 8; the smallest of all parts
+  uint64_t file_bytes() const;  // all parts together
   uint32_t n_parts() const;
 
   // Metadata in file order; for a split model, the first part's metadata.
   uint64_t n_keys() const;
   std::string_view key(uint64_t i) const;
   Value value(uint64_t i) const;
-  const Value* find(std::string_view key) const;   // null where absent
+  const Value* find(std::string_view key) const;  // null where absent
 
   // Typed look-ups. An absent key gives `fallback` (or an error in the required_ forms). A wrong type or range gives
   // an error that names the key, the value found and the value expected.
@@ -137,7 +148,7 @@ class File {
   Result<uint64_t> required_u64(std::string_view key) const;
   Result<std::string_view> required_string(std::string_view key) const;
 
-  Span<const Tensor> tensors() const;              // all parts, in file order
+  Span<const Tensor> tensors() const;  // all parts, in file order
   const Tensor* find_tensor(std::string_view name) const;
   // Tells the system that the tensor's bytes are no longer needed in memory. Bytes of a mapped file, or of the
   // caller's memory, are read again when they are next touched. Bytes that Load::read copied are lost.

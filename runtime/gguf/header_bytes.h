@@ -24,12 +24,12 @@ inline constexpr uint64_t kMaxHeaderBytes = uint64_t{256} << 20;
 
 // The file, as the parser sees it.
 struct Input {
-  std::string name;                     // for messages
-  uint64_t file_bytes = 0;              // length of the file
+  std::string name;         // for messages
+  uint64_t file_bytes = 0;  // length of the file
   std::function<Status(uint64_t offset, Span<std::byte> out)> read;
-  std::function<Status(uint64_t done)> between_pieces = {};   // an error ends the parsing; may be empty
-  uint64_t memory_bytes = UINT64_MAX;   // upper bound on the memory of the header
-  const char* memory_bound_by = "";     // the source of that bound
+  std::function<Status(uint64_t done)> between_pieces = {};  // an error ends the parsing; may be empty
+  uint64_t memory_bytes = UINT64_MAX;                        // upper bound on the memory of the header
+  const char* memory_bound_by = "";                          // the source of that bound
 };
 
 class HeaderBytes {

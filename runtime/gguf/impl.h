@@ -22,11 +22,11 @@ struct Part {
   std::string name;
   uint64_t file_bytes = 0;
   std::unique_ptr<Header> header;
-  os::InputFile source;         // Load::read: open until its tensors are read
-  Span<const std::byte> memory; // in its place, where the file is in memory
-  Span<const std::byte> data;   // where its tensors lie: a mapping, a region, or the caller's memory; empty without data
-  os::MappedFile mapped;        // Load::map: the whole file
-  os::Region region;            // Load::read: the tensors alone, in file order
+  os::InputFile source;          // Load::read: open until its tensors are read
+  Span<const std::byte> memory;  // in its place, where the file is in memory
+  Span<const std::byte> data;    // where its tensors lie: a mapping, a region, or the caller's memory; empty without data
+  os::MappedFile mapped;         // Load::map: the whole file
+  os::Region region;             // Load::read: the tensors alone, in file order
 };
 
 struct File::Impl {

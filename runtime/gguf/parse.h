@@ -32,35 +32,35 @@ inline constexpr uint64_t kDefaultAlignment = 32;
 inline constexpr uint64_t kMinAlignment = 8, kMaxAlignment = uint64_t{1} << 20;
 
 struct Header {
-  HeaderBytes bytes;                      // bytes up to the end of the tensor table, header_bytes of them
+  HeaderBytes bytes;  // bytes up to the end of the tensor table, header_bytes of them
   uint32_t version = 0;
   uint64_t alignment = kDefaultAlignment;
   uint64_t header_bytes = 0;
-  std::deque<uint32_t> key_at;            // (n_keys), offset of each key's name, in file order. A deque grows without
-  std::deque<Value> values;               // (n_keys)  copying its elements.
-  uint64_t keys_end = 0;                  // offset of the end of the last key's value
-  std::vector<uint32_t> key_order;        // (n_keys), indexes into keys, sorted by name
-  std::vector<Tensor> tensors;            // in file order; data is null
+  std::deque<uint32_t> key_at;      // (n_keys), offset of each key's name, in file order. A deque grows without
+  std::deque<Value> values;         // (n_keys)  copying its elements.
+  uint64_t keys_end = 0;            // offset of the end of the last key's value
+  std::vector<uint32_t> key_order;  // (n_keys), indexes into keys, sorted by name
+  std::vector<Tensor> tensors;      // in file order; data is null
 
   // Offsets of array elements that cannot be computed: every kStride-th string, or every array, from the second entry
   // on.
   static constexpr uint64_t kStride = 8;
   struct Index {
-    uint32_t array;                       // Value::at_
-    uint32_t first;                       // in element_at
+    uint32_t array;  // Value::at_
+    uint32_t first;  // in element_at
   };
-  std::deque<Index> indexes;              // sorted by array, each at most once
+  std::deque<Index> indexes;  // sorted by array, each at most once
   std::deque<uint32_t> element_at;
 
   uint64_t n_keys() const { return key_at.size(); }
   std::string_view key(uint64_t i) const;
-  std::string_view key_bytes(uint64_t i) const;         // the key's name, type and value as the file holds them
-  uint64_t index_of(std::string_view key) const;        // n_keys() if the key is absent
+  std::string_view key_bytes(uint64_t i) const;   // the key's name, type and value as the file holds them
+  uint64_t index_of(std::string_view key) const;  // n_keys() if the key is absent
   const Value* find(std::string_view key) const;
-  uint64_t offset_of(std::string_view text) const {   // offset of a name or a string
+  uint64_t offset_of(std::string_view text) const {  // offset of a name or a string
     return static_cast<uint64_t>(reinterpret_cast<const std::byte*>(text.data()) - bytes.data());
   }
-  uint64_t offset_of_key(std::string_view key) const;   // offset of the key's name; 0 if the key is absent
+  uint64_t offset_of_key(std::string_view key) const;  // offset of the key's name; 0 if the key is absent
   uint64_t offset_of(const Value& value) const { return value.at_; }
   Value element(const Value& array, uint64_t i) const;  // i < size
 };

@@ -43,8 +43,7 @@ void q8_0(const float* x, uint8_t* b) {
   const float d = std::fabs(largest(x)) / 127;
   const float id = inverse(d);
   put_half(b, d);
-  for (int i = 0; i < kBlock; ++i)
-    b[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::round(x[i] * id)));
+  for (int i = 0; i < kBlock; ++i) b[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::round(x[i] * id)));
 }
 
 // Q4_0 and Q5_0: codes 0 to 2 * Half - 1 stand for -Half to Half - 1.
@@ -52,8 +51,7 @@ template <int Half>
 float symmetric(const float* x, int* q) {
   const float d = largest(x) / -Half;
   const float id = inverse(d);
-  for (int i = 0; i < kBlock; ++i)
-    q[i] = std::min(static_cast<int>(x[i] * id + (static_cast<float>(Half) + 0.5f)), 2 * Half - 1);
+  for (int i = 0; i < kBlock; ++i) q[i] = std::min(static_cast<int>(x[i] * id + (static_cast<float>(Half) + 0.5f)), 2 * Half - 1);
   return d;
 }
 
@@ -124,41 +122,22 @@ bool can_quantize(TensorType type) {
     case TensorType::q4_0:
     case TensorType::q4_1:
     case TensorType::q5_0:
-    case TensorType::q5_1:
-      return true;
-    default:
-      return false;
+    case TensorType::q5_1: return true;
+    default: return false;
   }
 }
 
 void quantize_row(TensorType type, const float* src, std::byte* dst, uint64_t n) {
   switch (type) {
-    case TensorType::f32:
-      std::memcpy(dst, src, n * sizeof(float));
-      break;
-    case TensorType::f16:
-      scalars<float_to_half>(src, dst, n);
-      break;
-    case TensorType::bf16:
-      scalars<float_to_bfloat16>(src, dst, n);
-      break;
-    case TensorType::q8_0:
-      blocks<q8_0>(type, src, dst, n);
-      break;
-    case TensorType::q4_0:
-      blocks<q4_0>(type, src, dst, n);
-      break;
-    case TensorType::q4_1:
-      blocks<q4_1>(type, src, dst, n);
-      break;
-    case TensorType::q5_0:
-      blocks<q5_0>(type, src, dst, n);
-      break;
-    case TensorType::q5_1:
-      blocks<q5_1>(type, src, dst, n);
-      break;
-    default:
-      break;  // can_quantize() is false for every other type
+    case TensorType::f32: std::memcpy(dst, src, n * sizeof(float)); break;
+    case TensorType::f16: scalars<float_to_half>(src, dst, n); break;
+    case TensorType::bf16: scalars<float_to_bfloat16>(src, dst, n); break;
+    case TensorType::q8_0: blocks<q8_0>(type, src, dst, n); break;
+    case TensorType::q4_0: blocks<q4_0>(type, src, dst, n); break;
+    case TensorType::q4_1: blocks<q4_1>(type, src, dst, n); break;
+    case TensorType::q5_0: blocks<q5_0>(type, src, dst, n); break;
+    case TensorType::q5_1: blocks<q5_1>(type, src, dst, n); break;
+    default: break;  // can_quantize() is false for every other type
   }
 }
 

@@ -10,7 +10,7 @@ namespace orrery::gguf {
 
 namespace {
 
-constexpr uint64_t kPieceBytes = uint64_t{8} << 20;   // of one request: the destructor waits for one at most
+constexpr uint64_t kPieceBytes = uint64_t{8} << 20;  // of one request: the destructor waits for one at most
 
 }  // namespace
 
@@ -22,7 +22,7 @@ ReadAhead::ReadAhead(const File& file, Span<const Tensor* const> tensors) : file
   const os::SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error&) {   // a hint alone is lost
+  } catch (const std::system_error&) {  // a hint alone is lost
   }
 }
 

@@ -16,7 +16,7 @@ namespace orrery::gguf {
 
 class ReadAhead {
  public:
-  static constexpr uint64_t kWindowBytes = uint64_t{256} << 20;   // that are asked for beyond the tensor that is copied
+  static constexpr uint64_t kWindowBytes = uint64_t{256} << 20;  // that are asked for beyond the tensor that is copied
   // tensors: in the order in which they will be copied. Does nothing for a file that is not mapped, or where the system gives no thread.
   ReadAhead(const File& file, Span<const Tensor* const> tensors);
   ~ReadAhead();
@@ -32,10 +32,10 @@ class ReadAhead {
 
   const File& file_;
   const Span<const Tensor* const> tensors_;
-  std::vector<uint64_t> ends_;   // (tensors) sums of their bytes
+  std::vector<uint64_t> ends_;  // (tensors) sums of their bytes
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t limit_ = 0;           // bytes of the tensors that may be asked for
+  uint64_t limit_ = 0;  // bytes of the tensors that may be asked for
   size_t n_copied_ = 0;
   bool stop_ = false;
   // Of the thread: the tensor that is asked for, the bytes that have been asked for, and the tensors whose pages have been released.

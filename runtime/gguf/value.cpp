@@ -18,31 +18,19 @@ namespace {
 template <class F>
 bool with_number(ValueType type, const std::byte* p, F f) {
   switch (type) {
-    case ValueType::u8:
-      return f(load<uint8_t>(p));
-    case ValueType::i8:
-      return f(load<int8_t>(p));
-    case ValueType::u16:
-      return f(load<uint16_t>(p));
-    case ValueType::i16:
-      return f(load<int16_t>(p));
-    case ValueType::u32:
-      return f(load<uint32_t>(p));
-    case ValueType::i32:
-      return f(load<int32_t>(p));
-    case ValueType::u64:
-      return f(load<uint64_t>(p));
-    case ValueType::i64:
-      return f(load<int64_t>(p));
-    case ValueType::f32:
-      return f(load<float>(p));
-    case ValueType::f64:
-      return f(load<double>(p));
-    case ValueType::boolean:
-      return f(static_cast<uint8_t>(load<uint8_t>(p) != 0));
+    case ValueType::u8: return f(load<uint8_t>(p));
+    case ValueType::i8: return f(load<int8_t>(p));
+    case ValueType::u16: return f(load<uint16_t>(p));
+    case ValueType::i16: return f(load<int16_t>(p));
+    case ValueType::u32: return f(load<uint32_t>(p));
+    case ValueType::i32: return f(load<int32_t>(p));
+    case ValueType::u64: return f(load<uint64_t>(p));
+    case ValueType::i64: return f(load<int64_t>(p));
+    case ValueType::f32: return f(load<float>(p));
+    case ValueType::f64: return f(load<double>(p));
+    case ValueType::boolean: return f(static_cast<uint8_t>(load<uint8_t>(p) != 0));
     case ValueType::string:
-    case ValueType::array:
-      break;
+    case ValueType::array: break;
   }
   return false;
 }
@@ -50,8 +38,7 @@ bool with_number(ValueType type, const std::byte* p, F f) {
 }  // namespace
 
 const char* value_type_name(ValueType type) {
-  static constexpr const char* kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
-                                           "bool", "string", "array", "u64", "i64", "f64"};
+  static constexpr const char* kNames[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
   const auto number = static_cast<uint32_t>(type);
   return number < std::size(kNames) ? kNames[number] : "unknown";
 }
@@ -105,9 +92,7 @@ bool Value::as_string(std::string_view* out) const {
   return true;
 }
 
-Value Value::at(uint64_t i) const {
-  return type() == ValueType::array && i < count_ ? header_->element(*this, i) : Value();
-}
+Value Value::at(uint64_t i) const { return type() == ValueType::array && i < count_ ? header_->element(*this, i) : Value(); }
 
 Value Header::element(const Value& array, uint64_t i) const {
   Value v;
@@ -122,8 +107,8 @@ Value Header::element(const Value& array, uint64_t i) const {
   const uint64_t stride = type == ValueType::string ? kStride : 1, known = i / stride;
   uint64_t at = array.at_;
   if (known > 0) {
-    const auto it = std::lower_bound(indexes.begin(), indexes.end(), array.at_,
-                                     [](const Index& index, uint32_t place) { return index.array < place; });
+    const auto it =
+        std::lower_bound(indexes.begin(), indexes.end(), array.at_, [](const Index& index, uint32_t place) { return index.array < place; });
     at = element_at[it->first + known - 1];
   }
   const auto number = [&](uint64_t offset) { return static_cast<uint32_t>(load<uint64_t>(bytes.data() + offset)); };
@@ -148,8 +133,7 @@ std::string printable(std::string_view text) {
     const size_t n = utf8_sequence(text.substr(i));
     const auto c = static_cast<uint8_t>(text[i]);
     const bool control = n == 0 || c < 0x20 || c == 0x7F || c == '\'' || c == '\\' ||
-                         (n == 2 && c == 0xC2 &&
-                          static_cast<uint8_t>(text[i + 1]) < 0xA0);  // U+0080..U+009F control terminals too
+                         (n == 2 && c == 0xC2 && static_cast<uint8_t>(text[i + 1]) < 0xA0);  // U+0080..U+009F control terminals too
     if (!control) {
       out.append(text.substr(i, n));
       i += n;
@@ -170,8 +154,7 @@ std::string describe(const Value& value) {
   double d;
   const char* name = value_type_name(value.type());
   if (value.type() == ValueType::array)
-    return format("array of %llu %s", static_cast<unsigned long long>(value.size()),
-                  value_type_name(value.element_type()));
+    return format("array of %llu %s", static_cast<unsigned long long>(value.size()), value_type_name(value.element_type()));
   if (value.as_string(&text)) return format("string '%s'", printable(text).c_str());
   if (value.as_u64(&u)) return format("%s %llu", name, static_cast<unsigned long long>(u));
   if (value.as_i64(&i)) return format("%s %lld", name, static_cast<long long>(i));

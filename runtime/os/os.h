@@ -17,8 +17,8 @@ namespace orrery::os {
 class InputFile;
 
 // A whole file, mapped read-only. If another program truncates the file, the next access to the lost bytes kills the
-// process (SIGBUS; Windows refuses to truncate a mapped file). The ABI documents this exception. A caller that cannot accept it reads the file into a Region
-// instead.
+// process (SIGBUS; Windows refuses to truncate a mapped file). The ABI documents this exception. A caller that cannot accept it reads the
+// file into a Region instead.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
@@ -58,7 +58,7 @@ class Region {
   // pages are never swapped out, and a device may copy from them without the processor. Error: out_of_pinned_memory
   // if the system refuses, with the bytes requested, the process's limit, and how to raise the limit.
   Status lock(uint64_t offset, uint64_t bytes) const;
-  void unlock(uint64_t offset, uint64_t bytes) const;   // takes exactly lock()'s range; comes before discard()
+  void unlock(uint64_t offset, uint64_t bytes) const;  // takes exactly lock()'s range; comes before discard()
 
  private:
   std::byte* data_ = nullptr;
@@ -77,7 +77,7 @@ class Handle {
     return *this;
   }
   ~Handle();
-  int number() const { return number_; }   // -1: none
+  int number() const { return number_; }  // -1: none
   int release() { return std::exchange(number_, -1); }
 
  private:
@@ -127,7 +127,7 @@ class AtomicFile {
   Status commit();
 
  private:
-  struct Former {   // the file that commit() replaces
+  struct Former {  // the file that commit() replaces
     bool exists = false;
     uint32_t mode = 0, user = 0, group = 0;
   };
@@ -136,10 +136,10 @@ class AtomicFile {
   Status take_temporary();
   void take_over_permissions() const;
 
-  std::string path_;        // as the caller gave it, for messages
+  std::string path_;  // as the caller gave it, for messages
   Handle directory_;
-  std::string name_;        // the file's name in the directory
-  std::string temporary_;   // the temporary's name in the directory; empty: no temporary exists
+  std::string name_;       // the file's name in the directory
+  std::string temporary_;  // the temporary's name in the directory; empty: no temporary exists
   Handle file_;
   Former former_;
 };
@@ -154,7 +154,7 @@ class SignalsBlocked {
   SignalsBlocked& operator=(const SignalsBlocked&) = delete;
 
  private:
-  alignas(16) std::byte before_[128];   // the system's signal mask
+  alignas(16) std::byte before_[128];  // the system's signal mask
   bool changed_ = false;
 };
 

@@ -89,8 +89,7 @@ Result<Region> Region::allocate(uint64_t bytes) {
   Region region;
   if (bytes == 0) return region;
   uint64_t rounded;
-  if (!checked_align(bytes, page_bytes(), &rounded) || rounded > SIZE_MAX / 2)
-    return too_large_region(bytes);
+  if (!checked_align(bytes, page_bytes(), &rounded) || rounded > SIZE_MAX / 2) return too_large_region(bytes);
   void* p = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return refused_memory(bytes, errno);
   ask_for_huge_pages(p, rounded);
@@ -110,7 +109,7 @@ Status Region::lock(uint64_t offset, uint64_t bytes) const {
   const int number = errno;
   struct rlimit limit = {};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const uint64_t most = std::min<uint64_t>(limit.rlim_cur, physical_memory_bytes());   // RLIM_INFINITY is the largest number
+  const uint64_t most = std::min<uint64_t>(limit.rlim_cur, physical_memory_bytes());  // RLIM_INFINITY is the largest number
   Status s = memory_error(Code::out_of_pinned_memory, bytes, most,
                           "the system does not lock %llu bytes in memory: this process may lock %llu in all "
                           "(RLIMIT_MEMLOCK, of %llu there are; raise it with `ulimit -l`, LimitMEMLOCK= of a service, or "
@@ -138,7 +137,7 @@ SignalsBlocked::~SignalsBlocked() {
 
 bool lower_priority() {
 #ifdef __linux__
-  constexpr int kNice = 10;   // of 19; Linux has it for each thread
+  constexpr int kNice = 10;  // of 19; Linux has it for each thread
   const auto self = static_cast<id_t>(::syscall(SYS_gettid));
   return ::getpriority(PRIO_PROCESS, self) >= kNice || ::setpriority(PRIO_PROCESS, self, kNice) == 0;
 #else

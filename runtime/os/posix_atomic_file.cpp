@@ -41,12 +41,11 @@ bool still_named(const Handle& directory, const char* name, const struct stat& f
 }
 
 Result<Handle> open_directory(int base, const std::string& name, const std::string& path) {
-  const auto open = [&](int how) {
-    return uninterrupted([&] { return ::openat(base, name.c_str(), how | O_DIRECTORY | O_CLOEXEC); });
-  };
+  const auto open = [&](int how) { return uninterrupted([&] { return ::openat(base, name.c_str(), how | O_DIRECTORY | O_CLOEXEC); }); };
   Handle directory(open(O_RDONLY));
-  if (directory.number() < 0 && errno == EACCES) directory = Handle(open(kSearchOnly));   // the directory may be searched but
-                                                                                          // not read
+  if (directory.number() < 0 && errno == EACCES)
+    directory = Handle(open(kSearchOnly));  // the directory may be searched but
+                                            // not read
   if (directory.number() < 0) return system_error(Code::io, errno, "cannot open its directory", path);
   return directory;
 }
@@ -64,17 +63,15 @@ Result<Place> find_place(const std::string& path) {
   for (int links = 0; links <= kMostLinks; ++links) {
     const size_t slash = at.rfind('/');
     place.name = slash == std::string::npos ? at : at.substr(slash + 1);
-    if (place.name.empty() || place.name == "." || place.name == "..")
-      return system_error(Code::io, EISDIR, "cannot write", path);
+    if (place.name.empty() || place.name == "." || place.name == "..") return system_error(Code::io, EISDIR, "cannot write", path);
     const std::string above = slash == std::string::npos ? "." : at.substr(0, slash + 1);
-    const int base = place.directory.number() < 0 ? AT_FDCWD : place.directory.number();   // a relative link starts at its own
-                                                                                           // directory
+    const int base = place.directory.number() < 0 ? AT_FDCWD : place.directory.number();  // a relative link starts at its own
+                                                                                          // directory
     ORRERY_ASSIGN(place.directory, open_directory(base, above, path));
     std::vector<char> target(PATH_MAX);
-    const ssize_t n = uninterrupted([&] {
-      return ::readlinkat(place.directory.number(), place.name.c_str(), target.data(), target.size());
-    });
-    if (n < 0 && (errno == EINVAL || errno == ENOENT)) return place;   // no link, or no file
+    const ssize_t n =
+        uninterrupted([&] { return ::readlinkat(place.directory.number(), place.name.c_str(), target.data(), target.size()); });
+    if (n < 0 && (errno == EINVAL || errno == ENOENT)) return place;  // no link, or no file
     if (n < 0) return system_error(Code::io, errno, "cannot follow it", path);
     if (static_cast<size_t>(n) == target.size()) return system_error(Code::io, ENAMETOOLONG, "cannot follow it", path);
     at.assign(target.data(), static_cast<size_t>(n));
@@ -88,9 +85,8 @@ bool clear_slot(const Handle& directory, const char* name) {
   struct stat st, opened;
   if (!stat_name(directory, name, &st)) return errno == ENOENT;
   if (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != ::geteuid()) return false;
-  const Handle file(uninterrupted([&] {
-    return ::openat(directory.number(), name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-  }));
+  const Handle file(
+      uninterrupted([&] { return ::openat(directory.number(), name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY); }));
   if (file.number() < 0 || ::fstat(file.number(), &opened) != 0 || !same_file(opened, st)) return false;
   if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0) return false;
   // The writer may have renamed the slot before we locked it. The locked file is then the saved file itself.
@@ -105,8 +101,7 @@ class FileSizeSignalBlocked {
     sigset_t pending;
     sigemptyset(&only_);
     sigaddset(&only_, SIGXFSZ);
-    blocked_ = ::sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 0 &&
-               ::pthread_sigmask(SIG_BLOCK, &only_, &before_) == 0;
+    blocked_ = ::sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 0 && ::pthread_sigmask(SIG_BLOCK, &only_, &before_) == 0;
   }
   ~FileSizeSignalBlocked() {
     if (!blocked_) return;
@@ -156,8 +151,7 @@ Result<bool> AtomicFile::find() {
   if (is_there != exists || (exists && !same_file(there, st))) return false;
   former_ = {};
   if (!exists) return true;
-  if (::faccessat(directory_.number(), name_.c_str(), W_OK, AT_EACCESS) != 0)
-    return system_error(Code::io, errno, "cannot write", path_);
+  if (::faccessat(directory_.number(), name_.c_str(), W_OK, AT_EACCESS) != 0) return system_error(Code::io, errno, "cannot write", path_);
   former_ = {true, st.st_mode & 07777u, st.st_uid, st.st_gid};
   return true;
 }
@@ -166,10 +160,9 @@ Status AtomicFile::take_temporary() {
   const std::string slots = temporaries_name(name_);
   for (int slot = 0; slot < kTemporaries; ++slot) {
     std::string name = slots + "-" + std::to_string(slot);
-    if (!clear_slot(directory_, name.c_str()) || file_.number() >= 0) continue;   // a later slot: only removed if stale
-    Handle file(uninterrupted([&] {
-      return ::openat(directory_.number(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    }));
+    if (!clear_slot(directory_, name.c_str()) || file_.number() >= 0) continue;  // a later slot: only removed if stale
+    Handle file(uninterrupted(
+        [&] { return ::openat(directory_.number(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600); }));
     if (file.number() < 0) {
       if (errno == EEXIST) continue;
       return system_error(Code::io, errno, "cannot create a file beside it", path_);
@@ -210,23 +203,21 @@ void AtomicFile::take_over_permissions() const {
   struct stat own;
   if (!former_.exists || ::fstat(file_.number(), &own) != 0) return;
   mode_t mode = former_.mode;
-  if ((own.st_uid != former_.user || own.st_gid != former_.group) &&
-      ::fchown(file_.number(), former_.user, former_.group) != 0) {
+  if ((own.st_uid != former_.user || own.st_gid != former_.group) && ::fchown(file_.number(), former_.user, former_.group) != 0) {
     mode &= ~static_cast<mode_t>(S_ISUID | S_ISGID);
     constexpr auto kNoUser = static_cast<uid_t>(-1);
     if (own.st_gid != former_.group && ::fchown(file_.number(), kNoUser, former_.group) != 0) {
-      const mode_t others = mode & S_IRWXO;   // the old file granted nothing to our group
+      const mode_t others = mode & S_IRWXO;  // the old file granted nothing to our group
       mode &= ~static_cast<mode_t>(S_IRWXG) | (others << 3);
     }
   }
-  if (::fchmod(file_.number(), mode) != 0) return;   // a file system without modes
+  if (::fchmod(file_.number(), mode) != 0) return;  // a file system without modes
 }
 
 Status AtomicFile::commit() {
   take_over_permissions();
-  if (uninterrupted([&] { return ::fsync(file_.number()); }) != 0)
-    return system_error(Code::io, errno, "cannot flush", path_);
-  struct stat st;   // another file may have this name by now
+  if (uninterrupted([&] { return ::fsync(file_.number()); }) != 0) return system_error(Code::io, errno, "cannot flush", path_);
+  struct stat st;  // another file may have this name by now
   if (stat_name(directory_, name_.c_str(), &st)) ORRERY_TRY(check_regular(st, path_));
   if (uninterrupted([&] { return ::renameat(directory_.number(), temporary_.c_str(), directory_.number(), name_.c_str()); }) != 0)
     return system_error(Code::io, errno, "cannot put the new file in place", path_);

@@ -32,10 +32,7 @@ Status check_path(const std::string& path) {
 
 Status check_regular(const struct stat& st, const std::string& path) {
   if (S_ISREG(st.st_mode)) return ok_status();
-  const char* kind = S_ISDIR(st.st_mode)    ? "a directory"
-                     : S_ISFIFO(st.st_mode) ? "a FIFO"
-                     : S_ISSOCK(st.st_mode) ? "a socket"
-                                            : "a device";
+  const char* kind = S_ISDIR(st.st_mode) ? "a directory" : S_ISFIFO(st.st_mode) ? "a FIFO" : S_ISSOCK(st.st_mode) ? "a socket" : "a device";
   Status s = error(Code::io, "%s: not a regular file but %s", path.c_str(), kind);
   if (S_ISDIR(st.st_mode)) s.detail().native_code = EISDIR;
   return s;
@@ -53,14 +50,12 @@ Result<Handle> open_regular(const std::string& path, uint64_t* size) {
   ORRERY_TRY(check_path(path));
   // stat() comes before open(): opening a tape rewinds it, opening a watchdog starts it.
   struct stat st;
-  if (uninterrupted([&] { return ::stat(path.c_str(), &st); }) != 0)
-    return system_error(Code::io, errno, "cannot open", path);
+  if (uninterrupted([&] { return ::stat(path.c_str(), &st); }) != 0) return system_error(Code::io, errno, "cannot open", path);
   ORRERY_TRY(check_regular(st, path));
   // O_NONBLOCK, because another file may have replaced this one: opening a pipe without a writer would wait forever.
   Handle file(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
   if (file.number() < 0) return system_error(Code::io, errno, "cannot open", path);
-  if (uninterrupted([&] { return ::fstat(file.number(), &st); }) != 0)
-    return system_error(Code::io, errno, "cannot read its size", path);
+  if (uninterrupted([&] { return ::fstat(file.number(), &st); }) != 0) return system_error(Code::io, errno, "cannot read its size", path);
   ORRERY_TRY(check_regular(st, path));
   *size = static_cast<uint64_t>(st.st_size);
   return file;
@@ -92,9 +87,8 @@ Result<InputFile> InputFile::of_descriptor(int descriptor) {
 Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t n = uninterrupted([&] {
-      return ::pread(file_.number(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    });
+    const ssize_t n =
+        uninterrupted([&] { return ::pread(file_.number(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done)); });
     if (n < 0) return system_error(Code::io, errno, "cannot read", path_);
     if (n == 0) return ends_early(path_, offset + done, offset + out.size());
     done += static_cast<size_t>(n);

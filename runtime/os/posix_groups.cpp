@@ -43,7 +43,7 @@ uint64_t number_of(std::string_view text) {
 // /proc/self/cgroup has one line per hierarchy: ID:CONTROLLERS:PATH. Version 2 names no controllers.
 void for_each_group(const std::string& root, const std::string& controller, const std::function<void(const std::string&, bool)>& visit) {
   const auto walk = [&](const std::string& mount, std::string path, bool version2) {
-    if (path.find("..") != std::string::npos) path.clear();   // the group is outside this process's view
+    if (path.find("..") != std::string::npos) path.clear();  // the group is outside this process's view
     for (;;) {
       while (!path.empty() && path.back() == '/') path.pop_back();
       visit(mount + path + "/", version2);
@@ -62,7 +62,7 @@ void for_each_group(const std::string& root, const std::string& controller, cons
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",", path = line.substr(second + 1);
     if (controllers == ",,") {
       walk(root + "/sys/fs/cgroup", path, true);
-      walk(root + "/sys/fs/cgroup/unified", path, true);   // version 2 mounted beside version 1
+      walk(root + "/sys/fs/cgroup/unified", path, true);  // version 2 mounted beside version 1
     } else if (controllers.find("," + controller + ",") != std::string::npos) {
       walk(root + "/sys/fs/cgroup/" + controller, path, false);
     }

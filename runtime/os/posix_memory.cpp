@@ -13,7 +13,7 @@ namespace orrery::os {
 
 namespace {
 
-constexpr uint64_t kNone = kNoNumber;   // no limit, or no file that states one
+constexpr uint64_t kNone = kNoNumber;  // no limit, or no file that states one
 
 // The number after `label` at the start of a line, or `otherwise` if no line starts with the label.
 uint64_t number_behind(std::string_view text, std::string_view label, uint64_t otherwise) {
@@ -54,7 +54,7 @@ struct Least {
 // File names of the two versions of control groups.
 struct GroupFiles {
   const char *limit, *usage;
-  const char *inactive, *active;   // labels in memory.stat: file pages that the kernel reclaims before an allocation fails
+  const char *inactive, *active;  // labels in memory.stat: file pages that the kernel reclaims before an allocation fails
 };
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file ", "active_file "};
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ", "total_active_file "};

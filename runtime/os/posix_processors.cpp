@@ -25,7 +25,7 @@ Processors processors(const std::string& root, std::vector<int> allowed) {
     p.allowed = p.cores = available_processors();
   } else {
     p.allowed = static_cast<int>(allowed.size());
-    std::set<std::string> cores;   // by the list of their threads
+    std::set<std::string> cores;  // by the list of their threads
     for (const int i : allowed) {
       const std::string name = std::to_string(i), folder = root + "/sys/devices/system/cpu/cpu" + name + "/topology/";
       std::string siblings = read_small_file(folder + "thread_siblings_list");
@@ -41,7 +41,7 @@ Processors processors(const std::string& root, std::vector<int> allowed) {
       quota = number_of(limit);
       period = number_of(std::string_view(limit).substr(std::min(limit.find(' '), limit.size())));
     } else {
-      quota = number_of(read_small_file(folder + "cpu.cfs_quota_us"));   // -1: none
+      quota = number_of(read_small_file(folder + "cpu.cfs_quota_us"));  // -1: none
       period = number_of(read_small_file(folder + "cpu.cfs_period_us"));
     }
     if (quota != kNoNumber && quota > 0 && period != kNoNumber && period > 0)

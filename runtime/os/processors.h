@@ -7,9 +7,9 @@
 namespace orrery::os {
 
 struct Processors {
-  int allowed = 1;       // processors of the affinity mask; of one core there may be several
-  int cores = 1;         // cores that these belong to
-  double quota = 1e9;    // processors' worth of time that the process's control groups grant
+  int allowed = 1;     // processors of the affinity mask; of one core there may be several
+  int cores = 1;       // cores that these belong to
+  double quota = 1e9;  // processors' worth of time that the process's control groups grant
   // Threads that can run at once: of the cores, within the quota; at least 1.
   int usable() const;
 };

@@ -10,16 +10,14 @@
 
 namespace orrery::os {
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
 }
 
-Region::Region(Region&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+Region::Region(Region&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 Region& Region::operator=(Region&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
@@ -27,12 +25,8 @@ Region& Region::operator=(Region&& other) noexcept {
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      directory_(std::move(other.directory_)),
-      name_(std::move(other.name_)),
-      temporary_(std::exchange(other.temporary_, std::string())),
-      file_(std::move(other.file_)),
-      former_(other.former_) {}
+    : path_(std::move(other.path_)), directory_(std::move(other.directory_)), name_(std::move(other.name_)),
+      temporary_(std::exchange(other.temporary_, std::string())), file_(std::move(other.file_)), former_(other.former_) {}
 
 int Processors::usable() const { return std::max(1, static_cast<int>(std::min<double>(cores, quota))); }
 
@@ -60,8 +54,8 @@ Status ends_early(const std::string& path, uint64_t end, uint64_t wanted) {
 }
 
 Status refused_memory(uint64_t bytes, int64_t native_code) {
-  Status s = memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(),
-                          "the system refused %llu bytes of memory", static_cast<unsigned long long>(bytes));
+  Status s = memory_error(Code::out_of_host_memory, bytes, physical_memory_bytes(), "the system refused %llu bytes of memory",
+                          static_cast<unsigned long long>(bytes));
   s.detail().native_code = native_code;
   return s;
 }

@@ -11,7 +11,7 @@
 namespace orrery {
 
 namespace {
-constexpr size_t kStackBytes = 1 << 20;              // reserved address space; only touched pages take memory
+constexpr size_t kStackBytes = 1 << 20;                   // reserved address space; only touched pages take memory
 constexpr size_t kRoomBytes = kStackBytes - (192 << 10);  // the rest is for one level of recursion and for thread-local data
 }  // namespace
 
@@ -52,8 +52,8 @@ Status StackRoom::run(void (*function)(const void*), const void* argument) {
     pthread_attr_destroy(&attributes);
   }
   if (failed != 0) {
-    Status status = error(Code::out_of_host_memory,
-                          "the nesting is too deep for this thread's stack, and the system starts no thread for it");
+    Status status =
+        error(Code::out_of_host_memory, "the nesting is too deep for this thread's stack, and the system starts no thread for it");
     status.detail().native_code = failed;
     return status;
   }

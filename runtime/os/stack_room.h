@@ -38,7 +38,7 @@ class StackRoom {
   static void* enter(void* call);
   Status run(void (*function)(const void*), const void* argument);
 
-  uintptr_t base_;          // the address of a frame near the start
+  uintptr_t base_;           // the address of a frame near the start
   size_t room_ = kOwnBytes;  // bytes of stack available from base_ on
 };
 

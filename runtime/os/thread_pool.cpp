@@ -56,12 +56,11 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::make(int32_t n_threads, int32_t 
   for (int32_t i = 1; i < n_threads; ++i) {
     try {
       pool->workers_.emplace_back([p = pool.get(), i, priority] {
-        if (priority == Priority::low) os::lower_priority();   // a hint
+        if (priority == Priority::low) os::lower_priority();  // a hint
         p->worker(i);
       });
     } catch (const std::system_error& e) {
-      Status failed =
-          error(Code::out_of_host_memory, "cannot start thread %d of %d: %s", i + 1, n_threads, e.what());
+      Status failed = error(Code::out_of_host_memory, "cannot start thread %d of %d: %s", i + 1, n_threads, e.what());
       failed.detail().native_code = e.code().value();
       return failed;
     }
@@ -147,9 +146,7 @@ void ThreadPool::worker(int32_t thread) {
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1);
     // The start of a burst wakes a worker to spin, once. If a burst pauses for longer, the worker sleeps.
-    work_there_.wait(lock, [&] {
-      return stop_ || has_items() || (may_spin_ && (burst_.load() & 1) && burst_.load() != burst);
-    });
+    work_there_.wait(lock, [&] { return stop_ || has_items() || (may_spin_ && (burst_.load() & 1) && burst_.load() != burst); });
     sleepers_.fetch_sub(1);
     if (stop_) return;
     lock.unlock();

@@ -27,8 +27,7 @@ class ThreadPool {
   // Starts n_threads - 1 workers; the caller is the last thread. Workers block all signals, so that the application's handlers run on its
   // own threads. n_processors: the number of threads that can run at once; more threads than that never spin. priority: of the workers, if
   // the system has priorities; the caller keeps its own.
-  static Result<std::unique_ptr<ThreadPool>> make(int32_t n_threads, int32_t n_processors,
-                                                  Priority priority = Priority::normal);
+  static Result<std::unique_ptr<ThreadPool>> make(int32_t n_threads, int32_t n_processors, Priority priority = Priority::normal);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -44,11 +43,7 @@ class ThreadPool {
   template <class F>
   void run(int64_t n_items, const F& fn) {
     run_job(
-        n_items,
-        [](const void* f, int64_t item, int32_t thread) noexcept {
-          (*static_cast<const F*>(f))(item, thread);
-        },
-        &fn);
+        n_items, [](const void* f, int64_t item, int32_t thread) noexcept { (*static_cast<const F*>(f))(item, thread); }, &fn);
   }
 
  private:
@@ -69,16 +64,16 @@ class ThreadPool {
   Call call_ = nullptr;
   const void* fn_ = nullptr;
   struct alignas(64) Stretch {
-    std::atomic<uint64_t> items{0};                 // next << 32 | end
+    std::atomic<uint64_t> items{0};  // next << 32 | end
     bool take_first(int64_t* item);
     bool take_last(int64_t* item);
   };
-  std::vector<Stretch> stretches_;                  // (n_threads())
-  alignas(64) std::atomic<uint32_t> n_operations_{0};   // number of operations so far
-  alignas(64) std::atomic<int64_t> unfinished_{0};  // items not yet finished
-  int n_bursts_ = 0;                               // depth of the caller's nested bursts
-  alignas(64) std::atomic<uint32_t> burst_{0};      // odd during a burst
-  std::atomic<int32_t> sleepers_{0};                // workers that need a notification
+  std::vector<Stretch> stretches_;                     // (n_threads())
+  alignas(64) std::atomic<uint32_t> n_operations_{0};  // number of operations so far
+  alignas(64) std::atomic<int64_t> unfinished_{0};     // items not yet finished
+  int n_bursts_ = 0;                                   // depth of the caller's nested bursts
+  alignas(64) std::atomic<uint32_t> burst_{0};         // odd during a burst
+  std::atomic<int32_t> sleepers_{0};                   // workers that need a notification
   std::atomic<bool> caller_sleeps_{false};
 
   std::mutex mutex_;

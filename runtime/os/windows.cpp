@@ -17,8 +17,7 @@ Result<Region> Region::allocate(uint64_t bytes) {
   Region region;
   if (bytes == 0) return region;
   uint64_t rounded;
-  if (!checked_align(bytes, page_bytes(), &rounded) || rounded > SIZE_MAX / 2)
-    return too_large_region(bytes);
+  if (!checked_align(bytes, page_bytes(), &rounded) || rounded > SIZE_MAX / 2) return too_large_region(bytes);
   void* p = ::VirtualAlloc(nullptr, rounded, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
   if (!p) return refused_memory(bytes, static_cast<int64_t>(::GetLastError()));
   region.data_ = static_cast<std::byte*>(p);
@@ -43,7 +42,7 @@ void Region::discard(uint64_t offset, uint64_t bytes) const {
 
 // A process may lock as much as its least working set, less a few pages. The working set grows with what is locked.
 Status Region::lock(uint64_t offset, uint64_t bytes) const {
-  static std::mutex growing;   // two threads that read, then set, the size would lose one of the two
+  static std::mutex growing;  // two threads that read, then set, the size would lose one of the two
   if (::VirtualLock(data_ + offset, bytes)) return ok_status();
   DWORD number = ::GetLastError();
   SIZE_T least = 0, most = 0;
@@ -139,8 +138,9 @@ MemoryLimits memory_limits(const std::string&) {
   JOBOBJECT_EXTENDED_LIMIT_INFORMATION job = {};
   if (::QueryInformationJobObject(nullptr, JobObjectExtendedLimitInformation, &job, sizeof job, nullptr)) {
     const DWORD flags = job.BasicLimitInformation.LimitFlags;
-    for (const auto& [flag, limit, used] : {std::tuple<DWORD, uint64_t, uint64_t>{JOB_OBJECT_LIMIT_PROCESS_MEMORY, job.ProcessMemoryLimit, job.PeakProcessMemoryUsed},
-                                            std::tuple<DWORD, uint64_t, uint64_t>{JOB_OBJECT_LIMIT_JOB_MEMORY, job.JobMemoryLimit, job.PeakJobMemoryUsed}}) {
+    for (const auto& [flag, limit, used] :
+         {std::tuple<DWORD, uint64_t, uint64_t>{JOB_OBJECT_LIMIT_PROCESS_MEMORY, job.ProcessMemoryLimit, job.PeakProcessMemoryUsed},
+          std::tuple<DWORD, uint64_t, uint64_t>{JOB_OBJECT_LIMIT_JOB_MEMORY, job.JobMemoryLimit, job.PeakJobMemoryUsed}}) {
       if (!(flags & flag)) continue;
       const uint64_t left = limit > used ? limit - used : 0;
       see(limit, left, "the job object's memory limit");

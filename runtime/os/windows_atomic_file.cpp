@@ -61,8 +61,13 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
 // Finds the file that the path leads to. True: a file is there.
 Result<bool> AtomicFile::find() {
   ORRERY_ASSIGN(const std::wstring given, wide_path(path_));
-  const Handle there = owned(::CreateFileW(given.c_str(), GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
-                                           nullptr, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr));
+  Handle there;
+  const auto opens = [&] {
+    there = owned(::CreateFileW(given.c_str(), GENERIC_WRITE, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr,
+                                OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr));
+    return there.number() >= 0;
+  };
+  patiently(ERROR_SHARING_VIOLATION, ERROR_SHARING_VIOLATION, opens);
   const DWORD number = ::GetLastError();
   const DWORD attributes = ::GetFileAttributesW(given.c_str());
   const bool exists = attributes != INVALID_FILE_ATTRIBUTES;
@@ -76,9 +81,8 @@ Result<bool> AtomicFile::find() {
     former_.exists = true;
     return true;
   }
-  if (exists && attributes & FILE_ATTRIBUTE_DIRECTORY)
-    return error(Code::io, "%s: not a regular file but a directory", path_.c_str());
-  if (number != ERROR_FILE_NOT_FOUND || exists)   // a link that leads to no file, too
+  if (exists && attributes & FILE_ATTRIBUTE_DIRECTORY) return error(Code::io, "%s: not a regular file but a directory", path_.c_str());
+  if (number != ERROR_FILE_NOT_FOUND || exists)  // a link that leads to no file, too
     return system_error(Code::io, number, "cannot write", path_);
   name_ = utf8(given.c_str(), given.size());
   return false;
@@ -89,9 +93,10 @@ Status AtomicFile::take_temporary() {
   for (int slot = 0; slot < kTemporaries; ++slot) {
     std::string name = folder + slots + "-" + std::to_string(slot);
     ORRERY_ASSIGN(const std::wstring wide, wide_path(name));
-    ::DeleteFileW(wide.c_str());   // fails while its writer lives
-    if (file_.number() >= 0) continue;   // a later slot: only removed if stale
-    Handle file = owned(::CreateFileW(wide.c_str(), GENERIC_READ | GENERIC_WRITE | DELETE, 0, nullptr, CREATE_NEW, FILE_ATTRIBUTE_NORMAL, nullptr));
+    ::DeleteFileW(wide.c_str());        // fails while its writer lives
+    if (file_.number() >= 0) continue;  // a later slot: only removed if stale
+    Handle file =
+        owned(::CreateFileW(wide.c_str(), GENERIC_READ | GENERIC_WRITE | DELETE, 0, nullptr, CREATE_NEW, FILE_ATTRIBUTE_NORMAL, nullptr));
     if (file.number() < 0) {
       const DWORD number = ::GetLastError();
       if (number == ERROR_FILE_EXISTS || number == ERROR_SHARING_VIOLATION || number == ERROR_ACCESS_DENIED) {
@@ -139,12 +144,14 @@ Status AtomicFile::commit() {
   take_over_permissions();
   if (!::FlushFileBuffers(native(file_))) return system_error(Code::io, ::GetLastError(), "cannot flush", path_);
   ORRERY_ASSIGN(const std::wstring target, wide_path(name_));
-  const DWORD attributes = ::GetFileAttributesW(target.c_str());   // another file may have this name by now
+  const DWORD attributes = ::GetFileAttributesW(target.c_str());  // another file may have this name by now
   if (attributes != INVALID_FILE_ATTRIBUTES && attributes & FILE_ATTRIBUTE_DIRECTORY)
     return error(Code::io, "%s: not a regular file but a directory", path_.c_str());
-  if (!rename_over(native(file_), target)) return system_error(Code::io, ::GetLastError(), "cannot put the new file in place", path_);
+  const auto renamed = [&] { return rename_over(native(file_), target); };
+  if (!patiently(ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, renamed))
+    return system_error(Code::io, ::GetLastError(), "cannot put the new file in place", path_);
   temporary_.clear();
-  const Handle closed = std::move(file_);   // nobody else can open the file before
+  const Handle closed = std::move(file_);  // nobody else can open the file before
   return ok_status();
 }
 

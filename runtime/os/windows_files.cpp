@@ -22,9 +22,13 @@ Result<InputFile> InputFile::open(const std::string& path) {
   input.path_ = path;
   ORRERY_ASSIGN(const std::wstring name, wide_path(path));
   // FILE_FLAG_BACKUP_SEMANTICS opens a directory, too, so that the error can say what it is.
-  input.file_ = owned(::CreateFileW(name.c_str(), GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr,
-                                    OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr));
-  if (input.file_.number() < 0) return system_error(Code::io, ::GetLastError(), "cannot open", path);
+  const auto opens = [&] {
+    input.file_ = owned(::CreateFileW(name.c_str(), GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr,
+                                      OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr));
+    return input.file_.number() >= 0;
+  };
+  if (!patiently(ERROR_SHARING_VIOLATION, ERROR_SHARING_VIOLATION, opens))
+    return system_error(Code::io, ::GetLastError(), "cannot open", path);
   ORRERY_TRY(check_regular(native(input.file_), path, &input.size_));
   return input;
 }
@@ -44,7 +48,7 @@ Result<InputFile> InputFile::of_descriptor(int descriptor) {
 }
 
 Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
-  constexpr size_t kMost = size_t{1} << 30;   // a call takes 32 bits
+  constexpr size_t kMost = size_t{1} << 30;  // a call takes 32 bits
   size_t done = 0;
   while (done < out.size()) {
     OVERLAPPED place = {};
@@ -75,15 +79,15 @@ Result<MappedFile> MappedFile::map(const InputFile& source) {
   if (now < source.size_)
     return error(Code::io, "%s: was truncated to %llu of its %llu bytes while it was opened", source.path_.c_str(),
                  static_cast<unsigned long long>(now), static_cast<unsigned long long>(source.size_));
-  const Handle mapping = owned(::CreateFileMappingW(native(source.file_), nullptr, PAGE_READONLY,
-                                                    static_cast<DWORD>(source.size_ >> 32), static_cast<DWORD>(source.size_), nullptr));
+  const Handle mapping = owned(::CreateFileMappingW(native(source.file_), nullptr, PAGE_READONLY, static_cast<DWORD>(source.size_ >> 32),
+                                                    static_cast<DWORD>(source.size_), nullptr));
   void* p = mapping.number() < 0 ? nullptr : ::MapViewOfFile(native(mapping), FILE_MAP_READ, 0, 0, source.size_);
   if (!p) {
     const DWORD number = ::GetLastError();
     const bool memory = number == ERROR_NOT_ENOUGH_MEMORY || number == ERROR_COMMITMENT_LIMIT;
     return system_error(memory ? Code::out_of_host_memory : Code::io, number, "cannot map", source.path_);
   }
-  file.data_ = static_cast<const std::byte*>(p);   // the view keeps the mapping
+  file.data_ = static_cast<const std::byte*>(p);  // the view keeps the mapping
   file.size_ = source.size_;
   return file;
 }

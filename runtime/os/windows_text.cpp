@@ -33,11 +33,12 @@ Result<std::wstring> wide_path(const std::string& path) {
   if (units <= 0) return error(Code::invalid_argument, "%s: the file path is not UTF-8", path.c_str());
   std::wstring given(static_cast<size_t>(units), L'\0');
   ::MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path.data(), bytes, given.data(), units);
-  if (given.compare(0, 4, L"\\\\?\\") == 0) return given;   // the caller's own full path
+  if (given.compare(0, 4, L"\\\\?\\") == 0) return given;  // the caller's own full path
 
   std::wstring full(static_cast<size_t>(::GetFullPathNameW(given.c_str(), 0, nullptr, nullptr)), L'\0');
   const DWORD n = full.empty() ? 0 : ::GetFullPathNameW(given.c_str(), static_cast<DWORD>(full.size()), full.data(), nullptr);
-  if (n == 0 || n >= full.size()) return system_error(Code::io, n == 0 ? ::GetLastError() : ERROR_FILENAME_EXCED_RANGE, "cannot open", path);
+  if (n == 0 || n >= full.size())
+    return system_error(Code::io, n == 0 ? ::GetLastError() : ERROR_FILENAME_EXCED_RANGE, "cannot open", path);
   full.resize(n);
   if (full.compare(0, 4, L"\\\\.\\") == 0) return error(Code::io, "%s: not a regular file but a device", path.c_str());
   if (full.compare(0, 2, L"\\\\") == 0) return L"\\\\?\\UNC" + full.substr(1);

@@ -15,14 +15,14 @@ class OptionReader {
   OptionReader(const char* policy, const Options& options) : policy_(policy), options_(options) {}
   // Each leaves `value` as it is where the option is not given. Bounds are inclusive.
   Status count(const char* name, uint32_t least, uint32_t most, uint32_t* value);
-  Status odd(const char* name, uint32_t most, uint32_t* value);   // from 1
+  Status odd(const char* name, uint32_t most, uint32_t* value);  // from 1
   Status fraction(const char* name, double* value) { return number(name, 0, 1, value); }
   Status number(const char* name, double least, double most, double* value);
   Status choice(const char* name, Span<const char* const> choices, uint32_t* index);
-  Status flag(const char* name, bool* value);         // 0 or 1
-  Status ascending(const char* name, uint32_t most, std::vector<uint32_t>* values);   // "2+8+18"
+  Status flag(const char* name, bool* value);                                        // 0 or 1
+  Status ascending(const char* name, uint32_t most, std::vector<uint32_t>* values);  // "2+8+18"
   bool given(const char* name) const;
-  void allow(const char* name) { known_.emplace_back(name); }   // an option that somebody else reads
+  void allow(const char* name) { known_.emplace_back(name); }  // an option that somebody else reads
   Status finish() const;
 
   // choice() into an enum of uint32_t whose values are the indices.

@@ -45,16 +45,16 @@ Needs policy_needs(const std::string& name, const Options& options) {
   for (const auto& [option, value] : options) {
     // Pages by what some queries attend to.
     if (needs.kept_queries > 0 && option == "heads" && value == "adaptive") needs.kept_queries = std::max(needs.kept_queries, kPageQueries);
-    needs.codes_share = 1;   // an option without `by` is one of the window's
+    needs.codes_share = 1;  // an option without `by` is one of the window's
   }
   const auto given = [&](const char* name_of, const char* value_of) {
     return std::any_of(options.begin(), options.end(),
                        [&](const auto& o) { return o.first == name_of && (!value_of || o.second == value_of); });
   };
-  const bool by_codes = given("by", "codes");   // as keycodes has it
+  const bool by_codes = given("by", "codes");  // as keycodes has it
   if (by_codes) needs.coarser = needs.coarser_by_codes, needs.in_place_share = 0;
   if (needs.in_place_share > 0 && !options.empty()) needs.in_place_share = Needs::kNever;
-  if (given("copy", "1") || given("stay", nullptr)) needs.in_place_share = Needs::kNever;   // tokens are copied
+  if (given("copy", "1") || given("stay", nullptr)) needs.in_place_share = Needs::kNever;  // tokens are copied
   return needs;
 }
 

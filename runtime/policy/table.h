@@ -40,15 +40,15 @@ using MadePolicy = Result<std::unique_ptr<Policy>>;
 struct Method {
   PolicyRow row;
   Needs needs;
-  MadePolicy (*make)(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile);   // "full": null
+  MadePolicy (*make)(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile& profile);  // "full": null
 };
 
 #define ORRERY_DECLARE_METHOD(name) extern const Method name;
 ORRERY_POLICIES(ORRERY_DECLARE_METHOD)
 #undef ORRERY_DECLARE_METHOD
 
-// Queries of the last positions that the engine keeps: for policies that score by a window of queries, and for pages that heads share by what
-// some queries attend to (heads=adaptive).
+// Queries of the last positions that the engine keeps: for policies that score by a window of queries, and for pages that heads share by
+// what some queries attend to (heads=adaptive).
 inline constexpr uint32_t kMaxWindow = 64, kPageQueries = 16, kMaxPool = 63;
 
 }  // namespace orrery::policy

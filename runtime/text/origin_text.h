@@ -66,7 +66,7 @@ class TextView {
   Origin start_ = Origin::data;
   const uint32_t* changes_ = nullptr;
   size_t n_changes_ = 0;
-  size_t base_ = 0;   // offset of bytes_ in the text that `changes_` counts from
+  size_t base_ = 0;  // offset of bytes_ in the text that `changes_` counts from
 };
 
 // The origins of a text that grows.
@@ -75,10 +75,8 @@ class Origins {
   // The bytes from the end so far to `end` have this origin.
   void reach(size_t end, Origin origin) {
     if (end == end_) return;
-    if (end_ == 0)
-      start_ = origin;
-    else if (origin != last_)
-      changes_.push_back(static_cast<uint32_t>(end_));
+    if (end_ == 0) start_ = origin;
+    else if (origin != last_) changes_.push_back(static_cast<uint32_t>(end_));
     last_ = origin;
     end_ = end;
   }

@@ -9,9 +9,7 @@
 namespace orrery::text {
 
 // `flag` may be null; the work then cannot be stopped.
-inline bool is_cancelled(const std::atomic<bool>* flag) {
-  return flag != nullptr && flag->load(std::memory_order_relaxed);
-}
+inline bool is_cancelled(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(std::memory_order_relaxed); }
 
 class Pace {
  public:

@@ -44,7 +44,7 @@ class TextSearch {
   bool find(std::string_view text, size_t from, const Spend& spend, size_t* at) const {
     const size_t n = needle_.size();
     *at = std::string_view::npos;
-    size_t known = 0;    // length of the needle's start that is known to match
+    size_t known = 0;  // length of the needle's start that is known to match
     size_t unpaid = 0;
     const auto pay = [&](size_t bytes) {
       unpaid += bytes;
@@ -88,9 +88,7 @@ class TextSearch {
   }
 
  private:
-  static unsigned char byte(std::string_view s, size_t i) {
-    return static_cast<unsigned char>(backward ? s[s.size() - 1 - i] : s[i]);
-  }
+  static unsigned char byte(std::string_view s, size_t i) { return static_cast<unsigned char>(backward ? s[s.size() - 1 - i] : s[i]); }
   static size_t skip_to(std::string_view s, size_t from, size_t to, unsigned char wanted) {
     if (!backward) {
       const void* found = std::memchr(s.data() + from, wanted, to - from);
@@ -101,8 +99,7 @@ class TextSearch {
   }
   // The number of equal bytes, at most `n`, of a from i and b from j.
   template <class Pay>
-  static bool run(std::string_view a, size_t i, std::string_view b, size_t j, size_t n, const Pay& pay,
-                  size_t* same) {
+  static bool run(std::string_view a, size_t i, std::string_view b, size_t j, size_t n, const Pay& pay, size_t* same) {
     for (size_t k = 0;;) {
       const size_t end = std::min(n, k + kBlock);
       const size_t start = k;

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-#define MESSAGE_TYPE "(ssmsmst)"                     /* role, text, meta, document, hidden */
-#define INDEX_TYPE "(ua(usa" MESSAGE_TYPE "))"       /* current; id, title, messages */
+#define MESSAGE_TYPE "(ssmsmst)"               /* role, text, meta, document, hidden */
+#define INDEX_TYPE "(ua(usa" MESSAGE_TYPE "))" /* current; id, title, messages */
 
 Conversation* conversation_new(guint id, const char* title) {
   Conversation* c = g_new0(Conversation, 1);
@@ -60,7 +60,7 @@ GVariant* conversations_index(GPtrArray* all, guint current) {
 
 /* ---- What an answer has beside its text ---- */
 
-#define MADE_TYPE "(sa(sss))"   /* reasoning; of each call name, id, arguments */
+#define MADE_TYPE "(sa(sss))" /* reasoning; of each call name, id, arguments */
 
 static void call_free(gpointer call) {
   Call* c = call;
@@ -165,7 +165,7 @@ gboolean conversations_from_text(const char* text, GPtrArray* all, guint* curren
   if (!index) return FALSE;
   g_variant_get(index, INDEX_TYPE, current, &list);
   while (g_variant_iter_loop(list, "(u&s@a" MESSAGE_TYPE ")", &id, &title, &messages)) {
-    gboolean taken = id == 0 || id == G_MAXUINT;   /* two of one number would share a session; the next number is one more */
+    gboolean taken = id == 0 || id == G_MAXUINT; /* two of one number would share a session; the next number is one more */
     for (guint i = 0; i < all->len; ++i) taken |= ((Conversation*)all->pdata[i])->id == id;
     if (taken) continue;
     Conversation* c = conversation_new(id, title);

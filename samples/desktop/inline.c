@@ -9,8 +9,8 @@ enum { kMostNested = 6, kMostTicks = 8 };
 typedef struct {
   const char* s;
   gsize end;
-  gsize emphasis[4];             /* the next end of **, __, *, _; 0: not looked for */
-  gsize code[kMostTicks + 1];    /* [n]: the start of the next run of n backticks; 0: not looked for */
+  gsize emphasis[4];          /* the next end of **, __, *, _; 0: not looked for */
+  gsize code[kMostTicks + 1]; /* [n]: the start of the next run of n backticks; 0: not looked for */
 } Ends;
 
 static gboolean word_at(const Ends* e, gsize i) { return i < e->end && (g_ascii_isalnum(e->s[i]) || e->s[i] == '_' || e->s[i] & 0x80); }
@@ -33,7 +33,8 @@ static gsize code_end(Ends* e, gsize ticks, gsize from) {
   if (e->code[ticks] > from) return e->code[ticks];
   gsize at = from;
   for (gsize run; at < e->end; at += MAX(run, 1)) {
-    for (run = 0; at + run < e->end && e->s[at + run] == '`'; ++run) {}
+    for (run = 0; at + run < e->end && e->s[at + run] == '`'; ++run) {
+    }
     if (run == ticks) break;
   }
   return e->code[ticks] = MIN(at, e->end);

@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <string.h>
 
-#define SETTINGS_TYPE "(sayud)"   /* style, the open model's path, its context and KV budget */
+#define SETTINGS_TYPE "(sayud)" /* style, the open model's path, its context and KV budget */
 
 App app = {.edit_from = G_MAXSIZE, .document_tokens = -1, .next_id = 1, .stick = TRUE};
 
@@ -60,7 +60,7 @@ static void on_setting(GDBusConnection* bus G_GNUC_UNUSED, const char* sender G_
 }
 
 static void on_first_setting(GObject* bus, GAsyncResult* result, gpointer user G_GNUC_UNUSED) {
-  g_autoptr(GVariant) reply = g_dbus_connection_call_finish(G_DBUS_CONNECTION(bus), result, NULL);   /* no portal: GTK's own setting */
+  g_autoptr(GVariant) reply = g_dbus_connection_call_finish(G_DBUS_CONNECTION(bus), result, NULL); /* no portal: GTK's own setting */
   if (reply) follow(reply);
 }
 
@@ -71,8 +71,8 @@ static void watch_system_style(void) {
   GDBusConnection* bus = g_application_get_dbus_connection(G_APPLICATION(app.app));
   g_object_get(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", &app.system_dark, NULL);
   if (!bus) return;
-  g_dbus_connection_signal_subscribe(bus, kPortal, kSettings, "SettingChanged", kPath, kGroup, G_DBUS_SIGNAL_FLAGS_NONE, on_setting,
-                                     kKey, NULL);
+  g_dbus_connection_signal_subscribe(bus, kPortal, kSettings, "SettingChanged", kPath, kGroup, G_DBUS_SIGNAL_FLAGS_NONE, on_setting, kKey,
+                                     NULL);
   g_dbus_connection_call(bus, kPortal, kPath, kSettings, "Read", g_variant_new("(ss)", kGroup, kKey), NULL, G_DBUS_CALL_FLAGS_NONE, -1,
                          NULL, on_first_setting, NULL);
 }
@@ -138,7 +138,8 @@ static gboolean on_file(const char* option, const char* path, gpointer user G_GN
 int main(int argc, char** argv) {
   const GOptionEntry options[] = {
       {"memory", 0, 0, G_OPTION_ARG_INT, &app.memory_mib, "The memory budget (default: the runtime's own)", "MIB"},
-      {"tools", 0, 0, G_OPTION_ARG_CALLBACK, on_file, "Tools that the model may call: a JSON array. The window asks for their results", "FILE"},
+      {"tools", 0, 0, G_OPTION_ARG_CALLBACK, on_file, "Tools that the model may call: a JSON array. The window asks for their results",
+       "FILE"},
       {"template", 0, 0, G_OPTION_ARG_CALLBACK, on_file, "A chat template instead of the model's", "FILE"},
       {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL}};
   app.app = gtk_application_new("org.orrery.Desktop", G_APPLICATION_HANDLES_OPEN);
@@ -151,6 +152,6 @@ int main(int argc, char** argv) {
   g_unix_signal_add(SIGTERM, on_signal, NULL);
   g_unix_signal_add(SIGINT, on_signal, NULL);
   const int result = g_application_run(G_APPLICATION(app.app), argc, argv);
-  if (app.builder) worker_join();   /* its thread has ended, and freed every handle */
+  if (app.builder) worker_join(); /* its thread has ended, and freed every handle */
   return result;
 }

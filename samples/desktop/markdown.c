@@ -9,11 +9,11 @@
 
 typedef struct {
   GtkTextBuffer* buffer;
-  GString* line;         /* that still grows */
-  GtkTextMark* begins;   /* where it stands in the buffer */
-  gboolean fenced;       /* inside fenced code */
-  gboolean started;      /* there are lines before */
-  int unsettled;         /* frames for which the height is measured again */
+  GString* line;       /* that still grows */
+  GtkTextMark* begins; /* where it stands in the buffer */
+  gboolean fenced;     /* inside fenced code */
+  gboolean started;    /* there are lines before */
+  int unsettled;       /* frames for which the height is measured again */
 } Writer;
 
 /* Adds a line at the end. `plain` stands before the text, and nothing in it is a mark. */
@@ -64,7 +64,7 @@ static gboolean settle(GtkWidget* view, GdkFrameClock* clock G_GNUC_UNUSED, gpoi
   GtkTextIter end;
   GdkRectangle at;
   gtk_text_buffer_get_end_iter(w->buffer, &end);
-  gtk_text_view_get_iter_location(GTK_TEXT_VIEW(view), &end, &at);   /* lays out all lines */
+  gtk_text_view_get_iter_location(GTK_TEXT_VIEW(view), &end, &at); /* lays out all lines */
   gtk_widget_queue_resize(view);
   return --w->unsettled > 0;
 }

@@ -10,15 +10,15 @@ static void show_bar(const orrery_plan_result* r) {
   const guint64 sizes[] = {r->weights_bytes + r->weights_mapped_bytes, kv, r->workspace_bytes, r->reservoir_bytes};
   const guint64 all = MAX(sizes[0] + sizes[1] + sizes[2] + sizes[3], MAX(r->budget_bytes, 1));
   const double pixels = MAX(gtk_widget_get_width(ui("bar")), 580) - 8, scale = pixels / (double)all;
-  for (gsize i = 0; i < G_N_ELEMENTS(sizes); ++i)   /* a part that is there is seen */
+  for (gsize i = 0; i < G_N_ELEMENTS(sizes); ++i) /* a part that is there is seen */
     gtk_widget_set_size_request(ui(kParts[i]), sizes[i] > 0 ? MAX((int)((double)sizes[i] * scale), 2) : 0, -1);
   gtk_widget_set_margin_start(ui("bar_budget"), (int)((double)r->budget_bytes * scale));
   say("legend_weights", "Weights %s%s", sized(sizes[0]), r->weights_mapped_bytes ? " (mapped)" : "");
   say("legend_kv", "KV on the device %s", sized(kv));
   say("legend_workspace", "Working memory %s", sized(r->workspace_bytes));
   say("legend_host", "KV in host memory %s", sized(r->reservoir_bytes));
-  g_autofree char* words = g_strdup_printf("Weights %s, KV on the device %s, working memory %s, KV in host memory %s",
-                                           sized(sizes[0]), sized(kv), sized(r->workspace_bytes), sized(r->reservoir_bytes));
+  g_autofree char* words = g_strdup_printf("Weights %s, KV on the device %s, working memory %s, KV in host memory %s", sized(sizes[0]),
+                                           sized(kv), sized(r->workspace_bytes), sized(r->reservoir_bytes));
   gtk_accessible_update_property(ui("bar"), GTK_ACCESSIBLE_PROPERTY_LABEL, words, -1);
 }
 
@@ -32,8 +32,7 @@ static void show_plan(const orrery_plan_result* r) {
   if (!r->fits)
     say("verdict", "Does not fit: it takes %s of device memory, the budget is %s. The longest context that fits has %s tokens.",
         sized(r->device_bytes), sized(r->budget_bytes), grouped(r->largest_context));
-  else if (too_long)
-    say("verdict", "The document does not fit: it has %s tokens, the context %s.", tokens, grouped(r->n_context));
+  else if (too_long) say("verdict", "The document does not fit: it has %s tokens, the context %s.", tokens, grouped(r->n_context));
   else
     say("verdict", "Fits: %s of a memory budget of %s.%s%s%s%s", sized(r->device_bytes), sized(r->budget_bytes),
         app.document ? " The document has " : "", app.document ? tokens : "", app.document ? " tokens." : "",
@@ -49,7 +48,7 @@ void setup_planned(const Event* e) {
     show_bar(&(orrery_plan_result){0});
     say("verdict", "This model cannot be opened.");
     app.fits = app.open_when_planned = FALSE;
-  } else if (!failed && app.fresh) {   /* the context that the model was trained for bounds the slider */
+  } else if (!failed && app.fresh) { /* the context that the model was trained for bounds the slider */
     const double most = MAX(e->plan.trained_context, 512), fits = MAX(e->plan.largest_context, 512);
     app.fresh = FALSE;
     gtk_range_set_range(ui("context"), 256, most);
@@ -68,7 +67,9 @@ static gboolean plan_now(gpointer user G_GNUC_UNUSED) {
   app.replan = 0;
   app.plan_again = FALSE;
   app.planning = TRUE;
-  worker_do((Job){.type = JOB_PLAN, .keep = app.n_documents, .path = g_strdup(app.model_path),
+  worker_do((Job){.type = JOB_PLAN,
+                  .keep = app.n_documents,
+                  .path = g_strdup(app.model_path),
                   .context = app.fresh ? 0 : (guint32)gtk_range_get_value(ui("context")),
                   .share = (float)gtk_range_get_value(ui("share")) / 100,
                   .document = app.document && app.document_tokens < 0 ? g_bytes_ref(app.document) : NULL});
@@ -79,7 +80,7 @@ G_MODULE_EXPORT void setup_plan(void) {
   const gboolean chat = g_str_equal(gtk_stack_get_visible_child_name(ui("pages")), "chat");
   say("context_value", "%s tokens", grouped((guint64)gtk_range_get_value(ui("context"))));
   say("share_value", "%.0f %% of full KV", gtk_range_get_value(ui("share")));
-  app.plan_again = !chat || (app.document && app.document_tokens < 0);   /* beside a conversation only a document is counted */
+  app.plan_again = !chat || (app.document && app.document_tokens < 0); /* beside a conversation only a document is counted */
   if (app.plan_again && app.model_path && !app.planning && !app.replan) app.replan = g_timeout_add(40, plan_now, NULL);
 }
 
@@ -89,10 +90,10 @@ void setup_model(const char* path, guint32 context, double share) {
   gtk_range_set_range(ui("context"), 256, MAX(context, 512));
   gtk_range_set_value(ui("context"), context);
   if (share > 0) gtk_range_set_value(ui("share"), share);
-  char* copy = g_strdup(path);   /* which may be the old one */
+  char* copy = g_strdup(path); /* which may be the old one */
   g_free(app.model_path);
   app.model_path = copy;
-  app.document_tokens = -1;   /* counted by another model */
+  app.document_tokens = -1; /* counted by another model */
   ++app.n_documents;
   app.fresh = TRUE;
   app.fits = FALSE;
@@ -110,11 +111,11 @@ static void on_document(GObject* file, GAsyncResult* result, gpointer user G_GNU
     words = g_strdup_printf("The document was not read: %s", error->message);
   } else if (bytes > 64 << 20) {
     words = g_strdup_printf("%s is longer than 64 MiB.", name);
-  } else if (!g_utf8_validate_len(text, bytes, &bad)) {   /* which NUL is not, either */
+  } else if (!g_utf8_validate_len(text, bytes, &bad)) { /* which NUL is not, either */
     words = g_strdup_printf("%s is not a text: its byte %" G_GSIZE_FORMAT " is no UTF-8.", name, (gsize)(bad - text));
   } else {
     while (bytes > 0 && text[bytes - 1] == '\n') --bytes;
-    const gsize mark = bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   /* a byte order mark is no part of the text */
+    const gsize mark = bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; /* a byte order mark is no part of the text */
     setup_document(NULL);
     app.document = g_bytes_new(text + mark, bytes - mark);
     ++app.n_documents;

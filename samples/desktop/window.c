@@ -36,10 +36,23 @@ void window_show(void) {
   const gboolean chat = app.folder && g_str_equal(gtk_stack_get_visible_child_name(ui("pages")), "chat");
   const gboolean free = !app.answering && !app.opening, ready = chat && app.current && free, edits = app.edit_from != G_MAXSIZE;
   const gboolean too_long = app.document && app.document_tokens >= (gint64)app.opened_context;
-  const struct { const char* name; gboolean enabled; } kActions[] = {
-      {"new", ready}, {"fork", ready}, {"close", ready}, {"edit", ready}, {"edit-last", ready}, {"rename", chat && app.current},
-      {"next", chat}, {"previous", chat}, {"panel", chat}, {"send", ready && !too_long}, {"stop", !free || edits},
-      {"model", free}, {"open", app.fits && free && !app.planning}, {"back", app.folder && !chat}};
+  const struct {
+    const char* name;
+    gboolean enabled;
+  } kActions[] = {{"new", ready},
+                  {"fork", ready},
+                  {"close", ready},
+                  {"edit", ready},
+                  {"edit-last", ready},
+                  {"rename", chat && app.current},
+                  {"next", chat},
+                  {"previous", chat},
+                  {"panel", chat},
+                  {"send", ready && !too_long},
+                  {"stop", !free || edits},
+                  {"model", free},
+                  {"open", app.fits && free && !app.planning},
+                  {"back", app.folder && !chat}};
   for (gsize i = 0; i < G_N_ELEMENTS(kActions); ++i)
     g_simple_action_set_enabled(G_SIMPLE_ACTION(g_action_map_lookup_action(G_ACTION_MAP(app.app), kActions[i].name)), kActions[i].enabled);
   const char* tokens = app.document_tokens >= 0 ? grouped((guint64)app.document_tokens) : "…";
@@ -117,7 +130,7 @@ static void add_made(const Made* made, guint i) {
 /* The messages from `first` on, and the answer under way. */
 static void add_messages(guint first) {
   const Conversation* c = app.current;
-  guint number = 0;   /* of questions so far */
+  guint number = 0; /* of questions so far */
   for (guint i = 0; i < c->messages->len; ++i) {
     const Message m = conversation_message(c, i);
     if (conversation_asks(c, i)) ++number;
@@ -180,7 +193,11 @@ static void select_conversation(Conversation* c) { gtk_list_box_select_row(ui("l
 static void add_conversation(Conversation* c, guint from, char* path) {
   app.next_id = MAX(app.next_id, c->id + 1);
   gtk_list_box_append(ui("list"), c->row);
-  worker_do((Job){.type = JOB_NEW, .id = c->id, .from = from, .keep = c->messages->len, .path = path,
+  worker_do((Job){.type = JOB_NEW,
+                  .id = c->id,
+                  .from = from,
+                  .keep = c->messages->len,
+                  .path = path,
                   .messages = conversation_messages(c, c->messages->len)});
 }
 
@@ -195,7 +212,9 @@ static void start_conversation(const char* title, const Conversation* from, guin
 }
 
 static void save(gboolean sessions) {
-  worker_do((Job){.type = JOB_SAVE, .keep = (gsize)sessions, .path = g_strdup(app.folder),
+  worker_do((Job){.type = JOB_SAVE,
+                  .keep = (gsize)sessions,
+                  .path = g_strdup(app.folder),
                   .messages = conversations_index(app.conversations, app.current ? app.current->id : 0)});
 }
 
@@ -279,12 +298,14 @@ static void edit(guint i) {
 void app_open(void) {
   app.open_when_planned = FALSE;
   app.opening = TRUE;
-  if (app.folder) save(TRUE);   /* of the model before */
+  if (app.folder) save(TRUE); /* of the model before */
   g_clear_pointer(&app.folder, g_free);
   g_free(app.opened_path);
   app.opened_path = g_strdup(app.model_path);
   app.opened_context = (guint32)gtk_range_get_value(ui("context"));
-  worker_do((Job){.type = JOB_OPEN, .path = g_strdup(app.model_path), .context = app.opened_context,
+  worker_do((Job){.type = JOB_OPEN,
+                  .path = g_strdup(app.model_path),
+                  .context = app.opened_context,
                   .share = (float)gtk_range_get_value(ui("share")) / 100});
 }
 
@@ -343,7 +364,7 @@ static void show_heat(const Event* e) {
   g_autoptr(GString) cells = g_string_new(NULL);
   double sum = 0;
   if (n == 0 || n % app.n_heads != 0) return;
-  app.n_layers = n / app.n_heads;   /* the layers whose residency the library tells */
+  app.n_layers = n / app.n_heads; /* the layers whose residency the library tells */
   g_free(app.held);
   app.held = g_memdup2(e->text->str, e->text->len);
   app.n_held = e->stats.n_tokens;
@@ -353,22 +374,24 @@ static void show_heat(const Event* e) {
     g_string_append_printf(cells, " %.0f", share);
     sum += share;
   }
-  say("heat_text", "%u layers (down) by %u KV heads (across). %.0f %% of the tokens on the device, averaged over the heads.",
-      app.n_layers, app.n_heads, sum / n);
-  g_autofree char* words = g_strdup_printf("KV on the device, %u layers by %u heads: %.0f %% of the tokens on average",
-                                           app.n_layers, app.n_heads, sum / n);
+  say("heat_text", "%u layers (down) by %u KV heads (across). %.0f %% of the tokens on the device, averaged over the heads.", app.n_layers,
+      app.n_heads, sum / n);
+  g_autofree char* words =
+      g_strdup_printf("KV on the device, %u layers by %u heads: %.0f %% of the tokens on average", app.n_layers, app.n_heads, sum / n);
   gtk_drawing_area_set_draw_func(ui("heat"), draw_heat, NULL, NULL);
   gtk_accessible_update_property(ui("heat"), GTK_ACCESSIBLE_PROPERTY_LABEL, words, GTK_ACCESSIBLE_PROPERTY_DESCRIPTION, cells->str, -1);
 }
 
 static void show_stats(const Event* e) {
   static const char kShown[] = "%.0f tokens/s\n%.1f tokens/s\n%s of %s\n\n%s\n%s\n%s\n%s\n\n%s\n%s\n%.0f ms";
-  static const char kRead[] = "Prompt %.0f tokens per second, answer %.1f. Context: %s of %s tokens. KV on the device %s of %s, shared "
-                              "with forks %s, in host memory %s. Fetched for answers %s, moved in all %s, waited %.0f ms.";
+  static const char kRead[] =
+      "Prompt %.0f tokens per second, answer %.1f. Context: %s of %s tokens. KV on the device %s of %s, shared "
+      "with forks %s, in host memory %s. Fetched for answers %s, moved in all %s, waited %.0f ms.";
   const orrery_stats* s = &e->stats;
-#define FIGURES e->rates[0], e->rates[1], grouped(s->n_tokens), grouped(s->n_context), sized(s->device_kv_used_bytes), \
-                sized(s->device_kv_bytes), sized(s->shared_kv_bytes), sized(s->reservoir_bytes), sized(s->refill_bytes), \
-                sized(s->host_to_device_bytes), (double)s->stall_us / 1e3
+#define FIGURES                                                                                                                     \
+  e->rates[0], e->rates[1], grouped(s->n_tokens), grouped(s->n_context), sized(s->device_kv_used_bytes), sized(s->device_kv_bytes), \
+      sized(s->shared_kv_bytes), sized(s->reservoir_bytes), sized(s->refill_bytes), sized(s->host_to_device_bytes),                 \
+      (double)s->stall_us / 1e3
   g_autofree char* words = g_strdup_printf(kRead, FIGURES);
   say("figures", kShown, FIGURES);
 #undef FIGURES
@@ -401,15 +424,16 @@ static void done(const Event* e) {
   static const char* const kEnds[] = {"", "", "", ", length limit", ", the context is full", ", stopped", ", calls wait for their results"};
   Conversation* c = app.answering;
   const orrery_event* end = &e->end;
-  g_autofree char* meta = end->type == 0 ? g_strdup("no answer")
-      : g_strdup_printf("%s tokens, prompt of %s (%s reused), first token after %.2f s%s", grouped(end->generated_tokens),
-                        grouped(end->prompt_tokens), grouped(end->reused_tokens), (double)end->first_token_us / 1e6,
-                        kEnds[MIN(end->finish_reason, G_N_ELEMENTS(kEnds) - 1)]);
+  g_autofree char* meta = end->type == 0
+                              ? g_strdup("no answer")
+                              : g_strdup_printf("%s tokens, prompt of %s (%s reused), first token after %.2f s%s",
+                                                grouped(end->generated_tokens), grouped(end->prompt_tokens), grouped(end->reused_tokens),
+                                                (double)end->first_token_us / 1e6, kEnds[MIN(end->finish_reason, G_N_ELEMENTS(kEnds) - 1)]);
   if (end->finish_reason != ORRERY_FINISH_CALLS) cut_calls();
   g_autofree char* made = made_print(&app.made);
   conversation_add(c, (Message){.role = "assistant", .text = app.streamed->str, .meta = meta, .document = made});
   const gboolean whole = e->n_messages >= c->messages->len;
-  if (!whole) g_ptr_array_set_size(c->messages, (int)e->n_messages);   /* nothing came before it was stopped */
+  if (!whole) g_ptr_array_set_size(c->messages, (int)e->n_messages); /* nothing came before it was stopped */
   if (app.answer) gtk_label_set_text(app.meta, meta);
   app.answering = NULL;
   app.answer = NULL;
@@ -426,10 +450,16 @@ static void progress(const char* id, const Event* e, const char* format) {
 
 void app_event(const Event* e) {
   switch (e->type) {
-    case EVENT_PLANNED: if (!app.quitting) setup_planned(e); return;
+    case EVENT_PLANNED:
+      if (!app.quitting) setup_planned(e);
+      return;
     case EVENT_LOADING: progress("loading", e, "%s of %s bytes"); break;
-    case EVENT_OPENED: if (!app.quitting) opened(e); break;
-    case EVENT_PROGRESS: if (app.answering == app.current) progress("progress", e, "Reading the prompt: %s of %s tokens"); break;
+    case EVENT_OPENED:
+      if (!app.quitting) opened(e);
+      break;
+    case EVENT_PROGRESS:
+      if (app.answering == app.current) progress("progress", e, "Reading the prompt: %s of %s tokens");
+      break;
     case EVENT_STATS: show_stats(e); return;
     case EVENT_DONE: done(e); break;
     case EVENT_TEXT:
@@ -440,8 +470,13 @@ void app_event(const Event* e) {
       g_string_append(app.made.thought, e->text->str);
       if (app.answer) show_thought(app.made.thought->str);
       return;
-    case EVENT_CALL: case EVENT_ARGUMENTS: case EVENT_CALL_END: called(e); return;
-    case EVENT_FAILED: app.opening = FALSE; app_error(e->text->str); break;
+    case EVENT_CALL:
+    case EVENT_ARGUMENTS:
+    case EVENT_CALL_END: called(e); return;
+    case EVENT_FAILED:
+      app.opening = FALSE;
+      app_error(e->text->str);
+      break;
     case EVENT_ERROR: app_error(e->text->str); break;
     case EVENT_SAVED:
       if (!app.quitting || e->total == 0) break;
@@ -459,7 +494,7 @@ void app_event(const Event* e) {
 /* ---- The window ---- */
 
 G_MODULE_EXPORT gboolean on_close_request(void) {
-  if (app.quitting) return !app.leave;   /* the worker's last event destroys the window */
+  if (app.quitting) return !app.leave; /* the worker's last event destroys the window */
   app.quitting = TRUE;
   worker_stop();
   say("title", "Saving…");
@@ -508,7 +543,10 @@ static void on_action(GSimpleAction* action, GVariant* value, gpointer user G_GN
   else if (g_str_equal(name, "edit")) edit(g_variant_get_uint32(value));
   else if (g_str_equal(name, "edit-last")) {
     for (guint i = c->messages->len; i-- > 0;)
-      if (conversation_asks(c, i)) { edit(i); break; }
+      if (conversation_asks(c, i)) {
+        edit(i);
+        break;
+      }
   } else if (g_str_equal(name, "next") || g_str_equal(name, "previous")) {
     const int at = gtk_list_box_row_get_index(gtk_list_box_get_selected_row(ui("list")));
     GtkListBoxRow* row = gtk_list_box_get_row_at_index(ui("list"), at + (g_str_equal(name, "next") ? 1 : -1));
@@ -529,8 +567,8 @@ static void on_style(GSimpleAction* action G_GNUC_UNUSED, GVariant* value, gpoin
 }
 
 void window_new(void) {
-  static const char* const kNames[] = {"new", "fork", "rename", "close", "model", "document", "open", "back", "drop", "send", "stop",
-                                       "edit-last", "next", "previous", "shortcuts", "quit"};
+  static const char* const kNames[] = {"new",  "fork", "rename", "close",     "model", "document", "open",      "back",
+                                       "drop", "send", "stop",   "edit-last", "next",  "previous", "shortcuts", "quit"};
   static const GActionEntry kOthers[] = {{.name = "edit", .activate = on_action, .parameter_type = "u"},
                                          {.name = "panel", .state = "true", .change_state = on_panel},
                                          {.name = "style", .parameter_type = "s", .state = "'system'", .change_state = on_style}};
@@ -539,7 +577,7 @@ void window_new(void) {
     g_action_map_add_action_entries(G_ACTION_MAP(app.app), &entry, 1, NULL);
   }
   g_action_map_add_action_entries(G_ACTION_MAP(app.app), kOthers, G_N_ELEMENTS(kOthers), NULL);
-  g_type_ensure(GDK_TYPE_FILE_LIST);   /* window.ui names it */
+  g_type_ensure(GDK_TYPE_FILE_LIST); /* window.ui names it */
   app.builder = gtk_builder_new();
   if (!gtk_builder_add_from_resource(app.builder, "/org/orrery/desktop/window.ui", NULL)) g_error("window.ui is not right");
   gtk_window_set_application(ui("window"), app.app);

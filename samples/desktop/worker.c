@@ -11,21 +11,21 @@
 #include <sys/resource.h>
 
 static struct {
-  GThreadPool* jobs;         /* of one thread */
+  GThreadPool* jobs; /* of one thread */
   guint64 memory_bytes;
   const char *tools, *chat_template;
-  gint stop;                 /* atomic */
-  GMutex lock;               /* of events, wake, running */
+  gint stop;   /* atomic */
+  GMutex lock; /* of events, wake, running */
   GQueue events;
-  guint wake;                /* the source that hands the events over */
-  orrery_session* running;   /* what worker_stop() cancels */
-  orrery_runtime* runtime;   /* from here on: the thread's own */
+  guint wake;              /* the source that hands the events over */
+  orrery_session* running; /* what worker_stop() cancels */
+  orrery_runtime* runtime; /* from here on: the thread's own */
   orrery_model* model;
   orrery_session_options options;
-  GHashTable* sessions;      /* id -> orrery_session */
+  GHashTable* sessions; /* id -> orrery_session */
   orrery_error error;
-  orrery_stats before;       /* of the session, when its answer began */
-  gint64 told_us;            /* when figures were last sent */
+  orrery_stats before; /* of the session, when its answer began */
+  gint64 told_us;      /* when figures were last sent */
 } w;
 
 static gboolean hand_over(gpointer user G_GNUC_UNUSED) {
@@ -85,9 +85,9 @@ static void set_options(const Job* job, orrery_runtime_options* runtime, orrery_
   orrery_runtime_options_init(runtime, sizeof *runtime);
   orrery_session_options_init(session, sizeof *session);
   runtime->device_budget_bytes = w.memory_bytes;
-  runtime->priority = ORRERY_PRIORITY_LOW;   /* the window comes first */
+  runtime->priority = ORRERY_PRIORITY_LOW; /* the window comes first */
   session->n_context = job->context;
-  if (job->share < 1) session->kv_budget_share = job->share;   /* the policy is then "auto" */
+  if (job->share < 1) session->kv_budget_share = job->share; /* the policy is then "auto" */
 }
 
 static void plan(const Job* job) {
@@ -119,7 +119,7 @@ static void open_model(const Job* job) {
   g_hash_table_remove_all(w.sessions);
   orrery_model_free(w.model);
   w.model = NULL;
-  setpriority(PRIO_PROCESS, 0, 10);   /* on Linux: of this thread alone, which computes beside the runtime's own */
+  setpriority(PRIO_PROCESS, 0, 10); /* on Linux: of this thread alone, which computes beside the runtime's own */
   options.progress = on_loading;
   orrery_status status = w.runtime ? ORRERY_OK : orrery_runtime_create(&runtime, &w.runtime, &w.error);
   if (status == ORRERY_OK) status = orrery_model_open(w.runtime, job->path, &options, &w.model, &w.error);
@@ -196,8 +196,14 @@ static void tell(const orrery_session* session) {
 
 /* What the window shows of an event: text, reasoning, calls. */
 static void show(const orrery_event* ev) {
-  static const struct { uint32_t from; EventType to; } kShown[] = {{ORRERY_EVENT_TEXT, EVENT_TEXT}, {ORRERY_EVENT_REASONING, EVENT_REASONING},
-      {ORRERY_EVENT_CALL, EVENT_CALL}, {ORRERY_EVENT_ARGUMENTS, EVENT_ARGUMENTS}, {ORRERY_EVENT_CALL_END, EVENT_CALL_END}};
+  static const struct {
+    uint32_t from;
+    EventType to;
+  } kShown[] = {{ORRERY_EVENT_TEXT, EVENT_TEXT},
+                {ORRERY_EVENT_REASONING, EVENT_REASONING},
+                {ORRERY_EVENT_CALL, EVENT_CALL},
+                {ORRERY_EVENT_ARGUMENTS, EVENT_ARGUMENTS},
+                {ORRERY_EVENT_CALL_END, EVENT_CALL_END}};
   for (gsize i = 0; i < G_N_ELEMENTS(kShown); ++i) {
     if (ev->type != kShown[i].from) continue;
     const char* word = ev->type == ORRERY_EVENT_CALL ? ev->name : ev->type == ORRERY_EVENT_CALL_END ? ev->call_id : NULL;
@@ -276,7 +282,7 @@ static void run(gpointer data, gpointer user G_GNUC_UNUSED) {
       g_unlink(job->path);
       break;
     case JOB_QUIT:
-      g_hash_table_unref(w.sessions);   /* sessions, then their model, then its runtime */
+      g_hash_table_unref(w.sessions); /* sessions, then their model, then its runtime */
       orrery_model_free(w.model);
       orrery_runtime_free(w.runtime);
       emit((Event){.type = EVENT_QUIT}, "", 0);

@@ -47,9 +47,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         if (wishes.thinking) wishes.thinking(text);
         break;
       }
-      case ORRERY_EVENT_CALL_END:
-        answer.calls.push_back({event.name, event.call_id, std::string(event.text, event.text_bytes)});
-        break;
+      case ORRERY_EVENT_CALL_END: answer.calls.push_back({event.name, event.call_id, std::string(event.text, event.text_bytes)}); break;
       case ORRERY_EVENT_DONE:
         answer.decode_seconds = std::chrono::duration<double>(last_token - first_token).count();
         answer.finish_reason = event.finish_reason;
@@ -62,8 +60,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         answer.prefill_us = event.prefill_us;
         answer.decode_us = event.decode_us;
         return answer;
-      default:
-        break;  // event kinds of a later version
+      default: break;  // event kinds of a later version
     }
   }
 }
@@ -77,39 +74,28 @@ std::function<void(std::string_view)> stream_to(Output& out) {
 
 const char* finish_name(uint32_t finish_reason) {
   switch (finish_reason) {
-    case ORRERY_FINISH_END:
-      return "end";
-    case ORRERY_FINISH_STOP:
-      return "stop";
-    case ORRERY_FINISH_LENGTH:
-      return "length";
-    case ORRERY_FINISH_CONTEXT:
-      return "context";
-    case ORRERY_FINISH_CANCELLED:
-      return "cancelled";
-    case ORRERY_FINISH_CALLS:
-      return "calls";
-    default:
-      return "unknown";
+    case ORRERY_FINISH_END: return "end";
+    case ORRERY_FINISH_STOP: return "stop";
+    case ORRERY_FINISH_LENGTH: return "length";
+    case ORRERY_FINISH_CONTEXT: return "context";
+    case ORRERY_FINISH_CANCELLED: return "cancelled";
+    case ORRERY_FINISH_CALLS: return "calls";
+    default: return "unknown";
   }
 }
 
 Generation begin_answer(orrery_session* session, const orrery_generate_options& options) {
-  return make<Generation>([&](orrery_generation** out, orrery_error* error) {
-    return orrery_generate(session, &options, out, error);
-  });
+  return make<Generation>([&](orrery_generation** out, orrery_error* error) { return orrery_generate(session, &options, out, error); });
 }
 
-Generation begin_continuation(orrery_session* session, const std::vector<int32_t>& tokens,
-                              const orrery_generate_options& options) {
+Generation begin_continuation(orrery_session* session, const std::vector<int32_t>& tokens, const orrery_generate_options& options) {
   return make<Generation>([&](orrery_generation** out, orrery_error* error) {
     return orrery_generate_tokens(session, tokens.data(), tokens.size(), &options, out, error);
   });
 }
 
 void add_message(orrery_session* session, const char* role, const std::string& content) {
-  call(
-      [&](orrery_error* error) { return orrery_session_add_message(session, role, content.c_str(), error); });
+  call([&](orrery_error* error) { return orrery_session_add_message(session, role, content.c_str(), error); });
 }
 
 double per_second(uint64_t count, uint64_t microseconds) {
@@ -119,9 +105,7 @@ double per_second(uint64_t count, uint64_t microseconds) {
 double Answer::prefill_rate() const { return per_second(prompt_tokens - reused_tokens, prefill_us); }
 
 double Answer::decode_rate() const {
-  return generated_tokens < 2 || decode_seconds <= 0
-             ? 0
-             : static_cast<double>(generated_tokens - 1) / decode_seconds;
+  return generated_tokens < 2 || decode_seconds <= 0 ? 0 : static_cast<double>(generated_tokens - 1) / decode_seconds;
 }
 
 std::string speed_line(const Answer& answer) {
@@ -130,11 +114,11 @@ std::string speed_line(const Answer& answer) {
     return "stopped while reading, after " + grouped(std::min(answer.read_tokens, answer.prompt_tokens)) + " of " +
            counted(answer.prompt_tokens, "prompt token");
   const bool all_reused = answer.prompt_tokens > 0 && answer.prompt_tokens == answer.reused_tokens;
-  std::string line = counted(answer.prompt_tokens, "prompt token") + " (" +
-                     (all_reused ? "all" : grouped(answer.reused_tokens)) + " reused)";
+  std::string line =
+      counted(answer.prompt_tokens, "prompt token") + " (" + (all_reused ? "all" : grouped(answer.reused_tokens)) + " reused)";
   if (answer.prefill_rate() > 0) line += format(" at %.0f/s", answer.prefill_rate());
-  line += format(", first token after %.2f s, ", static_cast<double>(answer.first_token_us) / 1e6) +
-          counted(answer.generated_tokens, "token");
+  line +=
+      format(", first token after %.2f s, ", static_cast<double>(answer.first_token_us) / 1e6) + counted(answer.generated_tokens, "token");
   if (answer.decode_rate() > 0) line += format(" at %.1f/s", answer.decode_rate());
   return line;
 }

@@ -26,16 +26,16 @@ struct Answer {
   std::string text;
   std::vector<TokenRecord> tokens;  // empty unless AnswerWishes::tokens
   uint32_t finish_reason = 0, stop_index = 0;
-  bool complete = false;            // whole by its grammar
-  std::string thinking;             // where it is told apart
+  bool complete = false;  // whole by its grammar
+  std::string thinking;   // where it is told apart
   struct Call {
-    std::string name, id, arguments;   // arguments: a JSON object
+    std::string name, id, arguments;  // arguments: a JSON object
   };
   std::vector<Call> calls;
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
   uint64_t first_token_us = 0, prefill_us = 0, decode_us = 0;  // from orrery_event
-  uint64_t read_tokens = 0;   // of the prompt, reused tokens among them, when the last PROGRESS came
-  double decode_seconds = 0;  // from the first token to the last, measured by the tool's clock
+  uint64_t read_tokens = 0;                                    // of the prompt, reused tokens among them, when the last PROGRESS came
+  double decode_seconds = 0;                                   // from the first token to the last, measured by the tool's clock
   // Tokens per second. Prefill gives the first token, so N tokens are N-1 decode steps.
   double prefill_rate() const;
   double decode_rate() const;
@@ -45,7 +45,7 @@ struct Answer {
 struct AnswerWishes {
   // Receives the text as it is generated, in whole characters; empty: the text goes only into Answer::text.
   std::function<void(std::string_view)> stream;
-  std::function<void(std::string_view)> thinking;   // the same of thinking that is told apart
+  std::function<void(std::string_view)> thinking;  // the same of thinking that is told apart
   bool tokens = false;
 };
 
@@ -61,8 +61,7 @@ double per_second(uint64_t count, uint64_t microseconds);  // 0 if no time passe
 const char* finish_name(uint32_t finish_reason);  // "end", "stop", "length", "context", "cancelled", "calls"
 
 Generation begin_answer(orrery_session* session, const orrery_generate_options& options);
-Generation begin_continuation(orrery_session* session, const std::vector<int32_t>& tokens,
-                              const orrery_generate_options& options);
+Generation begin_continuation(orrery_session* session, const std::vector<int32_t>& tokens, const orrery_generate_options& options);
 
 void add_message(orrery_session* session, const char* role, const std::string& content);
 

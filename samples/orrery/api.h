@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "orrery.h"
+#include "orrery_lab.h"
 #include "system/failure.h"
 #include "terminal/output.h"
 
@@ -36,8 +36,7 @@ using Matcher = std::unique_ptr<orrery_matcher, FreeHandle>;
 // A call of the library that did not return ORRERY_OK.
 class ApiError : public Failure {
  public:
-  explicit ApiError(const orrery_error& error)
-      : Failure(exit_code(error.status), text(error)), status_(error.status) {}
+  explicit ApiError(const orrery_error& error) : Failure(exit_code(error.status), text(error)), status_(error.status) {}
   orrery_status status() const { return status_; }
 
   // The library's message, in the words of the command line. Its exact byte counts are hard to read, so a refused allocation adds
@@ -54,14 +53,16 @@ class ApiError : public Failure {
   // The library names members of its structs; people at a command line know options.
   static std::string as_options(std::string_view message) {
     static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-        {"n_context", "--context"},           {"device_budget_bytes", "--budget"}, {"kv_type", "--kv-type"},
-        {"device_kv_type", "--device-kv-type"}, {"kv_budget_bytes", "--kv-budget"}, {"kv_budget_share", "--kv-budget"},
-        {"chunk_tokens", "--chunk"},          {"speculate", "--speculate"},       {"n_threads", "--threads"},
-        {"max_tokens", "--max-tokens"},       {"rope_scale", "--rope-scale"},     {"rope_scaling", "--rope-scaling"},
-        {"rope_base", "--rope-base"},         {"rope_original_context", "--rope-original-context"}};
+        {"n_context", "--context"},         {"device_budget_bytes", "--budget"},
+        {"kv_type", "--kv-type"},           {"device_kv_type", "--device-kv-type"},
+        {"kv_budget_bytes", "--kv-budget"}, {"kv_budget_share", "--kv-budget"},
+        {"chunk_tokens", "--chunk"},        {"speculate", "--speculate"},
+        {"n_threads", "--threads"},         {"max_tokens", "--max-tokens"},
+        {"rope_scale", "--rope-scale"},     {"rope_scaling", "--rope-scaling"},
+        {"rope_base", "--rope-base"},       {"rope_original_context", "--rope-original-context"}};
     std::string words;
     while (!message.empty()) {
-      size_t n = 0;   // of the name at the front
+      size_t n = 0;  // of the name at the front
       while (n < message.size() && (std::isalnum(static_cast<unsigned char>(message[n])) || message[n] == '_')) ++n;
       std::string_view word = message.substr(0, std::max<size_t>(n, 1));
       message.remove_prefix(word.size());
@@ -79,23 +80,18 @@ class ApiError : public Failure {
 
   static ExitCode exit_code(orrery_status status) {
     switch (status) {
-      case ORRERY_INVALID_ARGUMENT:
-        return kExitUsage;
+      case ORRERY_INVALID_ARGUMENT: return kExitUsage;
       case ORRERY_OUT_OF_DEVICE_MEMORY:
       case ORRERY_OUT_OF_PINNED_MEMORY:
       case ORRERY_OUT_OF_HOST_MEMORY:
-      case ORRERY_CONTEXT_FULL:
-        return kExitDoesNotFit;
+      case ORRERY_CONTEXT_FULL: return kExitDoesNotFit;
       case ORRERY_BAD_MODEL:
       case ORRERY_UNSUPPORTED_ARCHITECTURE:
       case ORRERY_UNSUPPORTED_QUANTIZATION:
       case ORRERY_UNSUPPORTED_TEMPLATE:
-      case ORRERY_UNSUPPORTED:
-        return kExitBadModel;
-      case ORRERY_CANCELLED:
-        return kExitInterrupted;
-      default:
-        return kExitFailure;
+      case ORRERY_UNSUPPORTED: return kExitBadModel;
+      case ORRERY_CANCELLED: return kExitInterrupted;
+      default: return kExitFailure;
     }
   }
 
@@ -118,9 +114,7 @@ void call(Function function) {
 template <typename Container, typename Function>
 Container sized(Function function) {
   size_t n = 0;
-  call([&](orrery_error* error) {
-    return function(static_cast<typename Container::value_type*>(nullptr), size_t{0}, &n, error);
-  });
+  call([&](orrery_error* error) { return function(static_cast<typename Container::value_type*>(nullptr), size_t{0}, &n, error); });
   Container content(n, {});
   if (n > 0) call([&](orrery_error* error) { return function(content.data(), content.size(), &n, error); });
   content.resize(n);
@@ -136,8 +130,7 @@ Handle make(Function function) {
 }
 
 inline Vocab open_vocab(const std::string& path) {
-  return make<Vocab>(
-      [&](orrery_vocab** out, orrery_error* error) { return orrery_vocab_open(path.c_str(), out, error); });
+  return make<Vocab>([&](orrery_vocab** out, orrery_error* error) { return orrery_vocab_open(path.c_str(), out, error); });
 }
 
 inline std::vector<int32_t> tokenize(const orrery_vocab* vocab, const std::string& text, uint32_t flags) {
@@ -146,8 +139,7 @@ inline std::vector<int32_t> tokenize(const orrery_vocab* vocab, const std::strin
   });
 }
 
-inline std::string detokenize(const orrery_vocab* vocab, const int32_t* tokens, size_t n_tokens,
-                              uint32_t flags) {
+inline std::string detokenize(const orrery_vocab* vocab, const int32_t* tokens, size_t n_tokens, uint32_t flags) {
   return sized<std::string>([&](char* text, size_t capacity, size_t* n, orrery_error* error) {
     return orrery_detokenize(vocab, tokens, n_tokens, flags, text, capacity, n, error);
   });
@@ -168,9 +160,8 @@ inline orrery_model_info model_info(const orrery_model* model) {
 }
 
 inline std::string inspect(const std::string& path) {
-  return sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
-    return orrery_inspect(path.c_str(), json, capacity, n, error);
-  });
+  return sized<std::string>(
+      [&](char* json, size_t capacity, size_t* n, orrery_error* error) { return orrery_inspect(path.c_str(), json, capacity, n, error); });
 }
 
 inline std::string policies() {

@@ -9,15 +9,37 @@ namespace orrery::tool {
 namespace {
 
 // Options of llama.cpp and Ollama, and ours of the same meaning. They are suggested, not taken: values may be written otherwise.
-constexpr const char* kForeignOptions[][2] = {
-    {"--ctx-size", "--context"},      {"--ctx", "--context"},          {"--n-ctx", "--context"},          {"--num-ctx", "--context"},
-    {"-c", "--context"},              {"--n-predict", "--max-tokens"}, {"--predict", "--max-tokens"},     {"-n", "--max-tokens"},
-    {"--num-predict", "--max-tokens"}, {"--temp", "--temperature"},    {"--repeat-last-n", "--penalty-tokens"},
-    {"--cache-type-k", "--kv-type"},  {"--cache-type-v", "--kv-type"}, {"-ctk", "--kv-type"},             {"-ctv", "--kv-type"},
-    {"--gpu", "--device"},            {"--main-gpu", "--device"},      {"-mg", "--device"},               {"-t", "--threads"},
-    {"--n-gpu-layers", "--backend"},  {"-ngl", "--backend"},           {"--logit-bias", "--bias"},        {"--ignore-eos", "--ignore-end"},
-    {"-p", "--prompt"},               {"-f", "--file"},                {"-sys", "--system"},              {"--system-prompt", "--system"},
-    {"--model-draft", "--draft-model"}, {"-md", "--draft-model"},      {"-s", "--seed"},                  {"--chat-template-file", "--template"}};
+constexpr const char* kForeignOptions[][2] = {{"--ctx-size", "--context"},
+                                              {"--ctx", "--context"},
+                                              {"--n-ctx", "--context"},
+                                              {"--num-ctx", "--context"},
+                                              {"-c", "--context"},
+                                              {"--n-predict", "--max-tokens"},
+                                              {"--predict", "--max-tokens"},
+                                              {"-n", "--max-tokens"},
+                                              {"--num-predict", "--max-tokens"},
+                                              {"--temp", "--temperature"},
+                                              {"--repeat-last-n", "--penalty-tokens"},
+                                              {"--cache-type-k", "--kv-type"},
+                                              {"--cache-type-v", "--kv-type"},
+                                              {"-ctk", "--kv-type"},
+                                              {"-ctv", "--kv-type"},
+                                              {"--gpu", "--device"},
+                                              {"--main-gpu", "--device"},
+                                              {"-mg", "--device"},
+                                              {"-t", "--threads"},
+                                              {"--n-gpu-layers", "--backend"},
+                                              {"-ngl", "--backend"},
+                                              {"--logit-bias", "--bias"},
+                                              {"--ignore-eos", "--ignore-end"},
+                                              {"-p", "--prompt"},
+                                              {"-f", "--file"},
+                                              {"-sys", "--system"},
+                                              {"--system-prompt", "--system"},
+                                              {"--model-draft", "--draft-model"},
+                                              {"-md", "--draft-model"},
+                                              {"-s", "--seed"},
+                                              {"--chat-template-file", "--template"}};
 
 // The number of edits (insert, delete, replace, swap of neighbours) that change one word into the other.
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -54,8 +76,7 @@ Args::Args(const OptionList& options, const std::vector<std::string>& command_li
   for (size_t i = 0; i < command_line.size(); ++i) {
     const std::string& word = command_line[i];
     if (word == "--") {
-      words_.insert(words_.end(), command_line.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                    command_line.end());
+      words_.insert(words_.end(), command_line.begin() + static_cast<std::ptrdiff_t>(i) + 1, command_line.end());
       return;
     }
     if (word.size() < 2 || word[0] != '-') {
@@ -152,7 +173,7 @@ void Args::only_with(const char* leader, const std::vector<const char*>& allowed
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  size_t best_distance = std::max<size_t>(1, word.size() / 4) + 1;   // what is farther is another word, not a slip
+  size_t best_distance = std::max<size_t>(1, word.size() / 4) + 1;  // what is farther is another word, not a slip
   for (const std::string& candidate : candidates) {
     const bool begins = word.size() >= 3 && candidate.compare(0, word.size(), word) == 0;
     const size_t distance = begins ? 1 : edit_distance(word, candidate);

@@ -35,8 +35,8 @@ class Args {
 
   uint64_t integer(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const;
   double real(const char* name, double least, double most, double fallback) const;
-  uint64_t bytes(const char* name, uint64_t fallback) const;                                     // "2GiB", "4GB", "1000000"
-  uint64_t tokens(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const;   // "8192", "32k"
+  uint64_t bytes(const char* name, uint64_t fallback) const;                                  // "2GiB", "4GB", "1000000"
+  uint64_t tokens(const char* name, uint64_t least, uint64_t most, uint64_t fallback) const;  // "8192", "32k"
   // Index into `choices`.
   size_t choice(const char* name, const std::vector<const char*>& choices, size_t fallback) const;
   // Refuses every given option except `leader` and `allowed`: beside `leader`, the others would be ignored.

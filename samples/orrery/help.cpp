@@ -84,9 +84,8 @@ void append_wrapped(std::string_view words, size_t indent, size_t columns, std::
 
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands = {
-      &chat_command(),  &run_command(),      &inspect_command(),  &plan_command(),
-      &bench_command(), &eval_command(),     &profile_command(),  &policies_command(),
-      &tokenize_command(), &template_command(), &grammar_command(), &demo_command(),
+      &chat_command(),    &run_command(),      &inspect_command(),  &plan_command(),     &bench_command(),   &eval_command(),
+      &profile_command(), &policies_command(), &tokenize_command(), &template_command(), &grammar_command(), &demo_command(),
   };
   return commands;
 }
@@ -132,8 +131,7 @@ std::string help_page(const Command& command) {
     sizes = sizes || group.title == std::string_view("Running");
   }
   page += std::string("\nExamples:\n") + command.examples + "\n";
-  if (sizes)
-    page += "Sizes: 1500000, 512MiB, 4G (= 4GiB) or 1.5GB (= 1,500,000,000 bytes).\nTokens: 8192 or 32k (= 32768).\n";
+  if (sizes) page += "Sizes: 1500000, 512MiB, 4G (= 4GiB) or 1.5GB (= 1,500,000,000 bytes).\nTokens: 8192 or 32k (= 32768).\n";
   page += "Exit codes: see `orrery help exit-codes`.\n";
   return page;
 }

@@ -25,8 +25,7 @@ Json parse_json(const std::string& text, const std::string& name) {
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++depth > kDeepest) {
-        throw Failure(kExitFailure,
-                      format("%s: byte %zu: nested deeper than %d", name.c_str(), i, kDeepest));
+        throw Failure(kExitFailure, format("%s: byte %zu: nested deeper than %d", name.c_str(), i, kDeepest));
       }
     } else if (c == ']' || c == '}') {
       --depth;
@@ -50,7 +49,7 @@ class Scanner {
     at_ = std::min(text_.find_first_not_of(" \t\r\n,:", at_), text_.size());
     return at_ < text_.size() ? text_[at_] : '\0';
   }
-  void enter() { ++at_; }   // over a bracket
+  void enter() { ++at_; }  // over a bracket
   // The whole value at this place, and the place behind it.
   std::string_view value() {
     const size_t begin = at_;
@@ -67,7 +66,7 @@ class Scanner {
       } else if (depth > 0) {
         at_ = std::min(text_.find_first_of("\"{}[]", at_), text_.size());
       } else {
-        at_ = std::min(text_.find_first_of(",:]} \t\r\n", at_), text_.size());   // a number or a word
+        at_ = std::min(text_.find_first_of(",:]} \t\r\n", at_), text_.size());  // a number or a word
       }
     } while (depth > 0 && at_ < text_.size());
     at_ = std::min(at_, text_.size());
@@ -108,8 +107,6 @@ void walk_json(const std::string& text,
   }
 }
 
-std::string dump_json(const Json& json, int indent) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
+std::string dump_json(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace orrery::tool

@@ -60,8 +60,8 @@ bool asks_for_help(const std::vector<std::string>& words) {
 
 int dispatch(std::vector<std::string> words, Output& out) {
   if (orrery_abi_version() != ORRERY_ABI_VERSION) {
-    throw Failure(kExitFailure, format("this program was built for ABI %u, but liborrery %s has ABI %u",
-                                       ORRERY_ABI_VERSION, orrery_version(), orrery_abi_version()));
+    throw Failure(kExitFailure, format("this program was built for ABI %u, but liborrery %s has ABI %u", ORRERY_ABI_VERSION,
+                                       orrery_version(), orrery_abi_version()));
   }
   if (words.empty()) {
     out.write(overview());
@@ -73,8 +73,7 @@ int dispatch(std::vector<std::string> words, Output& out) {
   if (name == "man" || name == "completions") return pages(name, words, out);
   if (name == "--help" || name == "-h") return help({}, out);
   if (name == "--version" || name == "-V") {
-    out.write(
-        format("orrery %s (ABI %u)\n%s\n", orrery_version(), orrery_abi_version(), orrery_build_info()));
+    out.write(format("orrery %s (ABI %u)\n%s\n", orrery_version(), orrery_abi_version(), orrery_build_info()));
     return kExitOk;
   }
   const Command& command = find_command(name);
@@ -85,14 +84,12 @@ int dispatch(std::vector<std::string> words, Output& out) {
     const Args args(options, words);
     const size_t n_words = args.words().size();
     if (n_words < command.least_words || n_words > command.most_words) {
-      throw UsageError(format("%s words, expected: orrery %s %s",
-                              n_words < command.least_words ? "too few" : "too many", command.name,
-                              command.usage));
+      throw UsageError(
+          format("%s words, expected: orrery %s %s", n_words < command.least_words ? "too few" : "too many", command.name, command.usage));
     }
     return command.run(args, out);
   } catch (const UsageError& error) {
-    throw UsageError(std::string(command.name) + ": " + error.what() + " (see orrery help " + command.name +
-                     ")");
+    throw UsageError(std::string(command.name) + ": " + error.what() + " (see orrery help " + command.name + ")");
   }
 }
 

@@ -23,17 +23,17 @@ constexpr Unit kByteUnits[] = {{"", 1},
                                {"K", kKibi},
                                {"KB", kKilo},
                                {"KiB", kKibi},
-                               {"M", kKibi * kKibi},
-                               {"MB", kKilo * kKilo},
-                               {"MiB", kKibi * kKibi},
-                               {"G", kKibi * kKibi * kKibi},
-                               {"GB", kKilo * kKilo * kKilo},
-                               {"GiB", kKibi * kKibi * kKibi},
-                               {"T", kKibi * kKibi * kKibi * kKibi},
-                               {"TB", kKilo * kKilo * kKilo * kKilo},
-                               {"TiB", kKibi * kKibi * kKibi * kKibi}};
-constexpr Unit kTokenUnits[] = {{"", 1}, {"k", kKibi}, {"M", kKibi * kKibi}};
-constexpr uint64_t kMostBytes = uint64_t{1} << 53;   // far beyond any memory, and exact in a double
+                               {"M", kKibi* kKibi},
+                               {"MB", kKilo* kKilo},
+                               {"MiB", kKibi* kKibi},
+                               {"G", kKibi* kKibi* kKibi},
+                               {"GB", kKilo* kKilo* kKilo},
+                               {"GiB", kKibi* kKibi* kKibi},
+                               {"T", kKibi* kKibi* kKibi* kKibi},
+                               {"TB", kKilo* kKilo* kKilo* kKilo},
+                               {"TiB", kKibi* kKibi* kKibi* kKibi}};
+constexpr Unit kTokenUnits[] = {{"", 1}, {"k", kKibi}, {"M", kKibi* kKibi}};
+constexpr uint64_t kMostBytes = uint64_t{1} << 53;  // far beyond any memory, and exact in a double
 
 std::string shown(double value) {
   if (std::isinf(value)) return value < 0 ? "-infinity" : "infinity";
@@ -67,7 +67,7 @@ bool with_unit(std::string_view text, const Unit (&units)[n], uint64_t most, uin
     double fraction = 0;
     const auto read = std::from_chars(number.data(), end, fraction, std::chars_format::fixed);
     const bool whole_text = read.ec == std::errc() && read.ptr == end && number.back() != '.';
-    if (!whole_text || known.factor == 1) return false;   // half a byte is no size
+    if (!whole_text || known.factor == 1) return false;  // half a byte is no size
     const double product = fraction * static_cast<double>(known.factor);
     if (product > static_cast<double>(most)) return false;
     *value = static_cast<uint64_t>(product);

@@ -14,9 +14,9 @@ namespace orrery::tool {
 // Errors use `what` as the number's name: an option, or a /set name.
 uint64_t parse_integer(std::string_view text, const std::string& what, uint64_t least, uint64_t most);
 double parse_real(std::string_view text, const std::string& what, double least, double most);
-uint64_t parse_bytes(std::string_view text, const std::string& what);   // 1 byte to 8 PiB; a fraction of a byte is dropped
-double parse_share(std::string_view text, const std::string& what);     // "30%" is 0.3; 0.0001% to 100%
-bool is_share(std::string_view text);                                   // ends with %
+uint64_t parse_bytes(std::string_view text, const std::string& what);  // 1 byte to 8 PiB; a fraction of a byte is dropped
+double parse_share(std::string_view text, const std::string& what);    // "30%" is 0.3; 0.0001% to 100%
+bool is_share(std::string_view text);                                  // ends with %
 uint64_t parse_tokens(std::string_view text, const std::string& what, uint64_t least, uint64_t most);
 
 }  // namespace orrery::tool

@@ -77,22 +77,24 @@ std::string bash() {
       "_orrery() {\n"
       "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-      "    COMPREPLY=($(compgen -W '" + command_names() + " --help --version' -- \"$word\"))\n"
+      "    COMPREPLY=($(compgen -W '" +
+      command_names() +
+      " --help --version' -- \"$word\"))\n"
       "    return\n"
       "  fi\n"
       "  case ${COMP_WORDS[1]} in\n";
   for (const Command* command : all_commands())
     script += std::string("    ") + command->name + ") options='" + option_names(*command, " ") + "' ;;\n";
-  script +=
-      "    help | man) COMPREPLY=($(compgen -W '" + command_names() + " exit-codes' -- \"$word\")); return ;;\n"
-      "    completions) COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$word\")); return ;;\n"
-      "  esac\n"
-      "  case $word in\n"
-      "    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;\n"
-      "    *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n"
-      "  esac\n"
-      "}\n"
-      "complete -o filenames -F _orrery orrery\n";
+  script += "    help | man) COMPREPLY=($(compgen -W '" + command_names() +
+            " exit-codes' -- \"$word\")); return ;;\n"
+            "    completions) COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$word\")); return ;;\n"
+            "  esac\n"
+            "  case $word in\n"
+            "    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;\n"
+            "    *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n"
+            "  esac\n"
+            "}\n"
+            "complete -o filenames -F _orrery orrery\n";
   return script;
 }
 
@@ -122,7 +124,7 @@ std::string zsh() {
       for (const Option& option : group.options)
         script += "      " +
                   in_quotes(std::string(option.repeatable ? "*" : "") + option.name + "[" + escaped(option.help, "[]:\\") + "]" +
-                         (option.value ? std::string(":") + escaped(option.value, ":\\") + ":_files" : std::string())) +
+                            (option.value ? std::string(":") + escaped(option.value, ":\\") + ":_files" : std::string())) +
                   "\n";
     script += "    ) ;;\n";
   }
@@ -146,8 +148,9 @@ std::string fish() {
         script += std::string("complete -c orrery -n '__fish_seen_subcommand_from ") + command->name + "' -l " + (option.name + 2) +
                   (option.value ? " -r" : "") + " -d " + in_quotes(option.help) + "\n";
   }
-  return script + "complete -c orrery -n __fish_use_subcommand -a 'help man completions'\n"
-                  "complete -c orrery -n '__fish_seen_subcommand_from completions' -f -a 'bash zsh fish'\n";
+  return script +
+         "complete -c orrery -n __fish_use_subcommand -a 'help man completions'\n"
+         "complete -c orrery -n '__fish_seen_subcommand_from completions' -f -a 'bash zsh fish'\n";
 }
 
 }  // namespace
@@ -155,19 +158,21 @@ std::string fish() {
 std::string man_page(const Command* command) {
   const std::string name = command ? std::string("orrery-") + command->name : "orrery";
   std::string page = title(name) + ".SH NAME\n" + roff(name) + " \\- " +
-                     roff(command ? command->summary : "run language models with long contexts inside a memory budget") + "\n.SH SYNOPSIS\n.B ";
+                     roff(command ? command->summary : "run language models with long contexts inside a memory budget") +
+                     "\n.SH SYNOPSIS\n.B ";
   if (!command) {
-    page += "orrery\n.I COMMAND\n[options]\n.SH DESCRIPTION\n"
-            "Orrery runs a language model from one GGUF file, offline. Contexts may be longer than the device's memory: what a\n"
-            "policy of the KV cache does not keep on the device lies in host memory.\n.SH COMMANDS\n";
-    for (const Command* each : all_commands())
-      page += ".TP\n.B orrery " + roff(each->name) + "\n" + roff(each->summary) + "\n";
+    page +=
+        "orrery\n.I COMMAND\n[options]\n.SH DESCRIPTION\n"
+        "Orrery runs a language model from one GGUF file, offline. Contexts may be longer than the device's memory: what a\n"
+        "policy of the KV cache does not keep on the device lies in host memory.\n.SH COMMANDS\n";
+    for (const Command* each : all_commands()) page += ".TP\n.B orrery " + roff(each->name) + "\n" + roff(each->summary) + "\n";
     page += ".SH EXIT STATUS\n.nf\n" + roff(exit_codes_page()) + ".fi\n.SH SEE ALSO\n";
     for (const Command* each : all_commands())
       page += ".BR " + roff(std::string("orrery-") + each->name) + " (1)" + (each == all_commands().back() ? "\n" : ",\n");
     return page;
   }
-  page += roff(std::string("orrery ") + command->name) + "\n" + roff(command->usage) + "\n.SH DESCRIPTION\n" + paragraphs(command->description);
+  page +=
+      roff(std::string("orrery ") + command->name) + "\n" + roff(command->usage) + "\n.SH DESCRIPTION\n" + paragraphs(command->description);
   for (const OptionGroup& group : command->groups) {
     page += ".SH " + roff(group.title) + "\n";
     for (const Option& option : group.options)

@@ -21,7 +21,7 @@ constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
 struct Number {
   const char *name, *value, *help, *greedy_default, *chat_default, *model_key;
   double least, most;
-  float orrery_generate_options::*real;   // one of the two is set
+  float orrery_generate_options::*real;  // one of the two is set
   uint32_t orrery_generate_options::*count;
 };
 using Options = orrery_generate_options;
@@ -31,8 +31,7 @@ constexpr Number kNumbers[] = {
      &Options::max_tokens},
     {"temperature", "T", "Sampling temperature; 0: always the likeliest token", "0", "the model's, else 0.7", "temp", 0, 100,
      &Options::temperature, nullptr},
-    {"top-k", "N", "Only the N likeliest tokens; 0: off", "0", "the model's, else 0", "top_k", 0, kMost, nullptr,
-     &Options::top_k},
+    {"top-k", "N", "Only the N likeliest tokens; 0: off", "0", "the model's, else 0", "top_k", 0, kMost, nullptr, &Options::top_k},
     {"top-p", "P", "Only the likeliest tokens whose probabilities add up to P; 1: off", "1", "the model's, else 0.95", "top_p", 0, 1,
      &Options::top_p, nullptr},
     {"min-p", "P", "Only tokens at least P times as likely as the likeliest; 0: off", "0", "the model's, else 0", "min_p", 0, 1,
@@ -41,10 +40,10 @@ constexpr Number kNumbers[] = {
      &Options::repetition_penalty, nullptr},
     {"frequency-penalty", "X", "Make a token less likely by the number of its occurrences", "0", "0", nullptr, -100, 100,
      &Options::frequency_penalty, nullptr},
-    {"presence-penalty", "X", "Make a token less likely if it occurred at all", "0", "0", nullptr, -100, 100,
-     &Options::presence_penalty, nullptr},
-    {"penalty-tokens", "N", "Number of last tokens that the penalties count", "64", "the model's, else 64", "penalty_last_n", 0,
-     kMost, nullptr, &Options::penalty_tokens},
+    {"presence-penalty", "X", "Make a token less likely if it occurred at all", "0", "0", nullptr, -100, 100, &Options::presence_penalty,
+     nullptr},
+    {"penalty-tokens", "N", "Number of last tokens that the penalties count", "64", "the model's, else 64", "penalty_last_n", 0, kMost,
+     nullptr, &Options::penalty_tokens},
 };
 constexpr const char* kSeedHelp = "The same seed gives the same answer";
 constexpr const char* kStopHelp = "End the answer before TEXT";
@@ -56,8 +55,8 @@ void assign(const Number& number, const std::string& text, const std::string& wh
   if (number.real) {
     options->*number.real = static_cast<float>(parse_real(text, what, number.least, number.most));
   } else {
-    options->*number.count = static_cast<uint32_t>(
-        parse_tokens(text, what, static_cast<uint64_t>(number.least), static_cast<uint64_t>(number.most)));
+    options->*number.count =
+        static_cast<uint32_t>(parse_tokens(text, what, static_cast<uint64_t>(number.least), static_cast<uint64_t>(number.most)));
   }
 }
 
@@ -65,8 +64,7 @@ orrery_logit_bias parse_bias(const std::string& text, const std::string& what) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos) throw UsageError(what + ": '" + text + "' is not ID=VALUE");
   orrery_logit_bias bias;
-  bias.token =
-      static_cast<int32_t>(parse_integer(text.substr(0, equals), what, 0, std::numeric_limits<int32_t>::max()));
+  bias.token = static_cast<int32_t>(parse_integer(text.substr(0, equals), what, 0, std::numeric_limits<int32_t>::max()));
   const std::string value = text.substr(equals + 1);
   bias.bias = value == "-inf" ? -INFINITY : static_cast<float>(parse_real(value, what, -1e6, 1e6));
   return bias;
@@ -96,8 +94,8 @@ OptionGroup sampling_group(const SamplingDefaults& defaults) {
   OptionGroup group{"Sampling", {}};
   for (const Number& number : kNumbers) {
     const char* fallback = defaults.of_the_model ? number.chat_default : number.greedy_default;
-    group.options.push_back({sentence(std::string("--") + number.name), number.value,
-                             sentence(std::string(number.help) + " (default " + fallback + ").")});
+    group.options.push_back(
+        {sentence(std::string("--") + number.name), number.value, sentence(std::string(number.help) + " (default " + fallback + ").")});
   }
   group.options.push_back({"--seed", "S", sentence(std::string(kSeedHelp) + " (default 0).")});
   group.options.push_back({"--stop", "TEXT", sentence(std::string(kStopHelp) + "; may be given several times."), true});
@@ -116,9 +114,11 @@ OptionGroup grammar_group() {
 
 OptionGroup calls_group() {
   return {"Calls of tools",
-          {{"--tool-choice", "CHOICE", "With --tools: auto (default), none, required, ignored (calls are text), or the name of the tool to call."},
+          {{"--tool-choice", "CHOICE",
+            "With --tools: auto (default), none, required, ignored (calls are text), or the name of the tool to call."},
            {"--one-call", nullptr, "At most one call in an answer."},
-           {"--split-thinking", nullptr, "Thinking is no part of the answer's text, and --schema and its kin begin after it. So with --tools, too."},
+           {"--split-thinking", nullptr,
+            "Thinking is no part of the answer's text, and --schema and its kin begin after it. So with --tools, too."},
            {"--max-thinking", "N", "With --split-thinking or --tools: the thinking ends after N tokens (default 0: no limit)."}}};
 }
 
@@ -133,7 +133,7 @@ Calls::Calls(const Args& args) {
   if (!given) return;
   tools = ORRERY_TOOLS_AUTO;
   if (!choice) return;
-  constexpr const char* kChoices[] = {"ignored", "auto", "none", "required"};   // by ORRERY_TOOLS_
+  constexpr const char* kChoices[] = {"ignored", "auto", "none", "required"};  // by ORRERY_TOOLS_
   const auto* const known = std::find(std::begin(kChoices), std::end(kChoices), *choice);
   const bool is_name = known == std::end(kChoices);
   tools = is_name ? ORRERY_TOOLS_REQUIRED : static_cast<uint32_t>(known - kChoices);

@@ -34,10 +34,8 @@ void parse_link(const std::string& text, orrery_runtime_options* options) {
     throw UsageError("--link: '" + std::string(bandwidth) + "' is not a bandwidth from 1B/s to 1000TB/s");
   if (comma == std::string::npos) return;
   const std::string_view latency = std::string_view(text).substr(comma + 1);
-  if (!ends_with(latency, "us"))
-    throw UsageError("--link: latency '" + std::string(latency) + "' is not in microseconds, as in 10us");
-  options->link_latency_us =
-      static_cast<uint32_t>(parse_integer(latency.substr(0, latency.size() - 2), "--link", 0, 60'000'000));
+  if (!ends_with(latency, "us")) throw UsageError("--link: latency '" + std::string(latency) + "' is not in microseconds, as in 10us");
+  options->link_latency_us = static_cast<uint32_t>(parse_integer(latency.substr(0, latency.size() - 2), "--link", 0, 60'000'000));
 }
 
 // --var NAME=VALUE: JSON if VALUE is JSON (true, 3, "text", [..]), otherwise the text itself.
@@ -54,11 +52,11 @@ void add_variable(Json& variables, const std::string& text) {
 OptionGroup runtime_group() {
   return {"Running",
           {{"--threads", "N", "Threads; 0: one per processor (default 0)."},
-           {"--backend", "NAME", "auto (a GPU if there is one, else the CPU), cpu or cuda (default auto)."},
+           {"--backend", "NAME",
+            "auto (a GPU if there is one, else the CPU), cpu, gpu (or an error that says why not) or cuda (default auto)."},
            {"--device", "N", "Which GPU, by the driver's number from 0 on (default: the first that can be used)."},
            {"--cpu-path", "NAME", "Instruction set: auto, plain, avx2, avx2vnni, avx512, avx512bf16, amx or neon (default auto)."},
-           {"--budget", "SIZE",
-            "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
+           {"--budget", "SIZE", "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
            {"--reservoir", "HOW",
             "Host memory of a KV policy: pageable, or pinned (locked in memory when the session opens, as far as the "
             "system allows) (default pageable)."},
@@ -87,8 +85,7 @@ OptionGroup session_group() {
            {"--policy", "NAME",
             "Which KV stays on the device: full, or a policy of `orrery policies`. Host memory holds the rest, and prompts "
             "still attend to it (default full; auto with --kv-budget, or if --context does not fit)."},
-           {"--policy-option", "NAME=VALUE", "An option of the policy, as in sinks=8; may be given several times.",
-            true},
+           {"--policy-option", "NAME=VALUE", "An option of the policy, as in sinks=8; may be given several times.", true},
            {"--kv-budget", "SHARE|SIZE",
             "KV cache on the device under a policy: 30% (of the bytes of the full KV cache in --kv-type), or 512MiB (default 100%)."},
            {"--head-profile", "FILE",
@@ -109,8 +106,7 @@ OptionGroup template_group() {
           {{"--template", "FILE", "A Jinja template that replaces the model's."},
            {"--template-name", "NAME", "One of the model's named templates."},
            {"--tools", "FILE", "JSON array of tool definitions, for the template and for calls of tools."},
-           {"--var", "NAME=VALUE",
-            "A variable for the template; VALUE is JSON, otherwise text; may be given several times.", true},
+           {"--var", "NAME=VALUE", "A variable for the template; VALUE is JSON, otherwise text; may be given several times.", true},
            {"--no-think", nullptr, "Short for --var enable_thinking=false."}}};
 }
 
@@ -119,7 +115,7 @@ orrery_runtime_options runtime_options(const Args& args) {
   orrery_runtime_options_init(&options, sizeof options);
   options.n_threads = static_cast<int32_t>(args.integer("--threads", 0, 1024, 0));
   if (const std::string* backend = args.find("--backend")) {
-    args.choice("--backend", {"auto", "cpu", "cuda"}, 0);
+    args.choice("--backend", {"auto", "cpu", "gpu", "cuda"}, 0);
     options.backend = backend->c_str();
   }
   if (const std::string* path = args.find("--cpu-path")) {
@@ -129,8 +125,7 @@ orrery_runtime_options runtime_options(const Args& args) {
   if (args.has("--device")) options.device = static_cast<int32_t>(args.integer("--device", 0, 1023, 0));
   options.device_budget_bytes = args.bytes("--budget", 0);
   options.max_sessions = 1;
-  options.reservoir_mode = args.choice("--reservoir", {"pageable", "pinned"}, 0) == 0 ? ORRERY_RESERVOIR_PAGEABLE
-                                                                                      : ORRERY_RESERVOIR_PINNED;
+  options.reservoir_mode = args.choice("--reservoir", {"pageable", "pinned"}, 0) == 0 ? ORRERY_RESERVOIR_PAGEABLE : ORRERY_RESERVOIR_PINNED;
   if (const std::string* link = args.find("--link")) parse_link(*link, &options);
   if (args.has("--verbose")) {
     options.log = log_to_stderr;
@@ -147,15 +142,12 @@ orrery_model_options model_options(const Args& args) {
   orrery_model_options_init(&options, sizeof options);
   options.load = args.choice("--load", {"map", "read"}, 0) == 0 ? ORRERY_LOAD_MAP : ORRERY_LOAD_READ;
   if (args.has("--rope-scaling")) {
-    static constexpr uint32_t kKinds[] = {ORRERY_ROPE_NONE, ORRERY_ROPE_LINEAR, ORRERY_ROPE_YARN, ORRERY_ROPE_LLAMA3,
-                                          ORRERY_ROPE_LONGROPE};
+    static constexpr uint32_t kKinds[] = {ORRERY_ROPE_NONE, ORRERY_ROPE_LINEAR, ORRERY_ROPE_YARN, ORRERY_ROPE_LLAMA3, ORRERY_ROPE_LONGROPE};
     options.rope_scaling = kKinds[args.choice("--rope-scaling", {"none", "linear", "yarn", "llama3", "longrope"}, 0)];
   }
-  if (args.has("--rope-scale"))
-    options.rope_scale = static_cast<float>(args.real("--rope-scale", 1e-3, 1e6, 1));
+  if (args.has("--rope-scale")) options.rope_scale = static_cast<float>(args.real("--rope-scale", 1e-3, 1e6, 1));
   if (args.has("--rope-base")) options.rope_base = static_cast<float>(args.real("--rope-base", 1, 1e12, 1));
-  options.rope_original_context =
-      static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
+  options.rope_original_context = static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
   return options;
 }
 
@@ -165,25 +157,21 @@ SessionSettings::SessionSettings(const Args& args) {
   options.n_context = static_cast<uint32_t>(args.tokens("--context", 0, kMaxTokens, options.n_context));
   options.kv_type = kv_type_option(args, "--kv-type", options.kv_type);
   if (args.has("--device-kv-type")) options.device_kv_type = 1 + kv_type_option(args, "--device-kv-type", 0);
-  options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
-                                                                                : ORRERY_OVERFLOW_DROP_OLDEST;
+  options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP : ORRERY_OVERFLOW_DROP_OLDEST;
   options.speculate = static_cast<uint32_t>(args.choice("--speculate", {"off", "ngram", "policy", "draft", "mtp"},
-                                                         args.has("--draft-model") ? ORRERY_SPECULATE_DRAFT : ORRERY_SPECULATE_OFF));
+                                                        args.has("--draft-model") ? ORRERY_SPECULATE_DRAFT : ORRERY_SPECULATE_OFF));
   options.chunk_tokens = static_cast<uint32_t>(args.tokens("--chunk", 0, kMaxTokens, options.chunk_tokens));
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;
   draft_model_ = args.text("--draft-model", "");
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
     const size_t equals = text.find('=');
-    if (equals == 0 || equals == std::string::npos)
-      throw UsageError("--policy-option: '" + text + "' is not NAME=VALUE");
+    if (equals == 0 || equals == std::string::npos) throw UsageError("--policy-option: '" + text + "' is not NAME=VALUE");
     policy_options_.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   if (const std::string* budget = args.find("--kv-budget")) {
-    if (is_share(*budget))
-      options.kv_budget_share = static_cast<float>(parse_share(*budget, "--kv-budget"));
-    else
-      options.kv_budget_bytes = parse_bytes(*budget, "--kv-budget");
+    if (is_share(*budget)) options.kv_budget_share = static_cast<float>(parse_share(*budget, "--kv-budget"));
+    else options.kv_budget_bytes = parse_bytes(*budget, "--kv-budget");
   }
 }
 
@@ -199,9 +187,7 @@ orrery_session_options SessionSettings::options() const {
   return options;
 }
 
-const char* kv_type_name(uint32_t kv_type) {
-  return kv_type < all_kv_types().size() ? all_kv_types()[kv_type] : "unknown";
-}
+const char* kv_type_name(uint32_t kv_type) { return kv_type < all_kv_types().size() ? all_kv_types()[kv_type] : "unknown"; }
 
 uint32_t parse_kv_type(const std::string& text, const std::string& what) {
   const size_t second = text.find(",v:");
@@ -230,8 +216,7 @@ TemplateSettings::TemplateSettings(const Args& args) {
   name_ = args.text("--template-name", "");
   if (const std::string* path = args.find("--tools")) {
     tools_ = read_text(*path);
-    if (!parse_json(tools_, *path).is_array())
-      throw Failure(kExitFailure, *path + ": is not a JSON array of tools");
+    if (!parse_json(tools_, *path).is_array()) throw Failure(kExitFailure, *path + ": is not a JSON array of tools");
   }
   Json variables = Json::object();
   for (const std::string& variable : args.all("--var")) add_variable(variables, variable);
@@ -253,7 +238,9 @@ orrery_template_options TemplateSettings::options() const {
 
 const std::string& model_file(const std::string& path) {
   const auto begins = [&](std::string_view start) { return path.compare(0, start.size(), start) == 0; };
-  const auto ends = [&](std::string_view end) { return path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0; };
+  const auto ends = [&](std::string_view end) {
+    return path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
+  };
   if (begins("http://") || begins("https://"))
     throw Failure(kExitFailure, path + ": is an address; download the GGUF file first (curl -LO ADDRESS), and give the file's path");
   if (ends(".safetensors") || ends(".pt"))
@@ -269,8 +256,7 @@ Loaded load(const std::string& path, const Args& args, const Interrupts& interru
   model.progress = InterruptibleProgress::step;
   model.progress_user = &progress;
   Loaded loaded;
-  loaded.runtime = make<Runtime>(
-      [&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&runtime, out, error); });
+  loaded.runtime = make<Runtime>([&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&runtime, out, error); });
   loaded.model = make<Model>([&](orrery_model** out, orrery_error* error) {
     return orrery_model_open(loaded.runtime.get(), model_file(path).c_str(), &model, out, error);
   });
@@ -278,9 +264,7 @@ Loaded load(const std::string& path, const Args& args, const Interrupts& interru
 }
 
 Session open_session(const Model& model, const orrery_session_options& options) {
-  return make<Session>([&](orrery_session** out, orrery_error* error) {
-    return orrery_session_open(model.get(), &options, out, error);
-  });
+  return make<Session>([&](orrery_session** out, orrery_error* error) { return orrery_session_open(model.get(), &options, out, error); });
 }
 
 }  // namespace orrery::tool

@@ -27,13 +27,13 @@ const char* kv_type_name(uint32_t kv_type);
 // The ORRERY_KV_ value of "q8_0", or of "k:q8_0,v:q4_0". Errors use `what` as the value's name.
 uint32_t parse_kv_type(const std::string& text, const std::string& what);
 uint32_t kv_type_option(const Args& args, const char* name, uint32_t fallback);
-std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type);   // "f16", or "f16, on the device in q8_0"
+std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type);  // "f16", or "f16, on the device in q8_0"
 
 // Owns the data that orrery_session_options points to.
 class SessionSettings {
  public:
   explicit SessionSettings(const Args& args);
-  orrery_session_options options() const;   // valid during the lifetime of this object
+  orrery_session_options options() const;  // valid during the lifetime of this object
 
  private:
   orrery_session_options base_;

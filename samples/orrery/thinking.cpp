@@ -63,7 +63,7 @@ std::vector<ThinkingSplitter::Piece> ThinkingSplitter::feed(std::string_view tex
     size_t found = std::string::npos, length = 0, keep = 0;
     for (const Markers& markers : kMarkers) {
       const std::string_view close = markers.close;
-      if (!closing_.empty() && closing_ != close) continue;   // the prompt opened: any marker closes
+      if (!closing_.empty() && closing_ != close) continue;  // the prompt opened: any marker closes
       const size_t at = held_.find(close);
       if (at < found) found = at, length = close.size();
       for (size_t n = std::min(close.size() - 1, held_.size()); n > keep; --n) {
@@ -121,10 +121,10 @@ void AnswerWriter::close() {
       skip_blank_ = true;
       return;
     }
-    out_.write(std::string(live_ ? "\r" : "") + style_.dim() + "(thought for " + format("%.1f s, ", seconds) +
-               counted(words_, "word") + ")" + style_.plain() + (live_ ? "\x1b[K" : "") + "\n");
+    out_.write(std::string(live_ ? "\r" : "") + style_.dim() + "(thought for " + format("%.1f s, ", seconds) + counted(words_, "word") +
+               ")" + style_.plain() + (live_ ? "\x1b[K" : "") + "\n");
   }
-  skip_blank_ = thinking_ != Thinking::show;   // the blank lines between thinking and answer
+  skip_blank_ = thinking_ != Thinking::show;  // the blank lines between thinking and answer
 }
 
 void AnswerWriter::write(const ThinkingSplitter::Piece& piece) {
@@ -155,10 +155,10 @@ void AnswerWriter::write(const ThinkingSplitter::Piece& piece) {
   }
   if (piece.kind == Piece::thinking && thinking_ == Thinking::dim) {
     any_thought_ = true;
-    const size_t last = text.find_last_not_of(kBlank) + 1;   // 0 if all is blank
+    const size_t last = text.find_last_not_of(kBlank) + 1;  // 0 if all is blank
     if (last > 0) out_.text(held_blank_ + std::string(text.substr(0, last)));
     if (last > 0) held_blank_.clear();
-    held_blank_ += text.substr(last);   // written if more thoughts follow
+    held_blank_ += text.substr(last);  // written if more thoughts follow
     return;
   }
   out_.text(text);

@@ -13,12 +13,12 @@
 namespace orrery::tool {
 
 enum class Thinking {
-  show,   // with its markers, as the model writes it
-  dim,    // in faint letters, without the markers
-  fold,   // one line that counts, then one line that tells how long it took
-  hide    // nothing
+  show,  // with its markers, as the model writes it
+  dim,   // in faint letters, without the markers
+  fold,  // one line that counts, then one line that tells how long it took
+  hide   // nothing
 };
-extern const std::vector<const char*> kThinkingNames;   // in the order above
+extern const std::vector<const char*> kThinkingNames;  // in the order above
 
 // Splits streamed text. Text comes in whole characters, in any pieces.
 class ThinkingSplitter {
@@ -27,10 +27,10 @@ class ThinkingSplitter {
   explicit ThinkingSplitter(bool inside);
   struct Piece {
     enum Kind { answer, thinking, opened, closed } kind;
-    std::string text;   // opened and closed: the marker
+    std::string text;  // opened and closed: the marker
   };
   std::vector<Piece> feed(std::string_view text);
-  std::vector<Piece> end();   // what was held back because a marker might have begun
+  std::vector<Piece> end();  // what was held back because a marker might have begun
 
  private:
   enum class State { before, inside, after } state_;
@@ -46,7 +46,7 @@ class AnswerWriter {
   // `live`: the output obeys escape codes, so that the folded line can count.
   AnswerWriter(Output& out, Thinking thinking, Style style, bool inside, bool live);
   void text(std::string_view text);
-  void end();   // the answer is over, at whatever point
+  void end();  // the answer is over, at whatever point
 
  private:
   void write(const ThinkingSplitter::Piece& piece);
@@ -62,7 +62,7 @@ class AnswerWriter {
   using Clock = std::chrono::steady_clock;
   Clock::time_point begun_{}, drawn_{};
   uint64_t words_ = 0;
-  std::string held_blank_;   // behind the thoughts so far
+  std::string held_blank_;  // behind the thoughts so far
   bool thinking_now_ = false, any_thought_ = false, skip_blank_ = false, in_word_ = false;
 };
 

@@ -10,21 +10,21 @@
 
 static int n_failed = 0;
 
-#define EXPECT(condition)                                                       \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);           \
-      ++n_failed;                                                               \
-    }                                                                           \
+#define EXPECT(condition)                                             \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      ++n_failed;                                                     \
+    }                                                                 \
   } while (0)
 
-#define REQUIRE_OK(call)                                                                            \
-  do {                                                                                              \
-    const orrery_status status_ = (call);                                                           \
-    if (status_ != ORRERY_OK) {                                                                     \
+#define REQUIRE_OK(call)                                                                                  \
+  do {                                                                                                    \
+    const orrery_status status_ = (call);                                                                 \
+    if (status_ != ORRERY_OK) {                                                                           \
       fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, orrery_status_name(status_), error.message); \
-      exit(1);                                                                                      \
-    }                                                                                               \
+      exit(1);                                                                                            \
+    }                                                                                                     \
   } while (0)
 
 /* Asks, and gives the answer's text in text[0..capacity), ended. */
@@ -75,7 +75,8 @@ int main(int argc, char **argv) {
   session_options.n_context = 512;
   REQUIRE_OK(orrery_session_open(model, &session_options, &session, &error));
 
-  done = ask(session, "Magnus owns a gray wolf. The special magic number for basalt is 208. What is the special magic number for basalt?", first, sizeof first);
+  done = ask(session, "Magnus owns a gray wolf. The special magic number for basalt is 208. What is the special magic number for basalt?",
+             first, sizeof first);
   EXPECT(strstr(first, "208") != NULL);
   EXPECT(done.finish_reason == ORRERY_FINISH_END);
   EXPECT(done.reused_tokens == 0);

@@ -76,10 +76,8 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("vocab", orrery_vocab_get_info(nullptr, &vocab_info, error));
   EXPECT_NULL_REFUSED("info", orrery_vocab_get_info(vocab.get(), nullptr, error));
   EXPECT_NULL_REFUSED("vocab", orrery_render_chat(nullptr, "[]", nullptr, nullptr, 0, &n, error));
-  EXPECT_NULL_REFUSED("messages_json",
-                      orrery_render_chat(vocab.get(), nullptr, nullptr, nullptr, 0, &n, error));
-  EXPECT_NULL_REFUSED("text_bytes",
-                      orrery_render_chat(vocab.get(), "[]", nullptr, nullptr, 0, nullptr, error));
+  EXPECT_NULL_REFUSED("messages_json", orrery_render_chat(vocab.get(), nullptr, nullptr, nullptr, 0, &n, error));
+  EXPECT_NULL_REFUSED("text_bytes", orrery_render_chat(vocab.get(), "[]", nullptr, nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("vocab", orrery_chat_format(nullptr, nullptr, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("json_bytes", orrery_chat_format(vocab.get(), nullptr, nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("path", orrery_plan(nullptr, nullptr, nullptr, nullptr, &plan, error));
@@ -130,12 +128,10 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("generation", orrery_generate(session.get(), nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_generate_tokens(nullptr, &token, 1, nullptr, &ge, error));
   EXPECT_NULL_REFUSED("tokens", orrery_generate_tokens(session.get(), nullptr, 1, nullptr, &ge, error));
-  EXPECT_NULL_REFUSED("generation",
-                      orrery_generate_tokens(session.get(), &token, 1, nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("generation", orrery_generate_tokens(session.get(), &token, 1, nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("generation", orrery_next(nullptr, &event, error));
-  EXPECT_NULL_REFUSED("generation",
-                      orrery_run(
-                          nullptr, [](void*, const orrery_event*) { return 0; }, nullptr, error));
+  EXPECT_NULL_REFUSED("generation", orrery_run(
+                                        nullptr, [](void*, const orrery_event*) { return 0; }, nullptr, error));
 
   const Generation generation = generate(session, generate_options(2));
   EXPECT_NULL_REFUSED("event", orrery_next(generation.get(), nullptr, error));
@@ -225,15 +221,13 @@ class Sized {
 
 // `use` passes options to a function that reads them, and says how that went.
 template <class T>
-void expect_any_size_works(void (*init)(T*, size_t),
-                           const std::function<orrery_status(const T*, orrery_error*)>& use) {
+void expect_any_size_works(void (*init)(T*, size_t), const std::function<orrery_status(const T*, orrery_error*)>& use) {
   T defaults;
   init(&defaults, sizeof defaults);
   ASSERT_EQ(defaults.struct_size, sizeof(T));
   for (uint32_t bytes = 8; bytes <= sizeof(T); bytes += 8) {
     Error error;
-    EXPECT_EQ(use(Sized(&defaults, sizeof(T), bytes).as<T>(), &error), ORRERY_OK)
-        << bytes << ": " << error.message;
+    EXPECT_EQ(use(Sized(&defaults, sizeof(T), bytes).as<T>(), &error), ORRERY_OK) << bytes << ": " << error.message;
   }
   for (const uint32_t more : {8u, 64u}) {
     Error error;
@@ -248,8 +242,7 @@ void expect_any_size_works(void (*init)(T*, size_t),
     }
   }
   // What memory happens to hold: read no further than the struct that is known.
-  for (const uint32_t wrong :
-       {0u, 1u, 4u, 7u, 12u, static_cast<uint32_t>(sizeof(T)) + 1u, 0xCCCCCCCCu, 0xCDCDCDC8u, 0xFFFFFFF8u}) {
+  for (const uint32_t wrong : {0u, 1u, 4u, 7u, 12u, static_cast<uint32_t>(sizeof(T)) + 1u, 0xCCCCCCCCu, 0xCDCDCDC8u, 0xFFFFFFF8u}) {
     Error error;
     T o = defaults;
     o.struct_size = wrong;
@@ -260,24 +253,20 @@ void expect_any_size_works(void (*init)(T*, size_t),
 
 TEST_F(Arguments, OptionsOfAnySizeWork) {
   const char* p = path.c_str();
-  expect_any_size_works<orrery_runtime_options>(&orrery_runtime_options_init,
-                                                [](const orrery_runtime_options* o, orrery_error* e) {
-                                                  orrery_runtime* h = nullptr;
-                                                  const orrery_status s = orrery_runtime_create(o, &h, e);
-                                                  EXPECT_EQ(h != nullptr, s == ORRERY_OK);
-                                                  orrery_runtime_free(h);
-                                                  return s;
-                                                });
+  expect_any_size_works<orrery_runtime_options>(&orrery_runtime_options_init, [](const orrery_runtime_options* o, orrery_error* e) {
+    orrery_runtime* h = nullptr;
+    const orrery_status s = orrery_runtime_create(o, &h, e);
+    EXPECT_EQ(h != nullptr, s == ORRERY_OK);
+    orrery_runtime_free(h);
+    return s;
+  });
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  expect_any_size_works<orrery_runtime_options>(&orrery_runtime_options_init, [&](auto* o, orrery_error* e) {
-    return orrery_plan(p, o, nullptr, nullptr, &plan, e);
-  });
-  expect_any_size_works<orrery_model_options>(&orrery_model_options_init, [&](auto* o, orrery_error* e) {
-    return orrery_plan(p, nullptr, o, nullptr, &plan, e);
-  });
-  expect_any_size_works<orrery_session_options>(&orrery_session_options_init, [&](auto* o, orrery_error* e) {
-    return orrery_plan(p, nullptr, nullptr, o, &plan, e);
-  });
+  expect_any_size_works<orrery_runtime_options>(&orrery_runtime_options_init,
+                                                [&](auto* o, orrery_error* e) { return orrery_plan(p, o, nullptr, nullptr, &plan, e); });
+  expect_any_size_works<orrery_model_options>(&orrery_model_options_init,
+                                              [&](auto* o, orrery_error* e) { return orrery_plan(p, nullptr, o, nullptr, &plan, e); });
+  expect_any_size_works<orrery_session_options>(&orrery_session_options_init,
+                                                [&](auto* o, orrery_error* e) { return orrery_plan(p, nullptr, nullptr, o, &plan, e); });
   expect_any_size_works<orrery_model_options>(&orrery_model_options_init, [&](auto* o, orrery_error* e) {
     orrery_model* h = nullptr;
     const orrery_status s = orrery_model_open(runtime.get(), p, o, &h, e);
@@ -294,19 +283,16 @@ TEST_F(Arguments, OptionsOfAnySizeWork) {
   session = open_session(model);
   size_t n = 0;
   expect_any_size_works<orrery_template_options>(
-      &orrery_template_options_init,
-      [&](auto* o, orrery_error* e) { return orrery_render_chat(vocab.get(), "[]", o, nullptr, 0, &n, e); });
+      &orrery_template_options_init, [&](auto* o, orrery_error* e) { return orrery_render_chat(vocab.get(), "[]", o, nullptr, 0, &n, e); });
   expect_any_size_works<orrery_template_options>(
-      &orrery_template_options_init,
-      [&](auto* o, orrery_error* e) { return orrery_session_set_template(session.get(), o, e); });
+      &orrery_template_options_init, [&](auto* o, orrery_error* e) { return orrery_session_set_template(session.get(), o, e); });
   const int32_t token = 5;
-  expect_any_size_works<orrery_generate_options>(
-      &orrery_generate_options_init, [&](auto* o, orrery_error* e) {
-        orrery_generation* h = nullptr;
-        const orrery_status s = orrery_generate_tokens(session.get(), &token, 1, o, &h, e);
-        orrery_generation_free(h);
-        return s;
-      });
+  expect_any_size_works<orrery_generate_options>(&orrery_generate_options_init, [&](auto* o, orrery_error* e) {
+    orrery_generation* h = nullptr;
+    const orrery_status s = orrery_generate_tokens(session.get(), &token, 1, o, &h, e);
+    orrery_generation_free(h);
+    return s;
+  });
 }
 
 // A shorter struct's fields count, and what it lacks is the default, whatever lies behind it.
@@ -345,8 +331,7 @@ void expect_filled_to_any_size(void (*init)(T*, size_t), const std::function<orr
     std::memcpy(&kept, given.bytes(), sizeof kept);
     EXPECT_EQ(kept, bytes);
     const size_t filled = std::min<size_t>(bytes, sizeof(T));
-    EXPECT_EQ(std::memcmp(given.bytes() + 4, reinterpret_cast<const char*>(&whole) + 4, filled - 4), 0)
-        << bytes;
+    EXPECT_EQ(std::memcmp(given.bytes() + 4, reinterpret_cast<const char*>(&whole) + 4, filled - 4), 0) << bytes;
     for (size_t i = filled; i < bytes; ++i) EXPECT_EQ(given.bytes()[i], 0xAA) << i;
   }
   for (const uint32_t wrong : {0u, 1u, 4u, 7u, 12u, 0xCCCCCCCCu, 0xFFFFFFF8u}) {
@@ -357,28 +342,22 @@ void expect_filled_to_any_size(void (*init)(T*, size_t), const std::function<orr
 }
 
 TEST_F(Arguments, ResultsOfAnySizeAreFilled) {
-  expect_filled_to_any_size<orrery_runtime_info>(&orrery_runtime_info_init, [&](auto* i, orrery_error* e) {
-    return orrery_runtime_get_info(runtime.get(), i, e);
-  });
-  expect_filled_to_any_size<orrery_vocab_info>(&orrery_vocab_info_init, [&](auto* i, orrery_error* e) {
-    return orrery_vocab_get_info(vocab.get(), i, e);
-  });
-  expect_filled_to_any_size<orrery_model_info>(&orrery_model_info_init, [&](auto* i, orrery_error* e) {
-    return orrery_model_get_info(model.get(), i, e);
-  });
-  expect_filled_to_any_size<orrery_stats>(&orrery_stats_init, [&](auto* i, orrery_error* e) {
-    return orrery_session_stats(session.get(), i, e);
-  });
+  expect_filled_to_any_size<orrery_runtime_info>(&orrery_runtime_info_init,
+                                                 [&](auto* i, orrery_error* e) { return orrery_runtime_get_info(runtime.get(), i, e); });
+  expect_filled_to_any_size<orrery_vocab_info>(&orrery_vocab_info_init,
+                                               [&](auto* i, orrery_error* e) { return orrery_vocab_get_info(vocab.get(), i, e); });
+  expect_filled_to_any_size<orrery_model_info>(&orrery_model_info_init,
+                                               [&](auto* i, orrery_error* e) { return orrery_model_get_info(model.get(), i, e); });
+  expect_filled_to_any_size<orrery_stats>(&orrery_stats_init,
+                                          [&](auto* i, orrery_error* e) { return orrery_session_stats(session.get(), i, e); });
   orrery_runtime_options known = options(&orrery_runtime_options_init);
-  known.device_budget_bytes = known.reservoir_bytes = 64 << 20;   // without them, the budgets follow the memory that the machine has left
-  expect_filled_to_any_size<orrery_plan_result>(&orrery_plan_result_init, [&](auto* i, orrery_error* e) {
-    return orrery_plan(path.c_str(), &known, nullptr, nullptr, i, e);
-  });
+  known.device_budget_bytes = known.reservoir_bytes = 64 << 20;  // without them, the budgets follow the memory that the machine has left
+  expect_filled_to_any_size<orrery_plan_result>(
+      &orrery_plan_result_init, [&](auto* i, orrery_error* e) { return orrery_plan(path.c_str(), &known, nullptr, nullptr, i, e); });
   say(session, "hello");
   const Generation done = generate(session, generate_options(1));
   pull(done);
-  expect_filled_to_any_size<orrery_event>(
-      &orrery_event_init, [&](auto* i, orrery_error* e) { return orrery_next(done.get(), i, e); });
+  expect_filled_to_any_size<orrery_event>(&orrery_event_init, [&](auto* i, orrery_error* e) { return orrery_next(done.get(), i, e); });
 }
 
 // A refused event struct costs no event.
@@ -415,11 +394,12 @@ TEST_F(Arguments, ErrorsOfAnySizeAreFilled) {
     std::memcpy(given.bytes(), &bytes, sizeof bytes);
     const bool known = bytes >= 8 && bytes % 8 == 0;
     ASSERT_EQ(orrery_model_open(runtime.get(), name.c_str(), nullptr, &h, given.as<orrery_error>()),
-              known ? ORRERY_IO : ORRERY_INVALID_ARGUMENT) << bytes;
+              known ? ORRERY_IO : ORRERY_INVALID_ARGUMENT)
+        << bytes;
     uint32_t kept;
     std::memcpy(&kept, given.bytes(), sizeof kept);
     EXPECT_EQ(kept, bytes);
-    if (!known) {   // nobody knows how long it is: nothing of it is written
+    if (!known) {  // nobody knows how long it is: nothing of it is written
       for (size_t i = 4; i < bytes; ++i) ASSERT_EQ(given.bytes()[i], 0xAA) << bytes;
       continue;
     }
@@ -451,7 +431,7 @@ bool is_utf8_line(const char* text) {
 }
 
 #ifdef _WIN32
-constexpr bool kNamesAreUtf8 = true;   // file names are UTF-16; no others can be given
+constexpr bool kNamesAreUtf8 = true;  // file names are UTF-16; no others can be given
 #else
 constexpr bool kNamesAreUtf8 = false;
 #endif
@@ -528,23 +508,19 @@ TEST_F(Arguments, SizesOut) {
     return orrery_detokenize(vocab.get(), ids.data(), ids.size(), 0, out, capacity, n, e);
   });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
-    return orrery_render_chat(vocab.get(), R"([{"role": "user", "content": "hi"}])", nullptr, out, capacity,
-                              n, e);
+    return orrery_render_chat(vocab.get(), R"([{"role": "user", "content": "hi"}])", nullptr, out, capacity, n, e);
   });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_chat_format(vocab.get(), nullptr, out, capacity, n, e);
   });
-  expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
-    return orrery_inspect(path.c_str(), out, capacity, n, e);
-  });
   expect_sizes_out<char>(
-      [&](char* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_policies(out, capacity, n, e); });
+      [&](char* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_inspect(path.c_str(), out, capacity, n, e); });
+  expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_policies(out, capacity, n, e); });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_session_message(session.get(), 0, out, capacity, n, e);
   });
-  expect_sizes_out<int32_t>([&](int32_t* out, size_t capacity, size_t* n, orrery_error* e) {
-    return orrery_session_tokens(session.get(), out, capacity, n, e);
-  });
+  expect_sizes_out<int32_t>(
+      [&](int32_t* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_session_tokens(session.get(), out, capacity, n, e); });
   expect_sizes_out<uint32_t>([&](uint32_t* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_session_residency(session.get(), out, capacity, n, e);
   });
@@ -572,8 +548,7 @@ TEST(Names, Statuses) {
   }
   EXPECT_EQ(names.size(), 17u);
   EXPECT_STREQ(orrery_status_name(ORRERY_BAD_MODEL), "ORRERY_BAD_MODEL");
-  for (const int32_t s : {-1, 17, INT32_MIN, INT32_MAX})
-    EXPECT_STREQ(orrery_status_name(s), "unknown status");
+  for (const int32_t s : {-1, 17, INT32_MIN, INT32_MAX}) EXPECT_STREQ(orrery_status_name(s), "unknown status");
 }
 
 TEST(Names, Version) {
@@ -614,7 +589,7 @@ TEST(Names, RuntimeOptionsOutOfRange) {
   EXPECT_EQ(with(&O::device_budget_bytes, UINT64_MAX), ORRERY_OUT_OF_HOST_MEMORY);
   EXPECT_EQ(with(&O::link_bytes_per_second, uint64_t{1}), ORRERY_OK);
   EXPECT_EQ(with(&O::link_latency_us, UINT32_MAX), ORRERY_OK);
-  EXPECT_EQ(with(&O::reservoir_mode, uint32_t{ORRERY_RESERVOIR_PINNED}), ORRERY_OK);   // nothing is locked yet
+  EXPECT_EQ(with(&O::reservoir_mode, uint32_t{ORRERY_RESERVOIR_PINNED}), ORRERY_OK);  // nothing is locked yet
   EXPECT_EQ(with(&O::reservoir_mode, 2u), ORRERY_INVALID_ARGUMENT);
 }
 
@@ -631,8 +606,7 @@ TEST(Names, CudaSaysWhatIsMissingAndAutoDoesWithout) {
   const std::string said = error.message;
   if (std::strstr(orrery_build_info(), "; cuda"))
     EXPECT_TRUE(said.find("NVIDIA driver") != std::string::npos || said.find("no CUDA-capable device") != std::string::npos) << said;
-  else
-    EXPECT_EQ(said, "this build of the library has no CUDA backend");
+  else EXPECT_EQ(said, "this build of the library has no CUDA backend");
 
   o.backend = "auto";
   ASSERT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_OK) << error.message;
@@ -664,8 +638,7 @@ TEST_F(Arguments, ModelOptionsOutOfRange) {
     o.rope_scaling = ORRERY_ROPE_LINEAR;
     o.rope_scale = factor;
     orrery_model* h = nullptr;
-    EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_INVALID_ARGUMENT)
-        << factor;
+    EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_INVALID_ARGUMENT) << factor;
   }
 }
 
@@ -688,7 +661,7 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   EXPECT_EQ(with(&O::chunk_tokens, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::policy, "no such policy"), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::kv_budget_share, 1.5f), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::n_policy_options, 1u), ORRERY_INVALID_ARGUMENT);    // but no options
+  EXPECT_EQ(with(&O::n_policy_options, 1u), ORRERY_INVALID_ARGUMENT);  // but no options
   EXPECT_EQ(with(&O::speculate, 3u), ORRERY_INVALID_ARGUMENT) << "no draft model";
   EXPECT_EQ(with(&O::draft_model, "draft.gguf"), ORRERY_INVALID_ARGUMENT) << "and no speculate";
   EXPECT_EQ(with(&O::speculate, 4u), ORRERY_UNSUPPORTED) << "the file has no block that guesses tokens";
@@ -726,7 +699,7 @@ TEST_F(Arguments, PoliciesAreOpenedByName) {
   EXPECT_EQ(open(unnamed, 1, 0.5f, 0), ORRERY_INVALID_ARGUMENT);
   for (const float share : {0.0f, -1.0f, 1.5f, std::numeric_limits<float>::quiet_NaN()})
     EXPECT_EQ(open(nullptr, 0, share, 0), ORRERY_INVALID_ARGUMENT) << share;
-  EXPECT_EQ(open(nullptr, 0, 1.0f, 1), ORRERY_INVALID_ARGUMENT);   // less than the sinks take
+  EXPECT_EQ(open(nullptr, 0, 1.0f, 1), ORRERY_INVALID_ARGUMENT);  // less than the sinks take
 }
 
 // A KV budget without a policy is auto's, and without either there is full attention.
@@ -749,7 +722,7 @@ TEST_F(Arguments, AKvBudgetWithoutAPolicyIsAutos) {
   EXPECT_EQ(device_bytes(nullptr, .5f, 0), device_bytes("auto", .5f, 0));
   EXPECT_EQ(device_bytes(nullptr, 1, 1u << 20), device_bytes("auto", 1, 1u << 20));
   EXPECT_EQ(device_bytes(nullptr, 1, 0), device_bytes("full", 1, 0));
-  orrery_session_options full = session_options();   // keeps everything
+  orrery_session_options full = session_options();  // keeps everything
   full.policy = "full";
   full.kv_budget_share = .5f;
   orrery_session* h = nullptr;
@@ -774,7 +747,8 @@ TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
   const struct {
     uint32_t type;
     const char* name;
-  } types[] = {{ORRERY_KV_F32, "F32"}, {ORRERY_KV_F16, "F16"}, {ORRERY_KV_Q8_0, "Q8_0"}, {ORRERY_KV_K8V4, "K8V4"}, {ORRERY_KV_Q4_0, "Q4_0"}};
+  } types[] = {
+      {ORRERY_KV_F32, "F32"}, {ORRERY_KV_F16, "F16"}, {ORRERY_KV_Q8_0, "Q8_0"}, {ORRERY_KV_K8V4, "K8V4"}, {ORRERY_KV_Q4_0, "Q4_0"}};
   for (size_t kept = 0; kept < std::size(types); ++kept) {
     EXPECT_EQ(orrery_kv_type_name(types[kept].type), std::string("ORRERY_KV_") + types[kept].name);
     for (size_t device = 0; device < std::size(types); ++device) {
@@ -792,7 +766,7 @@ TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
   EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_F16, &error), ORRERY_OK);
   EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_Q8_0, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("policy full"), std::string::npos) << error.message;
-  EXPECT_EQ(open(nullptr, ORRERY_KV_F16, 1 + ORRERY_KV_Q8_0, &error), ORRERY_INVALID_ARGUMENT);   // which fits, and so is full
+  EXPECT_EQ(open(nullptr, ORRERY_KV_F16, 1 + ORRERY_KV_Q8_0, &error), ORRERY_INVALID_ARGUMENT);  // which fits, and so is full
   EXPECT_EQ(open(nullptr, ORRERY_KV_F16, 1 + ORRERY_KV_F16, &error), ORRERY_OK);
 }
 
@@ -808,12 +782,10 @@ TEST_F(Arguments, GenerateOptionsOutOfRange) {
   };
   using O = orrery_generate_options;
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  for (const float bad : {nan, inf, -inf, -0.5f})
-    EXPECT_EQ(with(&O::temperature, bad), ORRERY_INVALID_ARGUMENT);
+  for (const float bad : {nan, inf, -inf, -0.5f}) EXPECT_EQ(with(&O::temperature, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, 0.0f, 1.5f, -1.0f}) EXPECT_EQ(with(&O::top_p, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, 1.5f, -1.0f}) EXPECT_EQ(with(&O::min_p, bad), ORRERY_INVALID_ARGUMENT);
-  for (const float bad : {nan, 0.0f, -1.0f, inf})
-    EXPECT_EQ(with(&O::repetition_penalty, bad), ORRERY_INVALID_ARGUMENT);
+  for (const float bad : {nan, 0.0f, -1.0f, inf}) EXPECT_EQ(with(&O::repetition_penalty, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, inf}) EXPECT_EQ(with(&O::frequency_penalty, bad), ORRERY_INVALID_ARGUMENT);
   for (const float bad : {nan, -inf}) EXPECT_EQ(with(&O::presence_penalty, bad), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::n_logprobs, 21u), ORRERY_INVALID_ARGUMENT);
@@ -862,8 +834,7 @@ TEST_F(Arguments, TextMustBeUtf8) {
   EXPECT_EQ(error.offset, 2u);
   EXPECT_EQ(orrery_session_add_message(session.get(), "\xC0", "", &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(orrery_session_add_message(session.get(), "", "x", &error), ORRERY_INVALID_ARGUMENT);
-  for (const char* bad :
-       {"", "[]", "{}", "{\"role\": 1}", "{\"role\": \"user\"", "nonsense", "{\"role\": \"\"}"})
+  for (const char* bad : {"", "[]", "{}", "{\"role\": 1}", "{\"role\": \"user\"", "nonsense", "{\"role\": \"\"}"})
     EXPECT_EQ(orrery_session_add_message_json(session.get(), bad, &error), ORRERY_INVALID_ARGUMENT) << bad;
   EXPECT_EQ(orrery_session_n_messages(session.get()), 0u);
 }

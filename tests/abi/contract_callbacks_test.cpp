@@ -88,9 +88,7 @@ TEST_F(Callbacks, ASessionFreedInACallbackLivesUntilItsGenerationIsFreed) {
 
 TEST_F(Callbacks, AnExceptionOfAHookIsAnErrorOfTheCall) {
   orrery_generate_options o = generate_options(3);
-  o.logits_hook = [](void*, float*, size_t, const int32_t*, size_t) -> int32_t {
-    throw std::runtime_error("thrown by the hook");
-  };
+  o.logits_hook = [](void*, float*, size_t, const int32_t*, size_t) -> int32_t { throw std::runtime_error("thrown by the hook"); };
   say(session, "hello");
   const Generation g = generate(session, o);
   orrery_event e = options(&orrery_event_init);
@@ -129,7 +127,7 @@ TEST_F(Callbacks, FreeingWaitsForACallOnAnotherThread) {
   EXPECT_EQ(ask(session, "go on", 3).tokens.size(), 3u);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)   // they follow stacks, and report what is lost
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they follow stacks, and report what is lost
 // The handles are lost, as the header says: they are neither freed nor usable. But nobody waits for them.
 jmp_buf leave;
 
@@ -145,7 +143,7 @@ TEST_F(Callbacks, LongjmpOutOfAHookLosesTheSessionAndHangsNothing) {
     ADD_FAILURE() << "the hook was never called";
   }
   orrery_generation_free(g);
-  orrery_generation_free(g);   // not freed: nothing is used after it
+  orrery_generation_free(g);  // not freed: nothing is used after it
   size_t n = 0;
   EXPECT_EQ(orrery_session_tokens(session.get(), nullptr, 0, &n, nullptr), ORRERY_BUSY);
   EXPECT_EQ(orrery_session_rewind(session.get(), 0, nullptr), ORRERY_BUSY);

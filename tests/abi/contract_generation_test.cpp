@@ -53,8 +53,7 @@ TEST_F(Generations, EventsComeInOrder) {
         EXPECT_EQ(stage, 1);
         EXPECT_GE(last_token, 0);
         break;
-      default:
-        EXPECT_EQ(e.type, uint32_t{ORRERY_EVENT_DONE});
+      default: EXPECT_EQ(e.type, uint32_t{ORRERY_EVENT_DONE});
     }
   });
   EXPECT_GT(a.progress.size(), 3u);
@@ -192,8 +191,7 @@ TEST_F(Generations, LogprobsAreOfTheModelItself) {
       EXPECT_NEAR(e.logprob, static_cast<double>(logits[static_cast<size_t>(worst)]) - std::log(sum), 1e-4);
       ASSERT_EQ(e.n_top, n);
       for (uint32_t i = 0; i < n; ++i) {
-        EXPECT_NEAR(e.top[i].logprob,
-                    static_cast<double>(logits[static_cast<size_t>(e.top[i].token)]) - std::log(sum), 1e-4);
+        EXPECT_NEAR(e.top[i].logprob, static_cast<double>(logits[static_cast<size_t>(e.top[i].token)]) - std::log(sum), 1e-4);
         if (i > 0) {
           EXPECT_GE(e.top[i - 1].logprob, e.top[i].logprob);
         }
@@ -250,7 +248,7 @@ TEST_F(Generations, GuessesNeedFullKv) {
   EXPECT_NE(std::string(error.message).find("streaming"), std::string::npos) << error.message;
   orrery_plan_result plan = options(&orrery_plan_result_init);
   EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
-  o.speculate = ORRERY_SPECULATE_POLICY;   // streaming replaces tokens
+  o.speculate = ORRERY_SPECULATE_POLICY;  // streaming replaces tokens
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
   EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
 }
@@ -349,8 +347,7 @@ TEST_F(Generations, CancelBeforeTheFirstNext) {
   EXPECT_EQ(orrery_session_n_messages(session.get()), 1u);  // nothing was said
   const Session fresh = open_session(model);
   say(fresh, "hello");
-  EXPECT_EQ(pull(generate(session, generate_options(5))).tokens,
-            pull(generate(fresh, generate_options(5))).tokens);
+  EXPECT_EQ(pull(generate(session, generate_options(5))).tokens, pull(generate(fresh, generate_options(5))).tokens);
 }
 
 TEST_F(Generations, HookCancels) {
@@ -358,9 +355,7 @@ TEST_F(Generations, HookCancels) {
   orrery_generate_options o = generate_options(50);
   int calls = 0;
   o.logits_user = &calls;
-  o.logits_hook = [](void* user, float*, size_t, const int32_t*, size_t) -> int32_t {
-    return ++*static_cast<int*>(user) == 4;
-  };
+  o.logits_hook = [](void* user, float*, size_t, const int32_t*, size_t) -> int32_t { return ++*static_cast<int*>(user) == 4; };
   const Answer a = pull(generate(session, o));
   EXPECT_EQ(a.done.finish_reason, uint32_t{ORRERY_FINISH_CANCELLED});
   EXPECT_EQ(a.tokens.size(), 3u);
@@ -539,7 +534,7 @@ TEST(Cancelling, StopsPrefillAndDecode) {
   orrery_session_options so = session_options();
   so.n_context = 8192;
   so.chunk_tokens = 4096;
-  so.reuse_prompts = 0;   // the same prompt again is computed again
+  so.reuse_prompts = 0;  // the same prompt again is computed again
   const Session session = open_session(model, so);
   std::vector<int32_t> prompt(4096);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(300 + i * 7 % 1500);

@@ -51,7 +51,8 @@ TEST_F(Grammars, EachKindGivesItsAnswers) {
   EXPECT_EQ(answer(o).text(), "yz");
   a = answer(under(ORRERY_GRAMMAR_REGEX, "(ab|ba){2}\\d"));
   EXPECT_EQ(a.text().size(), 5u);
-  o = under(ORRERY_GRAMMAR_JSON_SCHEMA, R"({"type": "object", "properties": {"n": {"const": 12}, "b": {"const": true}}, "required": ["n", "b"],
+  o = under(ORRERY_GRAMMAR_JSON_SCHEMA,
+            R"({"type": "object", "properties": {"n": {"const": 12}, "b": {"const": true}}, "required": ["n", "b"],
                                           "additionalProperties": false})");
   o.grammar_whitespace = ORRERY_WHITESPACE_COMPACT;
   EXPECT_EQ(answer(o).text(), "{\"n\":12,\"b\":true}");
@@ -121,7 +122,7 @@ class Matchers : public Grammars {
     orrery_matcher* h = nullptr;
     Error e;
     check(orrery_matcher_create(vocab, &o, &h, &e), e, "orrery_matcher_create");
-    orrery_vocab_free(vocab);   // the matcher keeps what it needs
+    orrery_vocab_free(vocab);  // the matcher keeps what it needs
     return MatcherHandle(h);
   }
   std::vector<uint32_t> mask(const MatcherHandle& m) {
@@ -132,7 +133,9 @@ class Matchers : public Grammars {
     check(orrery_matcher_mask(m.get(), words.data(), n, &n, &e), e, "orrery_matcher_mask");
     return words;
   }
-  static bool allows(const std::vector<uint32_t>& words, int32_t token) { return words.at(static_cast<size_t>(token) / 32) >> (token % 32) & 1; }
+  static bool allows(const std::vector<uint32_t>& words, int32_t token) {
+    return words.at(static_cast<size_t>(token) / 32) >> (token % 32) & 1;
+  }
   size_t accept(const MatcherHandle& m, const std::vector<int32_t>& tokens) {
     Error e;
     size_t n = 0;

@@ -55,23 +55,12 @@ TEST_F(Lives, HandlesMayGoInAnyOrder) {
     bool begun = false;
     for (const int which : order) {
       switch (which) {
-        case 0:
-          runtime.reset();
-          break;
-        case 1:
-          model.reset();
-          break;
-        case 2:
-          vocab.reset();
-          break;
-        case 3:
-          session.reset();
-          break;
-        case 4:
-          child.reset();
-          break;
-        default:
-          generation.reset();
+        case 0: runtime.reset(); break;
+        case 1: model.reset(); break;
+        case 2: vocab.reset(); break;
+        case 3: session.reset(); break;
+        case 4: child.reset(); break;
+        default: generation.reset();
       }
       // What is left works.
       if (generation && !begun) {
@@ -112,9 +101,7 @@ TEST_F(Lives, UnfinishedGenerationOutlivesEverything) {
 TEST_F(Lives, TwoRuntimesKnowNothingOfEachOther) {
   struct Log {
     std::vector<std::string> lines;
-    static void sink(void* user, int32_t, const char* message) {
-      static_cast<Log*>(user)->lines.emplace_back(message);
-    }
+    static void sink(void* user, int32_t, const char* message) { static_cast<Log*>(user)->lines.emplace_back(message); }
   } log;
   orrery_runtime_options o = runtime_options();
   o.n_threads = 2;
@@ -183,8 +170,7 @@ TEST_F(Lives, ModelIsSharedByThreads) {
     for (int round = 0; round < 3; ++round) {
       const Session session = open_session(model, 512);
       for (int turn = 0; turn < 3; ++turn) {
-        const Answer a = ask(
-            session, ("I am number " + std::to_string(who) + ", turn " + std::to_string(turn)).c_str(), 6);
+        const Answer a = ask(session, ("I am number " + std::to_string(who) + ", turn " + std::to_string(turn)).c_str(), 6);
         all.insert(all.end(), a.tokens.begin(), a.tokens.end());
       }
       Session child = fork_of(session);
@@ -225,8 +211,7 @@ TEST_F(Lives, ForksLiveOnOtherThreads) {
     threads.emplace_back([&, i] {
       for (int round = 0; round < 4; ++round) {
         got[i] = ask(children[i], "next", 8).tokens;
-        EXPECT_EQ(orrery_session_rewind(children[i].get(), 30 + static_cast<size_t>(round), nullptr),
-                  ORRERY_OK);
+        EXPECT_EQ(orrery_session_rewind(children[i].get(), 30 + static_cast<size_t>(round), nullptr), ORRERY_OK);
         EXPECT_EQ(orrery_session_rewind_messages(children[i].get(), 2, nullptr), ORRERY_OK);
       }
       children[i].reset();
@@ -265,8 +250,7 @@ TEST_F(Lives, WatchingIsSafe) {
   orrery_generate_options o = generate_options(20);
   o.ignore_end = 1;
   orrery_generation* h = nullptr;
-  while (orrery_generate_tokens(session.get(), prompt.data(), prompt.size(), &o, &h, nullptr) ==
-         ORRERY_BUSY) {
+  while (orrery_generate_tokens(session.get(), prompt.data(), prompt.size(), &o, &h, nullptr) == ORRERY_BUSY) {
   }
   const Generation g(h);
   orrery_event e = options(&orrery_event_init);
@@ -282,7 +266,7 @@ TEST_F(Lives, WatchingIsSafe) {
   EXPECT_EQ(n_tokens, 20u);
 }
 
-#ifndef _WIN32   // descriptors, signals and threads as POSIX has them
+#ifndef _WIN32  // descriptors, signals and threads as POSIX has them
 // The process ----------------------------------------------------------------------------------------------
 
 size_t entries(const char* folder) {
@@ -294,8 +278,7 @@ size_t entries(const char* folder) {
 // A joined thread may stay listed for a moment.
 size_t threads_left(size_t expected) {
   size_t n = entries("/proc/self/task");
-  for (int i = 0; n != expected && i < 1000; ++i, n = entries("/proc/self/task"))
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; n != expected && i < 1000; ++i, n = entries("/proc/self/task")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return n;
 }
 
@@ -342,8 +325,7 @@ TEST_F(Lives, NothingIsPrinted) {
   close(err);
   std::string said;
   char buffer[256];
-  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;)
-    said.append(buffer, static_cast<size_t>(n));
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
   close(ends[0]);
   EXPECT_EQ(said, "");
 }
@@ -402,8 +384,7 @@ TEST_F(Lives, IdleCostsNothing) {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  const double ms = static_cast<double>(after.tv_sec - before.tv_sec) * 1e3 +
-                    static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e6;
+  const double ms = static_cast<double>(after.tv_sec - before.tv_sec) * 1e3 + static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e6;
   EXPECT_LT(ms, kSanitized ? 100.0 : 3.0);
 }
 #endif

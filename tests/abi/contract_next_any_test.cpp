@@ -19,7 +19,7 @@ class NextAny : public ::testing::Test {
     orrery_session_options o = session_options();
     o.n_context = i == 2 ? 48 : 256;
     o.chunk_tokens = 16;
-    o.reuse_prompts = 0;   // the same prompt again is computed again
+    o.reuse_prompts = 0;  // the same prompt again is computed again
     if (i % 3 == 1) o.policy = i == 1 ? "h2o" : "quest", o.kv_budget_share = 0.5f;
     if (i == 3) o.kv_type = ORRERY_KV_Q8_0;
     return open_session(model, o);
@@ -57,7 +57,7 @@ TEST_F(NextAny, EventsAreThoseOfNextInTurns) {
   for (const size_t n : {size_t{1}, size_t{2}, size_t{5}, size_t{8}}) {
     std::vector<Session> sessions;
     std::vector<Generation> generations;
-    std::vector<orrery_generation*> handles(1);   // the first entry is NULL
+    std::vector<orrery_generation*> handles(1);  // the first entry is NULL
     std::vector<std::vector<std::string>> expected, found(n);
     for (size_t i = 0; i < n; ++i) {
       const Session session = open(i);
@@ -91,7 +91,7 @@ TEST_F(NextAny, PromptsAndTokensTakeTurns) {
   std::vector<orrery_generation*> handles;
   for (size_t i = 0; i < 3; ++i) {
     sessions.push_back(open(0));
-    generations.push_back(begin(sessions.back(), i == 2 ? 20 : 0, 30));   // the last prompt has many chunks
+    generations.push_back(begin(sessions.back(), i == 2 ? 20 : 0, 30));  // the last prompt has many chunks
     handles.push_back(generations.back().get());
   }
   orrery_event e = options(&orrery_event_init);
@@ -103,7 +103,7 @@ TEST_F(NextAny, PromptsAndTokensTakeTurns) {
     ASSERT_LE(std::max(tokens[0], tokens[1]), std::min(tokens[0], tokens[1]) + 1);
     if (which != 2 || e.type != ORRERY_EVENT_PROGRESS) continue;
     ++chunks;
-    for (size_t i = 0; i < 2 && chunks > 4; ++i) EXPECT_EQ(tokens[i], before[i] + 1) << chunks;   // by then the others generate
+    for (size_t i = 0; i < 2 && chunks > 4; ++i) EXPECT_EQ(tokens[i], before[i] + 1) << chunks;  // by then the others generate
     before[0] = tokens[0], before[1] = tokens[1];
   }
 }
@@ -117,9 +117,11 @@ TEST_F(NextAny, WhatEndsOneLeavesTheOthers) {
   std::vector<orrery_generation*> handles;
   for (size_t i = 0; i < 4; ++i) {
     sessions.push_back(open(0));
-    if (i == 3) say(sessions.back(), "a text that the context does not hold, because it is repeated until it is much longer than the context of "
-                                     "the session, which has room for two hundred and fifty-six tokens of this model: a text that the context does "
-                                     "not hold, because it is repeated until it is much longer than the context of the session, which has room for it");
+    if (i == 3)
+      say(sessions.back(),
+          "a text that the context does not hold, because it is repeated until it is much longer than the context of "
+          "the session, which has room for two hundred and fifty-six tokens of this model: a text that the context does "
+          "not hold, because it is repeated until it is much longer than the context of the session, which has room for it");
     generations.push_back(i == 3 ? generate(sessions.back(), generate_options(4)) : begin(sessions.back(), 0, 40));
     handles.push_back(generations.back().get());
   }
@@ -162,7 +164,7 @@ TEST_F(NextAny, ArgumentsAreChecked) {
   which = 5;
   EXPECT_EQ(orrery_next_any(nullptr, 0, &which, &e, nullptr), ORRERY_OK);
   EXPECT_EQ(which, 0u);
-  EXPECT_EQ(pull(g).tokens.size(), 2u);   // none of it did harm
+  EXPECT_EQ(pull(g).tokens.size(), 2u);  // none of it did harm
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_F(Opening, FromMemoryThatIsCopied) {
 TEST_F(Opening, MemoryThatIsNoModelIsRefused) {
   std::vector<std::byte> longer(file.size() + 8);
   std::memcpy(longer.data() + 1, file.data(), file.size());
-  from_memory(longer.data() + 1, file.size(), ORRERY_LOAD_MAP, ORRERY_INVALID_ARGUMENT);   // begins at an odd address
+  from_memory(longer.data() + 1, file.size(), ORRERY_LOAD_MAP, ORRERY_INVALID_ARGUMENT);  // begins at an odd address
   for (const uint32_t load : {uint32_t{ORRERY_LOAD_MAP}, uint32_t{ORRERY_LOAD_READ}}) {
     from_memory(file.data(), 0, load, ORRERY_BAD_MODEL);
     from_memory(file.data(), 100, load, ORRERY_BAD_MODEL);
@@ -127,7 +127,7 @@ TEST_F(Opening, AVocabularyFromADescriptorAndFromMemory) {
   std::vector<std::byte> copy = file;
   ASSERT_EQ(orrery_vocab_open_memory(copy.data(), copy.size(), &h, nullptr), ORRERY_OK);
   const Vocab inside(h);
-  std::fill(copy.begin(), copy.end(), std::byte{0xAA});   // nothing of it is used after the call
+  std::fill(copy.begin(), copy.end(), std::byte{0xAA});  // nothing of it is used after the call
   EXPECT_EQ(tokens_of_text(inside.get()), want);
 }
 
@@ -151,8 +151,10 @@ TEST_F(Opening, APlanFromADescriptorAndFromMemory) {
 
 TEST_F(Opening, NoVocabularyAndNoPlanFromWhatIsNoModel) {
   const int folder = ::open("/", O_RDONLY), nothing = ::open(dir.write("empty", {}).c_str(), O_RDONLY);
-  const std::pair<int, orrery_status> bad[] = {
-      {-1, ORRERY_INVALID_ARGUMENT}, {100000, ORRERY_IO}, {folder, folder < 0 ? ORRERY_INVALID_ARGUMENT : ORRERY_IO}, {nothing, ORRERY_BAD_MODEL}};
+  const std::pair<int, orrery_status> bad[] = {{-1, ORRERY_INVALID_ARGUMENT},
+                                               {100000, ORRERY_IO},
+                                               {folder, folder < 0 ? ORRERY_INVALID_ARGUMENT : ORRERY_IO},
+                                               {nothing, ORRERY_BAD_MODEL}};
   orrery_vocab* h = nullptr;
   orrery_plan_result plan = options(&orrery_plan_result_init);
   for (const auto& [fd, want] : bad) {
@@ -167,8 +169,10 @@ TEST_F(Opening, NoVocabularyAndNoPlanFromWhatIsNoModel) {
     const std::byte* bytes;
     size_t n;
     orrery_status want;
-  } pieces[] = {{nullptr, 8, ORRERY_INVALID_ARGUMENT}, {longer.data() + 1, file.size(), ORRERY_INVALID_ARGUMENT},
-                {file.data(), 0, ORRERY_BAD_MODEL}, {file.data(), 100, ORRERY_BAD_MODEL}};
+  } pieces[] = {{nullptr, 8, ORRERY_INVALID_ARGUMENT},
+                {longer.data() + 1, file.size(), ORRERY_INVALID_ARGUMENT},
+                {file.data(), 0, ORRERY_BAD_MODEL},
+                {file.data(), 100, ORRERY_BAD_MODEL}};
   for (const auto& piece : pieces) {
     Error error;
     EXPECT_EQ(orrery_vocab_open_memory(piece.bytes, piece.n, &h, &error), piece.want) << error.message;
@@ -190,10 +194,10 @@ class CancellingASession : public Opening {
 
 TEST_F(CancellingASession, StopsTheGenerationUnderWayAndNoLaterOne) {
   const Session session = open_session(model);
-  orrery_session_cancel(session.get());   // nothing runs
+  orrery_session_cancel(session.get());  // nothing runs
   const Answer whole = ask(session, "hello", 6);
   EXPECT_NE(whole.done.finish_reason, ORRERY_FINISH_CANCELLED);
-  orrery_session_cancel(session.get());   // it has ended
+  orrery_session_cancel(session.get());  // it has ended
 
   say(session, "and on");
   const Generation generation = generate(session, generate_options(50));
@@ -253,7 +257,8 @@ TEST_F(CancellingASession, StopsLongCalls) {
   orrery_status evaluated = ORRERY_OK;
   for (int i = 0; i < 2000 && evaluated == ORRERY_OK; ++i) {
     ASSERT_EQ(orrery_session_rewind(session.get(), 0, &error), ORRERY_OK);
-    evaluated = while_cancelled(session, [&] { return orrery_session_evaluate(session.get(), tokens.data(), tokens.size(), nullptr, &error); });
+    evaluated =
+        while_cancelled(session, [&] { return orrery_session_evaluate(session.get(), tokens.data(), tokens.size(), nullptr, &error); });
   }
   EXPECT_EQ(evaluated, ORRERY_CANCELLED) << error.message;
   EXPECT_LT(orrery_session_n_tokens(session.get()), tokens.size());
@@ -266,7 +271,8 @@ TEST_F(CancellingASession, StopsLongCalls) {
   // Shorter calls may always be over first; tests/unit/engine/cancel_test.cpp stops them for certain. What they say holds anyway.
   const std::pair<const char*, std::function<orrery_status()>> calls[] = {
       {"save", [&] { return orrery_session_save(session.get(), file_path.c_str(), &error); }},
-      {"save_buffer", [&] {
+      {"save_buffer",
+       [&] {
          std::vector<unsigned char> to(saved.size());
          size_t n = 0;
          return orrery_session_save_buffer(session.get(), to.data(), to.size(), &n, &error);

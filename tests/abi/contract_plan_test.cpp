@@ -25,8 +25,7 @@ class Files : public ::testing::Test {
 
 // Plans ----------------------------------------------------------------------------------------------------
 
-orrery_plan_result plan_of(const std::string& path, const orrery_runtime_options& r,
-                           const orrery_session_options& s) {
+orrery_plan_result plan_of(const std::string& path, const orrery_runtime_options& r, const orrery_session_options& s) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   Error error;
   check(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, &error), error, "orrery_plan");
@@ -58,8 +57,8 @@ TEST_F(Files, PlanIsWhatOpeningTakes) {
           const orrery_plan_result plan = exact_plan(&r.device_budget_bytes, [&] { return plan_of(path, r, s); });
           EXPECT_EQ(plan.fits, 1u);
           EXPECT_EQ(plan.n_context, context);
-          EXPECT_EQ(plan.device_bytes, plan.weights_bytes + plan.full_kv_bytes + plan.compressed_kv_bytes +
-                                           plan.digests_bytes + plan.staging_bytes + plan.workspace_bytes);
+          EXPECT_EQ(plan.device_bytes, plan.weights_bytes + plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes +
+                                           plan.staging_bytes + plan.workspace_bytes);
 
           // Exactly that much is enough, and all of it is taken.
           r.device_budget_bytes = plan.device_bytes;
@@ -109,7 +108,11 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
   EXPECT_EQ(full.compressed_kv_bytes, 0u);
   EXPECT_EQ(full.reservoir_bytes, 0u);
   uint64_t most = UINT64_MAX;
-  for (const auto& [percent, type] : {std::pair<uint64_t, uint32_t>{99, ORRERY_KV_F16}, {60, ORRERY_KV_F16}, {50, ORRERY_KV_Q8_0}, {25, ORRERY_KV_Q8_0}, {20, ORRERY_KV_F16}}) {
+  for (const auto& [percent, type] : {std::pair<uint64_t, uint32_t>{99, ORRERY_KV_F16},
+                                      {60, ORRERY_KV_F16},
+                                      {50, ORRERY_KV_Q8_0},
+                                      {25, ORRERY_KV_Q8_0},
+                                      {20, ORRERY_KV_F16}}) {
     SCOPED_TRACE(percent);
     s.device_kv_type = type == ORRERY_KV_Q8_0 ? 0 : 1 + type;
     r.device_budget_bytes = full.device_bytes - full.full_kv_bytes * (100 - percent) / 100;
@@ -119,7 +122,7 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
     EXPECT_EQ(plan.full_kv_bytes, 0u);
     EXPECT_GT(plan.reservoir_bytes, 0u);
     EXPECT_LE(plan.device_bytes, plan.budget_bytes);
-    EXPECT_GT(plan.device_bytes + full.full_kv_bytes / 500, plan.budget_bytes);   // shares go by thousandths
+    EXPECT_GT(plan.device_bytes + full.full_kv_bytes / 500, plan.budget_bytes);  // shares go by thousandths
     EXPECT_LT(plan.compressed_kv_bytes + plan.digests_bytes, most);
     EXPECT_EQ(plan.device_kv_type, type);
     most = plan.compressed_kv_bytes + plan.digests_bytes;
@@ -184,7 +187,7 @@ TEST_F(Files, ACoarserTypeOnTheDeviceIsPlannedToTheByte) {
         EXPECT_EQ(plan.device_kv_type, uint32_t{ORRERY_KV_F16});
         reservoir = plan.reservoir_bytes;
         staging = plan.staging_bytes;
-      } else {   // 2,048 tokens a head, of blocks of 32 in 34 or 18 bytes, of 64: 3,855, or all
+      } else {  // 2,048 tokens a head, of blocks of 32 in 34 or 18 bytes, of 64: 3,855, or all
         EXPECT_EQ(plan.device_kv_type, device - 1);
         const uint64_t bytes = 32 * (device == 1 + ORRERY_KV_Q8_0 ? 3855u * 68 : device == 1 + ORRERY_KV_K8V4 ? 4096u * 52 : 4096u * 36);
         EXPECT_EQ(kv, (bytes + 255) / 256 * 256);
@@ -234,12 +237,12 @@ TEST_F(Files, RegionsAddUpToThePlanUnderEveryPolicy) {
   orrery_runtime_options r = runtime_options();
   r.n_threads = 1;
   r.device_budget_bytes = uint64_t{1} << 30;
-  r.link_bytes_per_second = uint64_t{1} << 34;   // with a ring to fetch through
+  r.link_bytes_per_second = uint64_t{1} << 34;  // with a ring to fetch through
   size_t n = 0;
   ASSERT_EQ(orrery_policies(nullptr, 0, &n, nullptr), ORRERY_OK);
   std::string table(n, '\0');
   ASSERT_EQ(orrery_policies(table.data(), n, &n, nullptr), ORRERY_OK);
-  std::map<std::string, std::set<std::string>> names;   // of regions with bytes on the device, by policy
+  std::map<std::string, std::set<std::string>> names;  // of regions with bytes on the device, by policy
   for (const json& policy : json::parse(table)) {
     const std::string name = policy.at("name");
     for (const float share : {1.f, .5f}) {
@@ -249,7 +252,7 @@ TEST_F(Files, RegionsAddUpToThePlanUnderEveryPolicy) {
       s.n_context = 4096;
       s.policy = name.c_str();
       s.kv_budget_share = share;
-      const orrery_option by_attention = {"rank", "attention"};   // without a head profile
+      const orrery_option by_attention = {"rank", "attention"};  // without a head profile
       if (name == "duoattention" || name == "razorattention") s.policy_options = &by_attention, s.n_policy_options = 1;
       const orrery_plan_result plan = plan_of(demo, r, s);
       const Regions regions = regions_of(demo, r, s);
@@ -308,8 +311,10 @@ TEST_F(Files, RegionsComeInStructsOfAnyVersion) {
     orrery_plan_region_init(reinterpret_cast<orrery_plan_region*>(bytes.data()), stride);
     size_t n = 0;
     Error error;
-    ASSERT_EQ(orrery_plan_regions(tiny.c_str(), &r, nullptr, &s, reinterpret_cast<orrery_plan_region*>(bytes.data()), whole.size(), &n, &error),
-              ORRERY_OK) << error.message;
+    ASSERT_EQ(
+        orrery_plan_regions(tiny.c_str(), &r, nullptr, &s, reinterpret_cast<orrery_plan_region*>(bytes.data()), whole.size(), &n, &error),
+        ORRERY_OK)
+        << error.message;
     ASSERT_EQ(n, whole.size());
     for (size_t i = 0; i < n; ++i) {
       orrery_plan_region region = {}, expected = whole[i];
@@ -319,7 +324,7 @@ TEST_F(Files, RegionsComeInStructsOfAnyVersion) {
       EXPECT_EQ(std::memcmp(&region, &expected, known), 0) << i;
       for (size_t k = known; k < stride; ++k) EXPECT_EQ(bytes[i * stride + k], std::byte{0}) << i << ", byte " << k;
     }
-    for (size_t k = bytes.size() - 8; k < bytes.size(); ++k) EXPECT_EQ(bytes[k], std::byte{0xaa});   // nothing behind the last one
+    for (size_t k = bytes.size() - 8; k < bytes.size(); ++k) EXPECT_EQ(bytes[k], std::byte{0xaa});  // nothing behind the last one
   }
 }
 
@@ -341,12 +346,12 @@ TEST_F(Files, RegionsRefuseHostileArguments) {
   EXPECT_EQ(n, 0u);
   EXPECT_EQ(call(tiny.c_str(), n_regions, nullptr), ORRERY_INVALID_ARGUMENT);
   EXPECT_STREQ(error.message, "n_regions is NULL");
-  for (const size_t capacity : {size_t{0}, n_regions - 1}) {   // too small: the number is told, and nothing written
+  for (const size_t capacity : {size_t{0}, n_regions - 1}) {  // too small: the number is told, and nothing written
     EXPECT_EQ(call(tiny.c_str(), capacity, &n), ORRERY_INVALID_ARGUMENT);
     EXPECT_EQ(n, n_regions);
     EXPECT_EQ(error.bytes_available, capacity);
   }
-  EXPECT_EQ(call(tiny.c_str(), n_regions, &n), ORRERY_INVALID_ARGUMENT);   // _init has not filled the first one
+  EXPECT_EQ(call(tiny.c_str(), n_regions, &n), ORRERY_INVALID_ARGUMENT);  // _init has not filled the first one
   EXPECT_NE(std::string(error.message).find("orrery_plan_region has a struct_size of"), std::string::npos) << error.message;
   EXPECT_EQ(n, 0u);
   EXPECT_EQ(call(dir.file("none").c_str(), n_regions, &n), ORRERY_IO);
@@ -363,8 +368,7 @@ TEST_F(Files, RegionsRefuseHostileArguments) {
 }
 
 TEST_F(Files, LargestContextIsTheLargest) {
-  for (const uint64_t budget :
-       {uint64_t{1} << 20, uint64_t{3} << 20, (uint64_t{5} << 20) + 12345, uint64_t{1} << 30}) {
+  for (const uint64_t budget : {uint64_t{1} << 20, uint64_t{3} << 20, (uint64_t{5} << 20) + 12345, uint64_t{1} << 30}) {
     orrery_runtime_options r = runtime_options();
     r.n_threads = 1;
     r.device_budget_bytes = budget;
@@ -413,8 +417,7 @@ TEST_F(Files, PlanRefusesWhatOpeningRefuses) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   Error error;
   EXPECT_EQ(orrery_plan(dir.file("none").c_str(), nullptr, nullptr, nullptr, &plan, &error), ORRERY_IO);
-  EXPECT_EQ(orrery_plan(dir.write("noise", std::vector<std::byte>(1000)).c_str(), nullptr, nullptr, nullptr,
-                        &plan, &error),
+  EXPECT_EQ(orrery_plan(dir.write("noise", std::vector<std::byte>(1000)).c_str(), nullptr, nullptr, nullptr, &plan, &error),
             ORRERY_BAD_MODEL);
   orrery_runtime_options r = runtime_options();
   r.backend = "abacus";
@@ -488,8 +491,7 @@ TEST_F(Files, FingerprintIsTheContents) {
   };
   TinyModel other;
   other.seed = 2;
-  const std::string copy = dir.write("copy.gguf", TinyModel().build()),
-                    changed = dir.write("other.gguf", other.build());
+  const std::string copy = dir.write("copy.gguf", TinyModel().build()), changed = dir.write("other.gguf", other.build());
   for (const uint32_t full : {0u, 1u}) {
     const std::string it = fingerprint(tiny, ORRERY_LOAD_MAP, full);
     EXPECT_EQ(fingerprint(tiny, ORRERY_LOAD_READ, full), it);
@@ -566,8 +568,7 @@ std::string render(const Vocab& vocab, const char* messages, const orrery_templa
   Error error;
   check(orrery_render_chat(vocab.get(), messages, o, nullptr, 0, &n, &error), error, "orrery_render_chat");
   std::string text(n, '\0');
-  check(orrery_render_chat(vocab.get(), messages, o, text.data(), n, &n, &error), error,
-        "orrery_render_chat");
+  check(orrery_render_chat(vocab.get(), messages, o, text.data(), n, &n, &error), error, "orrery_render_chat");
   return text;
 }
 
@@ -591,8 +592,7 @@ TEST_F(Files, TokenizerOnly) {
   const std::string text = "some \xE6\xBC\xA2 text";
   std::vector<int32_t> ids(100);
   size_t n = 0;
-  ASSERT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), 0, ids.data(), ids.size(), &n, nullptr),
-            ORRERY_OK);
+  ASSERT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), 0, ids.data(), ids.size(), &n, nullptr), ORRERY_OK);
   char back[100];
   size_t n_back = 0;
   ASSERT_EQ(orrery_detokenize(vocab.get(), ids.data(), n, 0, back, sizeof back, &n_back, nullptr), ORRERY_OK);
@@ -602,8 +602,7 @@ TEST_F(Files, TokenizerOnly) {
   const Runtime runtime = make_runtime();
   orrery_model* model = nullptr;
   Error error;
-  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), nullptr, &model, &error), ORRERY_BAD_MODEL)
-      << error.message;
+  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), nullptr, &model, &error), ORRERY_BAD_MODEL) << error.message;
 }
 
 TEST_F(Files, FlagsOfTokenizing) {
@@ -611,9 +610,7 @@ TEST_F(Files, FlagsOfTokenizing) {
   const auto ids = [&](const std::string& text, uint32_t flags) {
     std::vector<int32_t> out(100);
     size_t n = 0;
-    EXPECT_EQ(
-        orrery_tokenize(vocab.get(), text.data(), text.size(), flags, out.data(), out.size(), &n, nullptr),
-        ORRERY_OK);
+    EXPECT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), flags, out.data(), out.size(), &n, nullptr), ORRERY_OK);
     out.resize(n);
     return out;
   };
@@ -626,9 +623,7 @@ TEST_F(Files, FlagsOfTokenizing) {
   const int32_t end = 2;
   ASSERT_EQ(orrery_detokenize(vocab.get(), &end, 1, 0, text, sizeof text, &n, nullptr), ORRERY_OK);
   EXPECT_EQ(n, 0u);
-  ASSERT_EQ(
-      orrery_detokenize(vocab.get(), &end, 1, ORRERY_DETOKENIZE_SPECIAL, text, sizeof text, &n, nullptr),
-      ORRERY_OK);
+  ASSERT_EQ(orrery_detokenize(vocab.get(), &end, 1, ORRERY_DETOKENIZE_SPECIAL, text, sizeof text, &n, nullptr), ORRERY_OK);
   EXPECT_EQ(std::string(text, n), "</s>");
 }
 
@@ -672,25 +667,21 @@ TEST_F(Files, TemplateErrorsSayWhere) {
   for (const auto& c : cases) {
     o.template_source = c.source;
     const orrery_status s = orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error);
-    EXPECT_TRUE(s == ORRERY_UNSUPPORTED_TEMPLATE || s == ORRERY_INVALID_ARGUMENT)
-        << c.source << ": " << error.message;
+    EXPECT_TRUE(s == ORRERY_UNSUPPORTED_TEMPLATE || s == ORRERY_INVALID_ARGUMENT) << c.source << ": " << error.message;
     EXPECT_EQ(error.line, c.line) << c.source << ": " << error.message;
     EXPECT_GT(error.column, 0u) << c.source;
   }
   o = options(&orrery_template_options_init);
   for (const char* bad : {"", "{", "{}", "1", "[1,]"}) {
     o.tools_json = bad;
-    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT)
-        << bad;
+    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT) << bad;
   }
   o.tools_json = nullptr;
   for (const char* bad : {"", "[", "[]", "1", "{\"a\"}"}) {
     o.variables_json = bad;
-    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT)
-        << bad;
+    EXPECT_EQ(orrery_render_chat(vocab.get(), messages, &o, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT) << bad;
   }
-  EXPECT_EQ(orrery_render_chat(vocab.get(), "[\n  {", nullptr, nullptr, 0, &n, &error),
-            ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_render_chat(vocab.get(), "[\n  {", nullptr, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(error.line, 2u);
   EXPECT_EQ(orrery_render_chat(vocab.get(), "{}", nullptr, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
 }

@@ -35,7 +35,7 @@ class Policies : public ::testing::Test {
     o.policy_options = policy.parameters.data();
     o.n_policy_options = static_cast<uint32_t>(policy.parameters.size());
     o.kv_budget_share = share;
-    o.reuse_prompts = 0;   // policies get the same prompts, and compute them
+    o.reuse_prompts = 0;  // policies get the same prompts, and compute them
     return o;
   }
   static orrery_runtime_options runtime_with(uint64_t budget) {
@@ -82,18 +82,18 @@ TEST_F(Policies, ThePlansPartsAreWhatOpeningTakes) {
       for (const uint32_t type :
            std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0, ORRERY_KV_K8V4}) {
         for (const uint32_t context : {100u, 500u, 4096u}) {
-          SCOPED_TRACE(std::string(policy.name) + ", share " + std::to_string(share) + ", KV type " +
-                       std::to_string(type) + ", context " + std::to_string(context));
+          SCOPED_TRACE(std::string(policy.name) + ", share " + std::to_string(share) + ", KV type " + std::to_string(type) + ", context " +
+                       std::to_string(context));
           orrery_session_options s = options_of(policy, share, context);
           s.kv_type = type;
           s.chunk_tokens = 32;
           uint64_t budget = uint64_t{1} << 30;
           const orrery_plan_result p = exact_plan(&budget, [&] { return plan(runtime_with(budget), s); });
           EXPECT_EQ(p.fits, 1u);
-          EXPECT_EQ(p.device_bytes, p.weights_bytes + p.full_kv_bytes + p.compressed_kv_bytes + p.digests_bytes +
-                                        p.staging_bytes + p.workspace_bytes);
-          const bool quantized = type == ORRERY_KV_Q8_0 || type == ORRERY_KV_Q4_0 || type == ORRERY_KV_K8V4;   // its keys are centred
-          EXPECT_EQ(p.staging_bytes > 0, policy.name != std::string("streaming") || quantized);   // or a ring of queries
+          EXPECT_EQ(p.device_bytes,
+                    p.weights_bytes + p.full_kv_bytes + p.compressed_kv_bytes + p.digests_bytes + p.staging_bytes + p.workspace_bytes);
+          const bool quantized = type == ORRERY_KV_Q8_0 || type == ORRERY_KV_Q4_0 || type == ORRERY_KV_K8V4;  // its keys are centred
+          EXPECT_EQ(p.staging_bytes > 0, policy.name != std::string("streaming") || quantized);               // or a ring of queries
           EXPECT_EQ(p.full_kv_bytes > 0, policy.full_heads);
           {
             const Runtime runtime = make(runtime_with(p.device_bytes));
@@ -106,7 +106,7 @@ TEST_F(Policies, ThePlansPartsAreWhatOpeningTakes) {
             EXPECT_EQ(stats.workspace_bytes, p.workspace_bytes);
             EXPECT_EQ(stats.reservoir_bytes, p.reservoir_bytes);
             pull(generate_tokens(session, prompt(70), exactly(24)));
-            EXPECT_EQ(arena_used(runtime), p.device_bytes);   // working takes no more
+            EXPECT_EQ(arena_used(runtime), p.device_bytes);  // working takes no more
             EXPECT_LE(stats_of(session).device_kv_used_bytes, stats.device_kv_bytes);
           }
           const orrery_plan_result less = plan(runtime_with(p.device_bytes - 256), s);
@@ -168,7 +168,7 @@ TEST_F(Policies, APinnedReservoirChangesNothing) {
       pull(generate_tokens(session, prompt(120), exactly(40)));
       if (mode == ORRERY_RESERVOIR_PAGEABLE) expected = tokens_of(session);
       EXPECT_EQ(tokens_of(session), expected);
-      EXPECT_EQ(stats_of(open_session(model, 64)).reservoir_mode, uint32_t{ORRERY_RESERVOIR_PAGEABLE});   // full has none
+      EXPECT_EQ(stats_of(open_session(model, 64)).reservoir_mode, uint32_t{ORRERY_RESERVOIR_PAGEABLE});  // full has none
     }
   }
 }
@@ -182,8 +182,8 @@ TEST_F(Policies, StatisticsAddUp) {
     const std::string name = policy.name;
     const Session session = open_session(model, options_of(policy, .5f));
     orrery_stats s = stats_of(session);
-    EXPECT_EQ(s.n_settled + s.settle_us + s.refill_bytes + s.transfer_us + s.stall_us + s.n_checks + s.n_triggers +
-                  s.wanted_tokens + s.missed_tokens + s.host_to_device_bytes,
+    EXPECT_EQ(s.n_settled + s.settle_us + s.refill_bytes + s.transfer_us + s.stall_us + s.n_checks + s.n_triggers + s.wanted_tokens +
+                  s.missed_tokens + s.host_to_device_bytes,
               0u);
     pull(generate_tokens(session, prompt(300), exactly(15)));
     s = stats_of(session);
@@ -198,11 +198,10 @@ TEST_F(Policies, StatisticsAddUp) {
     // What was chosen at first, and what was fetched since; generated tokens are computed where they stay.
     const uint64_t replaced = name == "streaming" ? s.generated_tokens : 0;
     const uint64_t settled_bytes = s.device_kv_used_bytes - kHeads * (s.generated_tokens - replaced) * kTokenBytes;
-    if (name != "duoattention") {   // which replaces in its streaming heads alone
+    if (name != "duoattention") {  // which replaces in its streaming heads alone
       EXPECT_EQ(s.host_to_device_bytes, settled_bytes + s.refill_bytes);
     }
-    const uint64_t roles =
-        uint64_t{s.n_anchor_heads} + s.n_volatile_heads + s.n_pivot_heads + s.n_satellite_heads;
+    const uint64_t roles = uint64_t{s.n_anchor_heads} + s.n_volatile_heads + s.n_pivot_heads + s.n_satellite_heads;
     if (name == "streaming") {
       EXPECT_EQ(s.host_to_device_bytes, kHeads * 150 * kTokenBytes);
     }
@@ -214,20 +213,20 @@ TEST_F(Policies, StatisticsAddUp) {
     }
     if (name == "heterocache") {
       EXPECT_EQ(roles, kHeads);
-      EXPECT_LE(s.n_pivot_heads + s.n_volatile_heads, kHeads / 5);   // full heads, where no profile names them
+      EXPECT_LE(s.n_pivot_heads + s.n_volatile_heads, kHeads / 5);  // full heads, where no profile names them
       EXPECT_EQ(s.n_checks, s.n_pivot_heads * (s.generated_tokens / 5));
       EXPECT_GT(s.n_triggers, 0u);
     }
     if (name == "synckv") {
-      EXPECT_EQ(s.refill_bytes, s.missed_tokens * kTokenBytes);   // anticipated in steps 5 and 10: all has arrived
+      EXPECT_EQ(s.refill_bytes, s.missed_tokens * kTokenBytes);  // anticipated in steps 5 and 10: all has arrived
       EXPECT_EQ(s.n_checks + roles, 0u);
     }
 
     // More of it counts on; a fork counts for itself, a policy of its own state included.
     const Session fork = fork_of(session);
     orrery_stats f = stats_of(fork);
-    EXPECT_EQ(f.n_settled + f.settle_us + f.refill_bytes + f.transfer_us + f.stall_us + f.n_checks + f.n_triggers +
-                  f.wanted_tokens + f.missed_tokens + f.host_to_device_bytes,
+    EXPECT_EQ(f.n_settled + f.settle_us + f.refill_bytes + f.transfer_us + f.stall_us + f.n_checks + f.n_triggers + f.wanted_tokens +
+                  f.missed_tokens + f.host_to_device_bytes,
               0u);
     EXPECT_EQ(f.n_pivot_heads, s.n_pivot_heads);
     EXPECT_EQ(f.n_anchor_heads, s.n_anchor_heads);
@@ -269,8 +268,8 @@ TEST_F(Policies, FullAttentionHasNoneOfTheStatistics) {
   const Session session = open_session(model, 640);
   pull(generate_tokens(session, prompt(100), exactly(16)));
   const orrery_stats s = stats_of(session);
-  EXPECT_EQ(s.n_settled + s.settle_us + s.refill_bytes + s.transfer_us + s.stall_us + s.n_checks + s.n_triggers +
-                s.wanted_tokens + s.missed_tokens + s.host_to_device_bytes + s.reservoir_bytes,
+  EXPECT_EQ(s.n_settled + s.settle_us + s.refill_bytes + s.transfer_us + s.stall_us + s.n_checks + s.n_triggers + s.wanted_tokens +
+                s.missed_tokens + s.host_to_device_bytes + s.reservoir_bytes,
             0u);
   EXPECT_EQ(s.n_anchor_heads + s.n_volatile_heads + s.n_pivot_heads + s.n_satellite_heads + s.n_demoted_heads, 0u);
 }

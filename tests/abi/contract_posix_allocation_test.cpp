@@ -60,9 +60,9 @@ TEST_F(Allocation, EachHandleHasItsOwn) {
   const uint64_t of_runtime = usage(runtime).bytes;
   EXPECT_GT(of_runtime, 0u);
   const Model model = open_model(runtime, path);
-  EXPECT_GT(usage(model).bytes, 10000u);   // a vocabulary of 400 tokens
+  EXPECT_GT(usage(model).bytes, 10000u);  // a vocabulary of 400 tokens
   const Session session = open_session(model);
-  const uint64_t of_model = usage(model).bytes;   // with the pages that sessions share
+  const uint64_t of_model = usage(model).bytes;  // with the pages that sessions share
   const uint64_t of_session = usage(session).bytes;
   EXPECT_GT(of_session, 0u);
 
@@ -80,7 +80,7 @@ TEST_F(Allocation, EachHandleHasItsOwn) {
   size_t n = 0;
   EXPECT_EQ(orrery_tokenize(vocab.get(), text.data(), text.size(), 0, nullptr, 0, &n, nullptr), ORRERY_OK);
   EXPECT_GE(usage(model).peak, of_model + n * sizeof(int32_t));
-  EXPECT_LT(usage(model).bytes, of_model + 1000);   // the handle of the vocabulary
+  EXPECT_LT(usage(model).bytes, of_model + 1000);  // the handle of the vocabulary
 
   const uint64_t before = usage(runtime).bytes;
   EXPECT_LT(before, of_runtime + 10000);

@@ -65,7 +65,7 @@ struct Everything {
     orrery_runtime_options o = runtime_options();
     o.n_threads = 3;
     o.device_budget_bytes = uint64_t{256} << 20;
-    o.link_latency_us = 1;   // a link that is simulated has an I/O thread
+    o.link_latency_us = 1;  // a link that is simulated has an I/O thread
     Error error;
     orrery_runtime* h = nullptr;
     check(orrery_runtime_create(&o, &h, &error), error, "orrery_runtime_create");
@@ -100,7 +100,7 @@ TEST_F(Process, AChildOfForkFreesInAnyOrder) {
   int order[] = {0, 1, 2, 3, 4};
   int n = 0;
   do {
-    if (n++ % 6 != 0) continue;   // 20 of the 120 orders
+    if (n++ % 6 != 0) continue;  // 20 of the 120 orders
     const int status = in_child([&] {
       for (const int which : order) all.free(which);
       return true;
@@ -136,21 +136,65 @@ TEST_F(Process, AChildOfForkIsRefused) {
   ASSERT_EQ(orrery_session_save(all.other.get(), file.c_str(), nullptr), ORRERY_OK);
   std::vector<float> logits(1000);
   const std::vector<std::pair<const char*, std::function<orrery_status(orrery_error*)>>> calls = {
-      {"next", [&](orrery_error* e) { orrery_event event = options(&orrery_event_init); return orrery_next(all.generation.get(), &event, e); }},
-      {"run", [&](orrery_error* e) { return orrery_run(all.generation.get(), [](void*, const orrery_event*) { return 0; }, nullptr, e); }},
-      {"generate", [&](orrery_error* e) { orrery_generation* h = nullptr; return orrery_generate(all.other.get(), nullptr, &h, e); }},
-      {"session_open", [&](orrery_error* e) { orrery_session* h = nullptr; return orrery_session_open(all.model.get(), nullptr, &h, e); }},
-      {"fork", [&](orrery_error* e) { orrery_session* h = nullptr; return orrery_session_fork(all.other.get(), &h, e); }},
-      {"model_open", [&](orrery_error* e) { orrery_model* h = nullptr; return orrery_model_open(all.runtime.get(), path.c_str(), nullptr, &h, e); }},
-      {"model_info", [&](orrery_error* e) { orrery_model_info i = options(&orrery_model_info_init); return orrery_model_get_info(all.model.get(), &i, e); }},
-      {"runtime_info", [&](orrery_error* e) { orrery_runtime_info i = options(&orrery_runtime_info_init); return orrery_runtime_get_info(all.runtime.get(), &i, e); }},
+      {"next",
+       [&](orrery_error* e) {
+         orrery_event event = options(&orrery_event_init);
+         return orrery_next(all.generation.get(), &event, e);
+       }},
+      {"run",
+       [&](orrery_error* e) {
+         return orrery_run(
+             all.generation.get(), [](void*, const orrery_event*) { return 0; }, nullptr, e);
+       }},
+      {"generate",
+       [&](orrery_error* e) {
+         orrery_generation* h = nullptr;
+         return orrery_generate(all.other.get(), nullptr, &h, e);
+       }},
+      {"session_open",
+       [&](orrery_error* e) {
+         orrery_session* h = nullptr;
+         return orrery_session_open(all.model.get(), nullptr, &h, e);
+       }},
+      {"fork",
+       [&](orrery_error* e) {
+         orrery_session* h = nullptr;
+         return orrery_session_fork(all.other.get(), &h, e);
+       }},
+      {"model_open",
+       [&](orrery_error* e) {
+         orrery_model* h = nullptr;
+         return orrery_model_open(all.runtime.get(), path.c_str(), nullptr, &h, e);
+       }},
+      {"model_info",
+       [&](orrery_error* e) {
+         orrery_model_info i = options(&orrery_model_info_init);
+         return orrery_model_get_info(all.model.get(), &i, e);
+       }},
+      {"runtime_info",
+       [&](orrery_error* e) {
+         orrery_runtime_info i = options(&orrery_runtime_info_init);
+         return orrery_runtime_get_info(all.runtime.get(), &i, e);
+       }},
       {"save", [&](orrery_error* e) { return orrery_session_save(all.other.get(), file.c_str(), e); }},
       {"load", [&](orrery_error* e) { return orrery_session_load(all.other.get(), file.c_str(), e); }},
       {"add_message", [&](orrery_error* e) { return orrery_session_add_message(all.other.get(), "user", "x", e); }},
-      {"stats", [&](orrery_error* e) { orrery_stats s = options(&orrery_stats_init); return orrery_session_stats(all.other.get(), &s, e); }},
-      {"residency", [&](orrery_error* e) { size_t n = 0; return orrery_session_residency(all.other.get(), nullptr, 0, &n, e); }},
+      {"stats",
+       [&](orrery_error* e) {
+         orrery_stats s = options(&orrery_stats_init);
+         return orrery_session_stats(all.other.get(), &s, e);
+       }},
+      {"residency",
+       [&](orrery_error* e) {
+         size_t n = 0;
+         return orrery_session_residency(all.other.get(), nullptr, 0, &n, e);
+       }},
       {"rewind", [&](orrery_error* e) { return orrery_session_rewind(all.other.get(), 0, e); }},
-      {"evaluate", [&](orrery_error* e) { const int32_t t = 70; return orrery_session_evaluate(all.other.get(), &t, 1, logits.data(), e); }},
+      {"evaluate",
+       [&](orrery_error* e) {
+         const int32_t t = 70;
+         return orrery_session_evaluate(all.other.get(), &t, 1, logits.data(), e);
+       }},
       {"calibrate", [&](orrery_error* e) {
          const std::vector<int32_t> t(20, 70);
          const size_t n = t.size();
@@ -239,7 +283,7 @@ TEST_F(Process, TheCallersRoundingChangesNothing) {
       EXPECT_EQ(same("always", changed, changed), mode);
     }
 #if defined(__x86_64__)
-    const auto flush = [] { _mm_setcsr(_mm_getcsr() | 0x8040u); };   // subnormals are zero, in and out
+    const auto flush = [] { _mm_setcsr(_mm_getcsr() | 0x8040u); };  // subnormals are zero, in and out
     same("subnormals", flush, [] {});
     flush();
     Error error;
@@ -255,14 +299,18 @@ TEST_F(Process, TheCallersRoundingChangesNothing) {
 TEST_F(Process, TheCallersTrapsDoNotSpring) {
   if (kSanitized) GTEST_SKIP() << "sanitizers compute with numbers of their own";
   EXPECT_EQ(in_child([&] {
-    const auto trap = [] { feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT); };
-    const Runtime runtime = [&] { trap(); return make_runtime(1); }();
-    const Model model = open_model(runtime, path);
-    const Session session = open_session(model);
-    std::vector<int32_t> prompt(60, 70);
-    const bool ok = orrery_session_evaluate(session.get(), prompt.data(), prompt.size(), nullptr, nullptr) == ORRERY_OK;
-    return ok && (fegetexcept() & FE_INVALID) != 0;
-  }), 0);
+              const auto trap = [] { feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT); };
+              const Runtime runtime = [&] {
+                trap();
+                return make_runtime(1);
+              }();
+              const Model model = open_model(runtime, path);
+              const Session session = open_session(model);
+              std::vector<int32_t> prompt(60, 70);
+              const bool ok = orrery_session_evaluate(session.get(), prompt.data(), prompt.size(), nullptr, nullptr) == ORRERY_OK;
+              return ok && (fegetexcept() & FE_INVALID) != 0;
+            }),
+            0);
 }
 #endif
 
@@ -272,7 +320,7 @@ std::atomic<int> n_signals{0};
 
 TEST_F(Process, SignalsInterruptNothing) {
   struct sigaction action = {}, old = {};
-  action.sa_handler = [](int) { ++n_signals; };   // without SA_RESTART: system calls return EINTR
+  action.sa_handler = [](int) { ++n_signals; };  // without SA_RESTART: system calls return EINTR
   sigemptyset(&action.sa_mask);
   ASSERT_EQ(sigaction(SIGALRM, &action, &old), 0);
   struct itimerval often = {};
@@ -318,7 +366,7 @@ TEST_F(Process, KilledWhileItSaves) {
     ASSERT_EQ(pipe(saving), 0);
     const pid_t child = ::fork();
     if (child == 0) {
-      const Runtime own = make_runtime();   // of one thread: nothing is started
+      const Runtime own = make_runtime();  // of one thread: nothing is started
       const Model its = open_model(own, path);
       const Session s = open_session(its, 512);
       ask(s, "hello", 4);
@@ -339,7 +387,7 @@ TEST_F(Process, KilledWhileItSaves) {
     const Session loaded = open_session(model, 512);
     Error error;
     ASSERT_EQ(orrery_session_load(loaded.get(), file.c_str(), &error), ORRERY_OK) << error.message;
-    EXPECT_LE(n_entries(), 3);   // the model, the file, a temporary
+    EXPECT_LE(n_entries(), 3);  // the model, the file, a temporary
   }
   ASSERT_EQ(orrery_session_save(session.get(), file.c_str(), nullptr), ORRERY_OK);
   EXPECT_EQ(n_entries(), 2);
@@ -362,14 +410,16 @@ void use_much_stack(const std::string& path, const std::string& file) {
   ask(session, "hello", 4);
   orrery_session_save(session.get(), file.c_str(), &error);
   orrery_session_load(session.get(), file.c_str(), &error);
-  orrery_session_add_message_json(session.get(), ("{\"role\": \"user\", \"content\": " + repeated("[", 190) + repeated("]", 190) + "}").c_str(), &error);
+  orrery_session_add_message_json(session.get(),
+                                  ("{\"role\": \"user\", \"content\": " + repeated("[", 190) + repeated("]", 190) + "}").c_str(), &error);
   std::string text(1 << 20, '\0');
   size_t n = 0;
   const Vocab vocab(orrery_model_vocab(model.get()));
   for (const std::string& source :
        {repeated("{% if true %}", 140) + repeated("{% endif %}", 140), "{{ " + repeated("(", 140) + "1" + repeated(")", 140) + " }}",
         std::string("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}"),
-        std::string("{% set ns = namespace(x=[]) %}{% for i in range(500) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}{{ ns.x }}"),
+        std::string(
+            "{% set ns = namespace(x=[]) %}{% for i in range(500) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}{{ ns.x }}"),
         std::string("{% macro m(n) %}{% if 1 %}{% if 1 %}{{ [[[m(n + 1) | upper]]] }}{% endif %}{% endif %}{% endmacro %}{{ m(0) }}"),
         std::string("{{ messages | tojson }}")}) {
     orrery_template_options o = options(&orrery_template_options_init);
@@ -394,8 +444,10 @@ TEST_F(Process, OneMegabyteOfStackIsEnough) {
   const auto work = [&] { use_much_stack(path, dir.file("saved")); };
   using Work = decltype(work);
   pthread_t thread;
-  ASSERT_EQ(pthread_create(&thread, &attributes, [](void* f) -> void* { return (*static_cast<Work*>(f))(), nullptr; },
-                           const_cast<void*>(static_cast<const void*>(&work))), 0);
+  ASSERT_EQ(pthread_create(
+                &thread, &attributes, [](void* f) -> void* { return (*static_cast<Work*>(f))(), nullptr; },
+                const_cast<void*>(static_cast<const void*>(&work))),
+            0);
   pthread_join(thread, nullptr);
   pthread_attr_destroy(&attributes);
   const auto* bytes = static_cast<const unsigned char*>(stack);

@@ -43,11 +43,9 @@ class Profiles : public ::testing::Test {
     o.top_k = 8;
     return o;
   }
-  orrery_status calibrate(const orrery_calibrate_options& o, Calibration* out = nullptr,
-                          std::vector<size_t> lengths = {40, 20}) {
+  orrery_status calibrate(const orrery_calibrate_options& o, Calibration* out = nullptr, std::vector<size_t> lengths = {40, 20}) {
     orrery_calibration* h = reinterpret_cast<orrery_calibration*>(uintptr_t{0x10});
-    const orrery_status s =
-        orrery_calibrate(model.get(), tokens.data(), lengths.data(), lengths.size(), &o, &h, &error);
+    const orrery_status s = orrery_calibrate(model.get(), tokens.data(), lengths.data(), lengths.size(), &o, &h, &error);
     if (s != ORRERY_OK) {
       EXPECT_EQ(h, nullptr);
       return s;
@@ -61,18 +59,15 @@ class Profiles : public ::testing::Test {
     size_t n = 0;
     check(get(nullptr, size_t{0}, &n, &error), error, "size");
     std::string text(n, '#');
-    EXPECT_EQ(get(text.data(), n - 1, &n, &error), ORRERY_INVALID_ARGUMENT);   // too small: nothing is written
+    EXPECT_EQ(get(text.data(), n - 1, &n, &error), ORRERY_INVALID_ARGUMENT);  // too small: nothing is written
     EXPECT_EQ(text, std::string(n, '#'));
     check(get(text.data(), n, &n, &error), error, "text");
     return text;
   }
   std::string profile_of(const Calibration& c) {
-    return text_of([&](char* t, size_t m, size_t* n, orrery_error* e) {
-      return orrery_calibration_profile(c.get(), t, m, n, e);
-    });
+    return text_of([&](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_calibration_profile(c.get(), t, m, n, e); });
   }
-  orrery_status open_with(const Model& m, const std::string& profile, const char* policy = "heterocache",
-                          float share = 1.0f) {
+  orrery_status open_with(const Model& m, const std::string& profile, const char* policy = "heterocache", float share = 1.0f) {
     orrery_session_options o = session_options();
     o.n_context = 128;
     o.policy = policy;
@@ -105,7 +100,7 @@ TEST_F(Profiles, AreMadeAndUsed) {
   EXPECT_EQ(p.at("tau_sim"), .5);
   EXPECT_EQ(p.at("tau_stable"), .25);
   EXPECT_EQ(p.at("tau_drift"), .125);
-  EXPECT_EQ(p.at("top_k"), 5);   // a quarter of 20
+  EXPECT_EQ(p.at("top_k"), 5);  // a quarter of 20
   EXPECT_EQ(p.at("layers").size(), 2u);
   orrery_model_info info = options(&orrery_model_info_init);
   ASSERT_EQ(orrery_model_get_info(model.get(), &info, nullptr), ORRERY_OK);
@@ -117,24 +112,21 @@ TEST_F(Profiles, AreMadeAndUsed) {
   }
   EXPECT_EQ(p.at("model"), hex);
 
-  const Json steps = Json::parse(text_of([&](char* t, size_t m, size_t* n, orrery_error* e) {
-    return orrery_calibration_steps(calibration.get(), t, m, n, e);
-  }));
+  const Json steps = Json::parse(
+      text_of([&](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_calibration_steps(calibration.get(), t, m, n, e); }));
   EXPECT_EQ(steps.at("n_steps"), 5);
   EXPECT_EQ(steps.at("text_tokens"), (Json{40, 20}));
   EXPECT_EQ(steps.at("top_k"), (Json{8, 5}));
   EXPECT_EQ(steps.at("drift").size(), 2u);
   EXPECT_EQ(steps.at("drift")[1][0].size(), 5u);
-  EXPECT_TRUE(steps.at("layer_overlap")[0][0].is_null());   // one head: it has no companion
+  EXPECT_TRUE(steps.at("layer_overlap")[0][0].is_null());  // one head: it has no companion
   EXPECT_EQ(steps.at("layer_overlap")[0][1], steps.at("layer_overlap")[1][0]);
   EXPECT_EQ(steps.at("windowed_layers"), Json::array());
 
   for (const char* policy : {"heterocache", "streaming", "full"})
     EXPECT_EQ(open_with(model, profile, policy), ORRERY_OK) << policy << ": " << error.message;
   // Its own words come back from the import as they are.
-  EXPECT_EQ(text_of([&](char* t, size_t m, size_t* n, orrery_error* e) {
-              return orrery_head_profile_import(profile.c_str(), t, m, n, e);
-            }),
+  EXPECT_EQ(text_of([&](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_head_profile_import(profile.c_str(), t, m, n, e); }),
             profile);
 }
 
@@ -166,20 +158,18 @@ TEST_F(Profiles, OfThePublishedFormatFitTheirShape) {
   EXPECT_EQ(open_with(model, kPublished), ORRERY_OK) << error.message;
   EXPECT_EQ(open_with(open(2), kPublished), ORRERY_OK) << error.message;
   EXPECT_EQ(open_with(open(1, 3), kPublished), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(open_with(model, kPublished, "synckv"), ORRERY_INVALID_ARGUMENT);   // it has no clusters
-  EXPECT_EQ(open_with(model, kPublished, "heterocache", .4f), ORRERY_INVALID_ARGUMENT);   // one of two is full
-  const Json imported = Json::parse(text_of([&](char* t, size_t m, size_t* n, orrery_error* e) {
-    return orrery_head_profile_import(kPublished, t, m, n, e);
-  }));
+  EXPECT_EQ(open_with(model, kPublished, "synckv"), ORRERY_INVALID_ARGUMENT);            // it has no clusters
+  EXPECT_EQ(open_with(model, kPublished, "heterocache", .4f), ORRERY_INVALID_ARGUMENT);  // one of two is full
+  const Json imported = Json::parse(
+      text_of([&](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_head_profile_import(kPublished, t, m, n, e); }));
   EXPECT_EQ(imported.at("model"), "");
   EXPECT_EQ(imported.at("layers")[0].at("roles"), Json{"anchor"});
   EXPECT_EQ(imported.at("layers")[1].at("roles"), Json{"volatile"});
 }
 
 TEST_F(Profiles, OfGatesServeDuoAttention) {
-  const std::string profile = text_of([&](char* t, size_t m, size_t* n, orrery_error* e) {
-    return orrery_head_profile_import_gates("0.25\n0.75\n", .5, t, m, n, e);
-  });
+  const std::string profile = text_of(
+      [&](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_head_profile_import_gates("0.25\n0.75\n", .5, t, m, n, e); });
   const Json imported = Json::parse(profile);
   EXPECT_EQ(imported.at("model"), "");
   EXPECT_EQ(imported.at("layers")[0].at("roles"), Json{"anchor"});
@@ -206,13 +196,12 @@ TEST_F(Profiles, DamagedOnesAreRefused) {
   size_t n = 0;
   for (size_t cut = 0; cut < profile.size(); cut += 7) {
     EXPECT_EQ(open_with(model, profile.substr(0, cut)), ORRERY_INVALID_ARGUMENT) << cut;
-    EXPECT_EQ(orrery_head_profile_import(profile.substr(0, cut).c_str(), nullptr, 0, &n, &error),
-              ORRERY_INVALID_ARGUMENT);
+    EXPECT_EQ(orrery_head_profile_import(profile.substr(0, cut).c_str(), nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
     EXPECT_EQ(n, 0u);
   }
   for (const char* text : {"", "[]", "{}", "null", "{\"classification_matrix\": 1}", "\xFF"})
     EXPECT_EQ(open_with(model, text, "full"), ORRERY_INVALID_ARGUMENT) << text;
-  for (size_t at = 0; at < profile.size(); at += 3) {   // whatever it becomes, it is a status
+  for (size_t at = 0; at < profile.size(); at += 3) {  // whatever it becomes, it is a status
     std::string other = profile;
     other[at] = static_cast<char>(other[at] ^ 1);
     open_with(model, other);
@@ -271,7 +260,7 @@ TEST_F(Profiles, CalibrationIsCancelled) {
     static int32_t step(void* user, uint64_t done, uint64_t total) {
       auto* w = static_cast<Watch*>(user);
       EXPECT_LE(done, total);
-      EXPECT_GT(total, 40u + 20u + 2 * 5u);   // and the repeated tokens
+      EXPECT_GT(total, 40u + 20u + 2 * 5u);  // and the repeated tokens
       EXPECT_TRUE(w->total == 0 || w->total == total);
       w->last = done, w->total = total;
       return w->n_left-- == 0;

@@ -16,10 +16,10 @@ constexpr size_t kHeads = 32;
 constexpr uint64_t kTokenBytes = 2 * 32 * 2;
 
 enum class Heads {
-  all,      // every head holds every token
-  even,     // every head holds as many as the others, and fewer than there are
-  uneven,   // heads differ; a head may hold every token
-  whole,    // some heads hold every token, the others fewer
+  all,     // every head holds every token
+  even,    // every head holds as many as the others, and fewer than there are
+  uneven,  // heads differ; a head may hold every token
+  whole,   // some heads hold every token, the others fewer
 };
 struct Family {
   const char* policy;
@@ -160,7 +160,7 @@ TEST_F(Residency, FollowsAnUnfinishedAnswer) {
       if (e.type == ORRERY_EVENT_TOKEN) sums.push_back(sum(held(session)));
     });
     ASSERT_EQ(sums.size(), 8u);
-    for (size_t i = 2; i < sums.size(); ++i) EXPECT_EQ(sums[i], sums[i - 1] + kHeads) << i;   // each head adds the token
+    for (size_t i = 2; i < sums.size(); ++i) EXPECT_EQ(sums[i], sums[i - 1] + kHeads) << i;  // each head adds the token
   }
 }
 

@@ -51,6 +51,54 @@ TEST_F(Runtimes, EveryDeviceIsDescribedAndNoOther) {
   }
 }
 
+// A runtime on the processor says why no GPU computes, and "gpu" is refused for the same reason.
+TEST_F(Runtimes, TheProcessorComputesForAReason) {
+  orrery_runtime_options o = runtime_options();
+  o.device_budget_bytes = o.reservoir_bytes = uint64_t{64} << 20;
+  const auto info_of = [](const Runtime& runtime) {
+    orrery_runtime_info info = options(&orrery_runtime_info_init);
+    Error error;
+    check(orrery_runtime_get_info(runtime.get(), &info, &error), error, "orrery_runtime_get_info");
+    return info;
+  };
+  const auto created = [&o] {
+    orrery_runtime* h = nullptr;
+    Error error;
+    check(orrery_runtime_create(&o, &h, &error), error, "orrery_runtime_create");
+    return Runtime(h);
+  };
+  o.backend = "cpu";
+  o.cpu_path = nullptr;
+  {
+    const Runtime runtime = created();
+    EXPECT_EQ(info_of(runtime).gpu_use, static_cast<uint32_t>(ORRERY_GPU_NOT_WANTED));
+    EXPECT_STREQ(info_of(runtime).gpu_reason, "the options name the processor");
+  }
+  o.backend = "auto";
+  const Runtime runtime = created();
+  const orrery_runtime_info info = info_of(runtime);
+  o.backend = "gpu";
+  Error error;
+  orrery_runtime* h = nullptr;
+  if (std::string(info.backend) == "cpu") {
+    const bool built = std::string(orrery_build_info()).find("cuda") != std::string::npos;
+    const uint32_t least = built ? ORRERY_GPU_NO_DRIVER : ORRERY_GPU_NOT_BUILT;
+    EXPECT_GE(info.gpu_use, least) << orrery_gpu_use_name(info.gpu_use);
+    EXPECT_LE(info.gpu_use, built ? ORRERY_GPU_REFUSED : least) << orrery_gpu_use_name(info.gpu_use);
+    EXPECT_STRNE(info.gpu_reason, "");
+    EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_UNSUPPORTED);
+    EXPECT_EQ(h, nullptr);
+    EXPECT_NE(std::string(error.message).find(info.gpu_reason), std::string::npos) << error.message << " / " << info.gpu_reason;
+    EXPECT_GE(error.native_code, 0);
+  } else {
+    EXPECT_EQ(info.gpu_use, static_cast<uint32_t>(ORRERY_GPU_USED));
+    EXPECT_STREQ(info.gpu_reason, "");
+    o.device_budget_bytes = uint64_t{32} << 20;
+    EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_OK) << error.message;
+    orrery_runtime_free(h);
+  }
+}
+
 TEST_F(Runtimes, ADeviceThatIsNotThereIsRefused) {
   orrery_runtime_options o = runtime_options();
   EXPECT_EQ(o.device, -1);
@@ -60,7 +108,7 @@ TEST_F(Runtimes, ADeviceThatIsNotThereIsRefused) {
   o.device = -2;
   EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("device is -2"), std::string::npos) << error.message;
-  o.device = 1000;   // whoever names a device wants a GPU, unless an instruction set says otherwise
+  o.device = 1000;  // whoever names a device wants a GPU, unless an instruction set says otherwise
   o.cpu_path = nullptr;
   EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_UNSUPPORTED) << error.message;
   EXPECT_EQ(h, nullptr);
@@ -133,7 +181,7 @@ TEST_F(Runtimes, ByDefaultAProcessorIsLeftWhereThereAreFour) {
   const Runtime runtime = make_runtime(0);
   const int32_t n = n_threads(runtime);
   EXPECT_GE(n, 1);
-  EXPECT_LE(n, processors >= 4 ? processors - 1 : processors);   // an affinity mask may leave fewer
+  EXPECT_LE(n, processors >= 4 ? processors - 1 : processors);  // an affinity mask may leave fewer
   ASSERT_EQ(orrery_runtime_set_threads(runtime.get(), 1, ORRERY_PRIORITY_LOW, nullptr), ORRERY_OK);
   ASSERT_EQ(orrery_runtime_set_threads(runtime.get(), 0, ORRERY_PRIORITY_NORMAL, nullptr), ORRERY_OK);
   EXPECT_EQ(n_threads(runtime), n);
@@ -143,14 +191,11 @@ TEST_F(Runtimes, ByDefaultAProcessorIsLeftWhereThereAreFour) {
 
 struct Log {
   std::vector<std::pair<int32_t, std::string>> lines;
-  static void take(void* user, int32_t level, const char* message) {
-    static_cast<Log*>(user)->lines.emplace_back(level, message);
-  }
+  static void take(void* user, int32_t level, const char* message) { static_cast<Log*>(user)->lines.emplace_back(level, message); }
   bool has(int32_t level, const std::vector<std::string>& words) const {
     return std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
-      return line.first == level && std::all_of(words.begin(), words.end(), [&](const std::string& word) {
-               return line.second.find(word) != std::string::npos;
-             });
+      return line.first == level &&
+             std::all_of(words.begin(), words.end(), [&](const std::string& word) { return line.second.find(word) != std::string::npos; });
     });
   }
 };
@@ -189,8 +234,10 @@ TEST_F(Runtimes, TheLogTellsWhatAPersonWouldAsk) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   ASSERT_EQ(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, nullptr), ORRERY_OK);
   const std::string taken = "arena, for the session: " + std::to_string(plan.device_bytes - plan.weights_bytes) + " bytes: ";
-  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {taken, "KV pages " + std::to_string(plan.full_kv_bytes), "workspace " + std::to_string(plan.workspace_bytes)}));
-  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"other host memory, at most, for the session: " + std::to_string(plan.host_bytes) + " bytes", "tokens ", "page table "}));
+  EXPECT_TRUE(log.has(ORRERY_LOG_INFO,
+                      {taken, "KV pages " + std::to_string(plan.full_kv_bytes), "workspace " + std::to_string(plan.workspace_bytes)}));
+  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"other host memory, at most, for the session: " + std::to_string(plan.host_bytes) + " bytes",
+                                        "tokens ", "page table "}));
   EXPECT_FALSE(log.has(ORRERY_LOG_WARNING, {}));
 }
 
@@ -265,7 +312,7 @@ TEST_F(Runtimes, ARefusalNamesTheOptionThatHelps) {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kOwnAddressSpace = false;   // a sanitizer reserves terabytes
+constexpr bool kOwnAddressSpace = false;  // a sanitizer reserves terabytes
 #else
 constexpr bool kOwnAddressSpace = true;
 #endif

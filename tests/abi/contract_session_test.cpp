@@ -105,8 +105,7 @@ TEST_F(Sessions, ContextFullIsSaidBeforeAnythingHappens) {
   EXPECT_EQ(error.bytes_available, 64u);
   EXPECT_EQ(tokens_of(s), some);
   orrery_generation* g = nullptr;
-  EXPECT_EQ(orrery_generate_tokens(s.get(), more.data(), more.size(), nullptr, &g, &error),
-            ORRERY_CONTEXT_FULL);
+  EXPECT_EQ(orrery_generate_tokens(s.get(), more.data(), more.size(), nullptr, &g, &error), ORRERY_CONTEXT_FULL);
   say(s, std::string(100, 'x').c_str());
   {
     const Generation answer = generate(s, generate_options(2));
@@ -140,12 +139,10 @@ TEST_F(Sessions, ANewSessionTakesTheKvOfAnEarlierPrompt) {
 // Rewinding ------------------------------------------------------------------------------------------------
 
 TEST_F(Sessions, RewindGoesBackToTheSameAnswers) {
-  const std::vector<int32_t> prompt =
-      byte_tokens("a long enough prompt, of more than one page of sixty-four tokens, so it is cut");
+  const std::vector<int32_t> prompt = byte_tokens("a long enough prompt, of more than one page of sixty-four tokens, so it is cut");
   const Session s = open_session(model);
   const Answer first = pull(generate_tokens(s, prompt, generate_options(12)));
-  for (const size_t keep :
-       {prompt.size(), prompt.size() - 1, size_t{65}, size_t{64}, size_t{63}, size_t{1}, size_t{0}}) {
+  for (const size_t keep : {prompt.size(), prompt.size() - 1, size_t{65}, size_t{64}, size_t{63}, size_t{1}, size_t{0}}) {
     ASSERT_EQ(orrery_session_rewind(s.get(), keep, nullptr), ORRERY_OK);
     ASSERT_EQ(orrery_session_n_tokens(s.get()), keep);
     const Answer again = pull(generate_tokens(s, prompt, generate_options(12)));
@@ -174,8 +171,7 @@ TEST_F(Sessions, RewindMessages) {
 
 TEST_F(Sessions, ForksGoTheirOwnWays) {
   const Session parent = open_session(model, 512), twin = open_session(model, 512);
-  for (const Session* s : {&parent, &twin})
-    ask(*s, "a beginning that both have, longer than a page of the cache is");
+  for (const Session* s : {&parent, &twin}) ask(*s, "a beginning that both have, longer than a page of the cache is");
   Session child = fork_of(parent);
   EXPECT_EQ(tokens_of(child), tokens_of(parent));
   EXPECT_EQ(logits(child), logits(parent));
@@ -298,8 +294,7 @@ class Damage : public Sessions {
 
 TEST_F(Damage, TruncatedAnywhere) {
   for (size_t n = 0; n < good.size(); n += n < 300 || n + 40 > good.size() ? 1 : 997)
-    refuse(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(n)), ORRERY_BAD_SESSION,
-           std::to_string(n));
+    refuse(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(n)), ORRERY_BAD_SESSION, std::to_string(n));
   Bytes longer = good;
   longer.push_back(0);
   refuse(longer, ORRERY_BAD_SESSION, "longer");
@@ -314,8 +309,7 @@ TEST_F(Damage, AnyByteFlipped) {
       Error error;
       const orrery_status status = load(live, bad, &error);
       // A token count that became too large for the session reads as a context that is full.
-      ASSERT_TRUE(status == ORRERY_BAD_SESSION || status == ORRERY_CONTEXT_FULL)
-          << i << ": " << error.message;
+      ASSERT_TRUE(status == ORRERY_BAD_SESSION || status == ORRERY_CONTEXT_FULL) << i << ": " << error.message;
     }
   }
   expect_unharmed("after flips");
@@ -329,7 +323,7 @@ TEST_F(Damage, AFileForASessionWithoutTokens) {
     std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     return orrery_session_load(empty.get(), file.c_str(), error);
   };
-  for (const size_t at : {size_t{90}, size_t{200}, good.size() / 2, good.size() - 17, good.size() - 1}) {   // tokens, pages, checksum
+  for (const size_t at : {size_t{90}, size_t{200}, good.size() / 2, good.size() - 17, good.size() - 1}) {  // tokens, pages, checksum
     Bytes bad = good;
     bad[at] = static_cast<unsigned char>(bad[at] ^ 1);
     Error error;
@@ -367,15 +361,14 @@ TEST_F(Damage, NotASession) {
   expect_unharmed("after nonsense");
 }
 
-#ifndef _WIN32   // a file system there need not have sparse files
+#ifndef _WIN32  // a file system there need not have sparse files
 // A sparse file of a terabyte is refused from its header, not read into memory.
 TEST_F(Damage, HugeFileIsRefusedFromItsHeader) {
   for (const bool begins_well : {false, true}) {
     const std::string file = dir.file("huge");
     {
       std::ofstream out(file, std::ios::binary);
-      if (begins_well)
-        out.write(reinterpret_cast<const char*>(good.data()), static_cast<std::streamsize>(good.size()));
+      if (begins_well) out.write(reinterpret_cast<const char*>(good.data()), static_cast<std::streamsize>(good.size()));
     }
     std::filesystem::resize_file(file, uintmax_t{1} << 40);
     Error error;
@@ -427,8 +420,7 @@ TEST_F(Damage, OthersSessions) {
 
 TEST_F(Damage, SavingWhereOneCannotWrite) {
   Error error;
-  for (const std::string& where :
-       {dir.file("no/such/folder"), std::string("/proc/orrery-session"), dir.file("tiny.gguf/x")}) {
+  for (const std::string& where : {dir.file("no/such/folder"), std::string("/proc/orrery-session"), dir.file("tiny.gguf/x")}) {
     EXPECT_EQ(orrery_session_save(live.get(), where.c_str(), &error), ORRERY_IO) << where;
     EXPECT_NE(error.native_code, 0);
     EXPECT_NE(std::string(error.message).find(where), std::string::npos) << error.message;
@@ -439,8 +431,7 @@ TEST_F(Damage, SavingWhereOneCannotWrite) {
   std::filesystem::create_directory(folder);
   EXPECT_EQ(orrery_session_save(live.get(), folder.c_str(), &error), ORRERY_IO);
   size_t n = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(dir.file("")))
-    n += entry.path().filename() != "tiny.gguf";
+  for (const auto& entry : std::filesystem::directory_iterator(dir.file(""))) n += entry.path().filename() != "tiny.gguf";
   EXPECT_EQ(n, 1u);
   expect_unharmed("after saving nowhere");
 }

@@ -1,5 +1,5 @@
-// Tools and reasoning through the ABI: calls as events and in the conversation, results and the KV that the next turn reuses, choices, limits of
-// reasoning, grammars after reasoning, and faults.
+// Tools and reasoning through the ABI: calls as events and in the conversation, results and the KV that the next turn reuses, choices,
+// limits of reasoning, grammars after reasoning, and faults.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -13,7 +13,8 @@ namespace {
 
 // Qwen's way, with other marks.
 constexpr const char* kTemplate =
-    "{%- for m in messages -%}{{- '<' + m.role + '>' -}}{%- if m.reasoning_content -%}{{- '<think>' + m.reasoning_content + '</think>' -}}{%- endif -%}"
+    "{%- for m in messages -%}{{- '<' + m.role + '>' -}}{%- if m.reasoning_content -%}{{- '<think>' + m.reasoning_content + '</think>' "
+    "-}}{%- endif -%}"
     "{{- m.content -}}{%- for c in m.tool_calls or [] -%}"
     "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
     "{{- '</s>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
@@ -26,7 +27,7 @@ struct Call {
   std::string name, id, pieces, arguments;
 };
 struct Told {
-  std::string text, reasoning, order;   // order: a letter for each kind of event
+  std::string text, reasoning, order;  // order: a letter for each kind of event
   std::vector<Call> calls;
   orrery_event done;
 };
@@ -164,13 +165,15 @@ TEST_F(Tools, GuessesChangeNothing) {
   EXPECT_EQ(answer(ORRERY_SPECULATE_OFF), answer(ORRERY_SPECULATE_NGRAM));
 }
 
-// With many tools, the grammar compiles a tool's arguments when an answer calls the tool. Answers are complete, guesses do not change them, and
-// they end within max_tokens.
+// With many tools, the grammar compiles a tool's arguments when an answer calls the tool. Answers are complete, guesses do not change them,
+// and they end within max_tokens.
 TEST_F(Tools, ManyToolsAreCompiledOnTheWay) {
   std::string tools = "[";
   for (int i = 0; i < 12; ++i)
-    tools += (i ? "," : "") + std::string(R"({"type": "function", "function": {"name": "t)") + std::to_string(i) + R"(", "parameters": {"type": "object", "properties": {
-      "a": {"type": "integer", "minimum": )" + std::to_string(i) + R"(, "maximum": 99}, "b": {"type": "string", "maxLength": 4}}, "required": ["a"]}}})";
+    tools += (i ? "," : "") + std::string(R"({"type": "function", "function": {"name": "t)") + std::to_string(i) +
+             R"(", "parameters": {"type": "object", "properties": {
+      "a": {"type": "integer", "minimum": )" +
+             std::to_string(i) + R"(, "maximum": 99}, "b": {"type": "string", "maxLength": 4}}, "required": ["a"]}}})";
   tools += "]";
   const std::string source = without_reasoning();
   const auto answer = [&](uint32_t speculate, uint64_t seed, uint32_t max_tokens) {
@@ -231,7 +234,7 @@ TEST_F(Tools, ReasoningIsToldApartAndLimited) {
   EXPECT_EQ(t.text, "done");
   EXPECT_GE(t.reasoning.size(), 10u);
   EXPECT_EQ(t.order.find_first_not_of('r'), t.order.find('t'));
-  EXPECT_LE(t.done.generated_tokens, 20u + 8 + 4 + 3);   // reasoning, its end, the answer, a character that was under way
+  EXPECT_LE(t.done.generated_tokens, 20u + 8 + 4 + 3);  // reasoning, its end, the answer, a character that was under way
   EXPECT_EQ(t.done.finish_reason, uint32_t{ORRERY_FINISH_END});
   EXPECT_EQ(t.done.complete, 1u);
   EXPECT_NE(message(s, 1).find("\"reasoning_content\": "), std::string::npos);
@@ -244,7 +247,7 @@ TEST_F(Tools, ReasoningIsToldApartAndLimited) {
 TEST_F(Tools, ACutCallIsNoCall) {
   const Session s = session(kTools, without_reasoning().c_str());
   orrery_generate_options o = with(ORRERY_TOOLS_REQUIRED);
-  o.max_tokens = 12;   // fewer than any call has
+  o.max_tokens = 12;  // fewer than any call has
   const Told t = told(s, o);
   EXPECT_EQ(t.done.finish_reason, uint32_t{ORRERY_FINISH_LENGTH});
   EXPECT_EQ(t.done.complete, 0u);
@@ -286,9 +289,12 @@ TEST_F(Tools, Faults) {
   o = with(ORRERY_TOOLS_AUTO);
   EXPECT_NE(fault(session(nullptr), o, ORRERY_INVALID_ARGUMENT).find("tools_json"), std::string::npos);
   EXPECT_NE(fault(session("[]"), o, ORRERY_INVALID_ARGUMENT).find("empty"), std::string::npos);
-  EXPECT_NE(fault(session("[{\"name\": \"a\", \"parameters\": {\"type\": \"object\", \"properties\": {\"x\": {\"uniqueItems\": true}}}}]"), o, ORRERY_UNSUPPORTED).find("tool a: "),
+  EXPECT_NE(fault(session("[{\"name\": \"a\", \"parameters\": {\"type\": \"object\", \"properties\": {\"x\": {\"uniqueItems\": true}}}}]"),
+                  o, ORRERY_UNSUPPORTED)
+                .find("tool a: "),
             std::string::npos);
-  EXPECT_NE(fault(session(kTools, "{% for m in messages %}{{ m.content }}{% endfor %}"), o, ORRERY_UNSUPPORTED).find("prints no calls"), std::string::npos);
+  EXPECT_NE(fault(session(kTools, "{% for m in messages %}{{ m.content }}{% endfor %}"), o, ORRERY_UNSUPPORTED).find("prints no calls"),
+            std::string::npos);
   o.tool_name = "other";
   EXPECT_NE(fault(session(), o, ORRERY_INVALID_ARGUMENT).find("'other'"), std::string::npos);
   o.tools = ORRERY_TOOLS_NONE;

@@ -35,9 +35,9 @@ TEST(Utf8, TheCheckItselfTellsThemApart) {
     EXPECT_FALSE(whole_utf8(bad));
 }
 
-constexpr const char* kBad = "bad\xFF\xC3";   // neither byte begins a character here
+constexpr const char* kBad = "bad\xFF\xC3";  // neither byte begins a character here
 
-#ifdef _WIN32   // whose names are texts
+#ifdef _WIN32  // whose names are texts
 constexpr const char *kName = "model.gguf", *kShown = "model.gguf";
 #else
 constexpr const char *kName = "model\xFF.gguf", *kShown = "model?.gguf";
@@ -189,9 +189,7 @@ TEST_F(Utf8Files, WhatGoesInIsRefusedByName) {
 
   const Vocab vocab(orrery_model_vocab(model.get()));
   size_t n = 0;
-  const auto render = [&](const orrery_template_options& t) {
-    return orrery_render_chat(vocab.get(), "[]", &t, nullptr, 0, &n, &error);
-  };
+  const auto render = [&](const orrery_template_options& t) { return orrery_render_chat(vocab.get(), "[]", &t, nullptr, 0, &n, &error); };
   orrery_template_options t = options(&orrery_template_options_init);
   t.template_source = kBad;
   refused(render(t), "template_source");

@@ -44,7 +44,7 @@ TEST_F(Versions, InitFillsTheStructThatTheCallerKnows) {
 
 TEST_F(Versions, OldOptionsHaveTodaysDefaultsBehindTheirEnd) {
   orrery_generate_options o = generate_options(3);
-  o.temperature = -1;   // refused, were it read
+  o.temperature = -1;  // refused, were it read
   o.struct_size = 8;
   EXPECT_EQ(pull(generate_tokens(open_session(model), {5, 6, 7}, o)).tokens.size(), 3u);
 }
@@ -112,7 +112,7 @@ TEST_F(Versions, AStructWithoutASizeIsRefused) {
     EXPECT_EQ(session, nullptr);
     EXPECT_EQ(zeroed.status, 0) << "nobody knows whether there is a status";
   }
-  for (const size_t size : {size_t{0}, size_t{4}, size_t{12}, size_t{4104}, SIZE_MAX}) {   // and _init gives it no other
+  for (const size_t size : {size_t{0}, size_t{4}, size_t{12}, size_t{4104}, SIZE_MAX}) {  // and _init gives it no other
     orrery_session_options o = session_options();
     orrery_session_options_init(&o, size);
     EXPECT_EQ(o.struct_size, size == 0 ? sizeof o : 0u) << size;

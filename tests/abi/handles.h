@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "orrery.h"
+#include "orrery_lab.h"
 #include "tests/abi/tiny_model.h"
 #include "tests/support/cpu_path.h"
 
@@ -34,8 +34,7 @@ struct Error : orrery_error {
 };
 
 inline void check(orrery_status status, const Error& error, const char* what) {
-  if (status != ORRERY_OK)
-    throw std::runtime_error(std::string(what) + ": " + orrery_status_name(status) + ": " + error.message);
+  if (status != ORRERY_OK) throw std::runtime_error(std::string(what) + ": " + orrery_status_name(status) + ": " + error.message);
 }
 
 template <class T>
@@ -98,12 +97,10 @@ inline Generation generate(const Session& session, const orrery_generate_options
   check(orrery_generate(session.get(), &o, &h, &error), error, "orrery_generate");
   return Generation(h);
 }
-inline Generation generate_tokens(const Session& session, const std::vector<int32_t>& tokens,
-                                  const orrery_generate_options& o) {
+inline Generation generate_tokens(const Session& session, const std::vector<int32_t>& tokens, const orrery_generate_options& o) {
   Error error;
   orrery_generation* h = nullptr;
-  check(orrery_generate_tokens(session.get(), tokens.data(), tokens.size(), &o, &h, &error), error,
-        "orrery_generate_tokens");
+  check(orrery_generate_tokens(session.get(), tokens.data(), tokens.size(), &o, &h, &error), error, "orrery_generate_tokens");
   return Generation(h);
 }
 
@@ -124,8 +121,7 @@ struct Answer {
 };
 
 // Pulls until DONE; `look`, if there is one, sees every event.
-inline Answer pull(orrery_generation* generation,
-                   const std::function<void(const orrery_event&)>& look = nullptr) {
+inline Answer pull(orrery_generation* generation, const std::function<void(const orrery_event&)>& look = nullptr) {
   Answer answer;
   for (;;) {
     orrery_event e = options(&orrery_event_init);
@@ -133,22 +129,15 @@ inline Answer pull(orrery_generation* generation,
     check(orrery_next(generation, &e, &error), error, "orrery_next");
     if (look) look(e);
     switch (e.type) {
-      case ORRERY_EVENT_PROGRESS:
-        answer.progress.push_back(e.done);
-        break;
+      case ORRERY_EVENT_PROGRESS: answer.progress.push_back(e.done); break;
       case ORRERY_EVENT_TOKEN:
         answer.tokens.push_back(e.token);
         answer.logprobs.push_back(e.logprob);
         answer.bytes.append(e.text, e.text_bytes);
         break;
-      case ORRERY_EVENT_TEXT:
-        answer.texts.emplace_back(e.text, e.text_bytes);
-        break;
-      case ORRERY_EVENT_DONE:
-        answer.done = e;
-        return answer;
-      default:
-        throw std::runtime_error("an event of type " + std::to_string(e.type));
+      case ORRERY_EVENT_TEXT: answer.texts.emplace_back(e.text, e.text_bytes); break;
+      case ORRERY_EVENT_DONE: answer.done = e; return answer;
+      default: throw std::runtime_error("an event of type " + std::to_string(e.type));
     }
   }
 }
@@ -173,19 +162,16 @@ inline std::string message_of(const Session& session, size_t i) {
   size_t n = 0;
   check(orrery_session_message(session.get(), i, nullptr, 0, &n, &error), error, "orrery_session_message");
   std::string json(n, '\0');
-  check(orrery_session_message(session.get(), i, json.data(), n, &n, &error), error,
-        "orrery_session_message");
+  check(orrery_session_message(session.get(), i, json.data(), n, &n, &error), error, "orrery_session_message");
   return json;
 }
 
 inline std::vector<unsigned char> save(const Session& session) {
   Error error;
   size_t n = 0;
-  check(orrery_session_save_buffer(session.get(), nullptr, 0, &n, &error), error,
-        "orrery_session_save_buffer");
+  check(orrery_session_save_buffer(session.get(), nullptr, 0, &n, &error), error, "orrery_session_save_buffer");
   std::vector<unsigned char> bytes(n);
-  check(orrery_session_save_buffer(session.get(), bytes.data(), n, &n, &error), error,
-        "orrery_session_save_buffer");
+  check(orrery_session_save_buffer(session.get(), bytes.data(), n, &n, &error), error, "orrery_session_save_buffer");
   return bytes;
 }
 
@@ -230,8 +216,8 @@ inline orrery_generate_options scripted(Script* script) {
   return o;
 }
 
-
-// The plan whose budget is exactly its own bytes. Whether weights are copied into the arena depends on the budget, so this takes a few plans.
+// The plan whose budget is exactly its own bytes. Whether weights are copied into the arena depends on the budget, so this takes a few
+// plans.
 template <class F>
 orrery_plan_result exact_plan(uint64_t* budget, const F& plan) {
   orrery_plan_result p = plan();

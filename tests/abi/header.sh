@@ -1,5 +1,5 @@
 #!/bin/sh
-# header.sh SOURCE COMPILER...: orrery.h alone must compile with every compiler there is, as C99 and C++17 to the letter,
+# header.sh SOURCE COMPILER...: orrery.h and orrery_lab.h must compile alone, with every compiler there is, as C99 and C++17 to the letter,
 # without implicit padding in any struct (-Wpadded), with 64-bit pointers and, where the compiler knows them, 32-bit ones.
 set -u
 include=$1/include tests=$1/tests/abi
@@ -12,13 +12,15 @@ check() {
 }
 for compiler in "$@" gcc clang; do
   command -v "$compiler" >/dev/null || continue
-  check "$compiler" -std=c99 -pedantic-errors -Wstrict-prototypes -x c "$include/orrery.h"
+  for header in orrery orrery_lab; do
+    check "$compiler" -std=c99 -pedantic-errors -Wstrict-prototypes -x c "$include/$header.h"
+    check "$compiler" -std=c11 -pedantic-errors -x c "$include/$header.h"
+  done
   check "$compiler" -std=c99 -pedantic-errors "$tests/header_test.c"
-  check "$compiler" -std=c11 -pedantic-errors -x c "$include/orrery.h"
   check "$compiler" -std=c++17 -pedantic-errors -Wzero-as-null-pointer-constant -Wold-style-cast -x c++ "$tests/header_test.cpp"
   # Freestanding: the 32-bit C library need not be installed.
   if echo 'int x;' | "$compiler" -m32 -ffreestanding -fsyntax-only -x c - 2>/dev/null; then
-    check "$compiler" -m32 -ffreestanding -std=c99 -pedantic-errors -x c "$include/orrery.h"
+    check "$compiler" -m32 -ffreestanding -std=c99 -pedantic-errors -x c "$include/orrery_lab.h"
   fi
 done
 [ $tried -ge 4 ] || { echo "FAILED: no compiler was found"; bad=1; }

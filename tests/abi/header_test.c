@@ -1,5 +1,5 @@
 /* orrery.h as C99 sees it: the layout, and that every type and macro is usable with nothing else included. */
-#include <orrery.h>
+#include <orrery_lab.h>
 
 /* C99 has no static assertion: an array of negative size does not compile. */
 #define ORRERY_JOIN2(a, b) a##b

@@ -1,5 +1,5 @@
 // orrery.h as C++17: the same layout, trivial structs, and the rules of the contract that a compiler can check.
-#include <orrery.h>
+#include <orrery_lab.h>
 
 #include <type_traits>
 
@@ -23,8 +23,8 @@ static_assert(begins_with_size<orrery_error>() && begins_with_size<orrery_device
               begins_with_size<orrery_template_options>() && begins_with_size<orrery_plan_result>() &&
               begins_with_size<orrery_model_options>() && begins_with_size<orrery_model_info>() &&
               begins_with_size<orrery_session_options>() && begins_with_size<orrery_stats>() &&
-              begins_with_size<orrery_calibrate_options>() &&
-              begins_with_size<orrery_generate_options>() && begins_with_size<orrery_event>());
+              begins_with_size<orrery_calibrate_options>() && begins_with_size<orrery_generate_options>() &&
+              begins_with_size<orrery_event>());
 #endif
 
 static_assert(std::is_same<orrery_status, int32_t>::value);

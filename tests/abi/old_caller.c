@@ -48,7 +48,7 @@ static void expect_init(const char *name, size_t today) {
       fprintf(stderr, "%s says %u bytes to a caller that has %u\n", name, (unsigned)struct_size, (unsigned)bytes);
       ++n_failed;
     }
-    for (i = today; i < bytes; ++i) EXPECT(given[i] == 0);   /* a newer caller's fields */
+    for (i = today; i < bytes; ++i) EXPECT(given[i] == 0); /* a newer caller's fields */
     for (i = bytes; i < sizeof given; ++i) EXPECT(given[i] == 0xAA);
   }
 }

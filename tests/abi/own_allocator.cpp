@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kMark = 0x6f776e20626c6f63;
 std::atomic<int64_t> n_new{0}, n_foreign{0}, n_malloc{0}, malloc_bytes{0};
-std::atomic<bool> inside{false};   // between the program's own statements
+std::atomic<bool> inside{false};  // between the program's own statements
 
 void* marked(std::size_t n) {
   if (inside) ++n_new;

@@ -2,7 +2,7 @@
 # symbols.sh LIBRARY STATIC HEADER CC OBJECTS: what the linker and the loader see of the library. OBJECTS is an archive of what STATIC is made
 # of; STATIC itself, in a build without operators new of the library's own.
 #
-#   exports   exactly the functions that orrery.h declares, all of version ORRERY_0
+#   exports   exactly the functions that orrery.h and orrery_lab.h declare, all of version ORRERY_0
 #   C++       with operators of its own, the library holds all C++ code that it runs: no operator new or delete, and nothing else of a C++
 #             library, is looked up outside. So what its operator new has allocated, its operator delete gives back, and the other way round
 #   needs     only the C, math, C++ and compiler's own libraries

@@ -19,8 +19,7 @@ void add_vocabulary(GgufBuilder& file, size_t* n_vocab) {
   }
   pieces.push_back("\xE2\x96\x81");
   for (char c = '!'; c <= '~'; ++c) pieces.emplace_back(1, c);
-  for (const char* word : {"th", "the", "er", "user", "us", "an", "\xC3\xA9", "\xE6\xBC\xA2"})
-    pieces.emplace_back(word);
+  for (const char* word : {"th", "the", "er", "user", "us", "an", "\xC3\xA9", "\xE6\xBC\xA2"}) pieces.emplace_back(word);
   types.resize(pieces.size(), 1);
   std::vector<float> scores(pieces.size());
   for (size_t i = 259; i < pieces.size(); ++i) scores[i] = -static_cast<float>(i);

@@ -19,7 +19,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-#ifdef ORRERY_BENCH_OWN_NEW   // "before": the C++ library's operators, which call malloc
+#ifdef ORRERY_BENCH_OWN_NEW  // "before": the C++ library's operators, which call malloc
 #include <new>
 void* operator new(std::size_t n) {
   if (void* const p = std::malloc(n ? n : 1)) return p;
@@ -93,7 +93,8 @@ void row(const char* what, const char* unit, double scale, F part) {
 }
 
 std::string text_of(size_t bytes) {
-  static const char* const words[] = {"the", "planet", "of", "a", "clock", "turns", "42", "slowly,", "around", "it;", "Bruno", "keeps", "count.\n"};
+  static const char* const words[] = {"the",     "planet", "of",  "a",     "clock", "turns",   "42",
+                                      "slowly,", "around", "it;", "Bruno", "keeps", "count.\n"};
   std::string text;
   for (uint32_t x = 1; text.size() < bytes; x = x * 1664525 + 1013904223) text.append(words[(x >> 16) % 13]).append(" ");
   text.resize(bytes);
@@ -133,8 +134,8 @@ int run(const std::string& path, int turns) {
     const Vocab vocab(h);
     std::string json = "[";
     for (int i = 0; i < 2000; ++i)
-      json += std::string(i ? "," : "") + R"({"role": ")" + (i % 2 ? "assistant" : "user") + R"(", "content": "some words of one turn, number )" +
-              std::to_string(i) + "\"}";
+      json += std::string(i ? "," : "") + R"({"role": ")" + (i % 2 ? "assistant" : "user") +
+              R"(", "content": "some words of one turn, number )" + std::to_string(i) + "\"}";
     json += "]";
     std::vector<char> out(json.size() * 2);
     return fastest(10, [&] {

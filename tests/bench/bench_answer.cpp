@@ -1,5 +1,5 @@
-// Answers of a whole model, as an application has them: bench_answer MODEL.gguf [option=value ...]. Through orrery.h alone; in a CUDA build with
-// the library inside, for a machine that has only a driver.
+// Answers of a whole model, as an application has them: bench_answer MODEL.gguf [option=value ...]. Through orrery.h alone; in a CUDA build
+// with the library inside, for a machine that has only a driver.
 //   backend=auto            cpu or cuda
 //   prompts=512,32768       tokens of made-up prompts
 //   tokens=64               of each answer
@@ -8,8 +8,8 @@
 //   threads=0
 //   seconds=0               begins no prompt that would end later than this after the start, by the rate of the prompts before; 0: no limit
 //
-// Each prompt is asked twice, in a session of its own each time. `same`: both answers have the same tokens; the program fails if they have not.
-// Memory that the GPU has in use is what nvidia-smi says, of all its programs.
+// Each prompt is asked twice, in a session of its own each time. `same`: both answers have the same tokens; the program fails if they have
+// not. Memory that the GPU has in use is what nvidia-smi says, of all its programs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -61,7 +61,7 @@ struct Settings {
 
 struct Timed {
   std::vector<int32_t> tokens;
-  double open = 0, first = 0, rest = 0;   // seconds until the session is open, from there to the first token, and to the last one
+  double open = 0, first = 0, rest = 0;  // seconds until the session is open, from there to the first token, and to the last one
 };
 
 class Bench {
@@ -98,8 +98,9 @@ Bench::Bench(const std::string& path, const Settings& settings) : settings_(sett
   orrery_vocab_info vocab = options(&orrery_vocab_info_init);
   check(orrery_vocab_get_info(Vocab(orrery_model_vocab(model_.get())).get(), &vocab, &error), error, "orrery_vocab_get_info");
   n_vocab_ = vocab.n_tokens;
-  std::printf("%s on %s (%s): runtime %.2f s, model %.2f s; arena %.2f GB, of which weights and the rest take %.2f GB\n", path.c_str(), info.backend, info.path,
-              created, opened, static_cast<double>(info.arena_bytes) * 1e-9, static_cast<double>(info.arena_used_bytes) * 1e-9);
+  std::printf("%s on %s (%s): runtime %.2f s, model %.2f s; arena %.2f GB, of which weights and the rest take %.2f GB\n", path.c_str(),
+              info.backend, info.path, created, opened, static_cast<double>(info.arena_bytes) * 1e-9,
+              static_cast<double>(info.arena_used_bytes) * 1e-9);
   print_memory("with the model");
 }
 
@@ -128,10 +129,12 @@ Timed Bench::ask(const std::string& policy, const std::vector<int32_t>& prompt) 
 
 bool Bench::run() {
   bool same_everywhere = true, measured = false;
-  double slowest = 0;   // seconds of a prompt's token, with its answer, both times
+  double slowest = 0;  // seconds of a prompt's token, with its answer, both times
   const double limit = settings_.number("seconds");
-  std::printf("\n| policy | prompt | session, s | first token, s | prompt, tokens/s | answer, tokens/s | the second time: first token, s | answer, tokens/s | same |\n"
-              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  std::printf(
+      "\n| policy | prompt | session, s | first token, s | prompt, tokens/s | answer, tokens/s | the second time: first token, s | answer, "
+      "tokens/s | same |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   std::string left_out;
   for (const std::string& policy : split(settings_.values.at("policies"), ','))
     for (const std::string& length : split(settings_.values.at("prompts"), ',')) {
@@ -149,8 +152,8 @@ bool Bench::run() {
       const bool same = one.tokens == two.tokens;
       same_everywhere = same_everywhere && same, measured = true;
       const auto rate = [](const Timed& t) { return static_cast<double>(t.tokens.size() - 1) / t.rest; };
-      std::printf("| %s | %zu | %.3f | %.3f | %.0f | %.1f | %.3f | %.1f | %s |\n", policy.c_str(), n, one.open, one.first, static_cast<double>(n) / one.first,
-                  rate(one), two.first, rate(two), same ? "yes" : "NO");
+      std::printf("| %s | %zu | %.3f | %.3f | %.0f | %.1f | %.3f | %.1f | %s |\n", policy.c_str(), n, one.open, one.first,
+                  static_cast<double>(n) / one.first, rate(one), two.first, rate(two), same ? "yes" : "NO");
       std::fflush(stdout);
     }
   if (!left_out.empty()) std::printf("\nleft out for time: %s\n", left_out.c_str());

@@ -1,18 +1,17 @@
 // What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
 // [SECTION...] [TYPE...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines
-// where others work too. Sections: pool, decode, prefill, shapes, attend, latent, top_keys, rebuild; types as files name them (Q4_0), or K8V4; all of
-// them if none is named.
+// where others work too. Sections: pool, decode, prefill, shapes, attend, latent, top_keys, rebuild; types as files name them (Q4_0), or
+// K8V4; all of them if none is named.
 //
-// Decode is reported in GB/s of weights (as they lie: bands of IQ3 are longer than its file) or KV read, beside the rate at which the same threads can merely read
-// memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4 MB;
-// prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both
-// measured by the same threads in the same run; a prompt's attention, of chunks of 256 rows at the end of 8K and of 32K,
-// likewise. Section latent has 20 query heads that read one row of 576 values, of which 512 are the value (GLM-4.7-Flash). It reports the KV that
-// is read, and the products as a share of the floats' rate, next to heads of 128 and 512 in groups of eight. top_keys in keys of 32K of eight heads that five queries of four heads are done with, and these keys' bytes. rebuild in F16
-// keys of every tenth chunk of 8 tokens of 32K, head by head, that come of low-rank ones with V beside them: their products against the
-// floats' rate, and the bytes that are read and written. Each
-// figure is the median of the passes that fit into a fifth of a second or so; matrices are larger than the caches, but for the
-// one of 4 MB.
+// Decode is reported in GB/s of weights (as they lie: bands of IQ3 are longer than its file) or KV read, beside the rate at which the same
+// threads can merely read memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4
+// MB; prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both measured by the
+// same threads in the same run; a prompt's attention, of chunks of 256 rows at the end of 8K and of 32K, likewise. Section latent has 20
+// query heads that read one row of 576 values, of which 512 are the value (GLM-4.7-Flash). It reports the KV that is read, and the products
+// as a share of the floats' rate, next to heads of 128 and 512 in groups of eight. top_keys in keys of 32K of eight heads that five queries
+// of four heads are done with, and these keys' bytes. rebuild in F16 keys of every tenth chunk of 8 tokens of 32K, head by head, that come
+// of low-rank ones with V beside them: their products against the floats' rate, and the bytes that are read and written. Each figure is the
+// median of the passes that fit into a fifth of a second or so; matrices are larger than the caches, but for the one of 4 MB.
 #include <time.h>
 
 #include <algorithm>
@@ -45,8 +44,7 @@ struct Clock {
   double now() const {
     timespec t;
     clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-    return (static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9) /
-           (cpu_time ? n_threads : 1);
+    return (static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9) / (cpu_time ? n_threads : 1);
   }
 };
 
@@ -88,8 +86,7 @@ double read_bandwidth(const Clock& clock, const os::Region& memory) {
   pool.value()->begin_burst();
   const double s = seconds(clock, [&] {
     pool.value()->run(static_cast<int64_t>(sums.size()), [&](int64_t i, int32_t) {
-      const uint64_t* p =
-          reinterpret_cast<const uint64_t*>(memory.data() + static_cast<uint64_t>(i) * kStretch);
+      const uint64_t* p = reinterpret_cast<const uint64_t*>(memory.data() + static_cast<uint64_t>(i) * kStretch);
       uint64_t lanes[16] = {};
       for (uint64_t j = 0; j < kStretch / 8; j += 16)
         for (uint64_t k = 0; k < 16; ++k) lanes[k] += p[j + k];
@@ -113,9 +110,8 @@ double peak_rate(const Clock& clock, const std::string& path, peak::Kind kind) {
   constexpr int64_t kItems = 64, kTimes = 2000;
   std::vector<double> done(kItems);
   pool.value()->begin_burst();
-  const double s = seconds(clock, [&] {
-    pool.value()->run(kItems, [&](int64_t i, int32_t) { done[static_cast<size_t>(i)] = peak::run(path, kind, kTimes); });
-  });
+  const double s = seconds(
+      clock, [&] { pool.value()->run(kItems, [&](int64_t i, int32_t) { done[static_cast<size_t>(i)] = peak::run(path, kind, kTimes); }); });
   pool.value()->end_burst();
   return kItems * done[0] / s;
 }
@@ -131,13 +127,10 @@ struct Bench {
       : backend(b), clock(c), types(std::move(t)), scratch(region(b.scratch_bytes(limits))) {
     if (!backend.set_scratch(pointer(scratch.data()), limits).ok()) std::exit(1);
   }
-  bool wants(const char* type) const {
-    return types.empty() || std::find(types.begin(), types.end(), type) != types.end();
-  }
+  bool wants(const char* type) const { return types.empty() || std::find(types.begin(), types.end(), type) != types.end(); }
 
   // `bandwidth`, where given: at which the same weights can be read.
-  double matmul(TensorType type, Phase phase, int64_t n_out, int64_t n_in, int32_t n_rows,
-                double* bandwidth = nullptr) {
+  double matmul(TensorType type, Phase phase, int64_t n_out, int64_t n_in, int32_t n_rows, double* bandwidth = nullptr) {
     const os::Region weights = region(row_bytes(type, static_cast<uint64_t>(n_out * n_in)));
     // A few rows of random blocks, repeated.
     const uint64_t pattern = row_bytes(type, static_cast<uint64_t>(16 * n_in));
@@ -145,7 +138,7 @@ struct Bench {
     for (uint64_t at = pattern; at < weights.size(); at += pattern)
       std::memcpy(weights.data() + at, weights.data(), std::min(pattern, weights.size() - at));
     const uint64_t rows_in = static_cast<uint64_t>(n_rows * n_in), rows_out = static_cast<uint64_t>(n_rows * n_out);
-    const os::Region x = region(rows_in * sizeof(float)), out = region(rows_out * sizeof(float));   // aligned, as the arena's
+    const os::Region x = region(rows_in * sizeof(float)), out = region(rows_out * sizeof(float));  // aligned, as the arena's
     Random random(1);
     for (uint64_t i = 0; i < rows_in; ++i) reinterpret_cast<float*>(x.data())[i] = random.normal();
     const uint64_t placed = backend.weight_bytes(type, n_out, n_in);
@@ -157,9 +150,7 @@ struct Bench {
     const std::vector<Row> rows(static_cast<size_t>(n_rows));
     const double before = bandwidth ? read_bandwidth(clock, weights) : 0;
     backend.begin_step({phase, rows, {}, {}});
-    const double s = seconds(clock, [&] {
-      backend.matmul({&product, 1}, {reinterpret_cast<uintptr_t>(x.data())}, n_in, n_rows);
-    });
+    const double s = seconds(clock, [&] { backend.matmul({&product, 1}, {reinterpret_cast<uintptr_t>(x.data())}, n_in, n_rows); });
     backend.end_step();
     if (bandwidth) *bandwidth = (before + read_bandwidth(clock, weights)) / 2;
     return s;
@@ -169,18 +160,20 @@ struct Bench {
   // Products of one input are one call, as in a step. bytes: of a layer's weights.
   double layer(const bench::ModelShape& shape, TensorType type, Phase phase, int32_t n_rows, uint64_t* bytes, double* bandwidth) {
     constexpr uint64_t kBeyondCaches = uint64_t{192} << 20;
-    const int64_t q = int64_t{shape.n_heads} * shape.head_dim, kv = int64_t{shape.n_kv_heads} * shape.head_dim, n = shape.n_embd, ff = shape.n_ff;
-    const std::pair<int64_t, int64_t> matrices[] = {{q, n}, {kv, n}, {kv, n}, {n, q}, {ff, n}, {ff, n}, {n, ff}};   // outputs, inputs
+    const int64_t q = int64_t{shape.n_heads} * shape.head_dim, kv = int64_t{shape.n_kv_heads} * shape.head_dim, n = shape.n_embd,
+                  ff = shape.n_ff;
+    const std::pair<int64_t, int64_t> matrices[] = {{q, n}, {kv, n}, {kv, n}, {n, q}, {ff, n}, {ff, n}, {n, ff}};  // outputs, inputs
     constexpr size_t kMatrices = std::size(matrices);
     *bytes = 0;
-    uint64_t placed_bytes = 0;   // of a layer
+    uint64_t placed_bytes = 0;  // of a layer
     for (const auto& [n_out, n_in] : matrices) {
       *bytes += align_up(row_bytes(type, static_cast<uint64_t>(n_out * n_in)), 64);
       placed_bytes += align_up(backend.weight_bytes(type, n_out, n_in), 64);
     }
     const int64_t n_layers = static_cast<int64_t>(kBeyondCaches / *bytes) + 1;
     const os::Region weights = region(*bytes * static_cast<uint64_t>(n_layers));
-    const uint64_t pattern = std::min<uint64_t>(static_cast<uint64_t>(16 * ff), *bytes / type_traits(type)->block_bytes * type_traits(type)->block_elements);
+    const uint64_t pattern =
+        std::min<uint64_t>(static_cast<uint64_t>(16 * ff), *bytes / type_traits(type)->block_bytes * type_traits(type)->block_elements);
     const uint64_t pattern_bytes = row_bytes(type, pattern / 256 * 256);
     fill_random_blocks(type, weights.data(), pattern / 256 * 256, 1, 0.02f);
     for (uint64_t at = pattern_bytes; at < weights.size(); at += pattern_bytes)
@@ -238,15 +231,13 @@ struct Bench {
     std::vector<uint64_t> addresses, tiles;
     if (format.shared_values > 0)
       fill_random_blocks(key_tensor_type(type), pages.data(), format.page_bytes() / format.token_bytes() * head_dim, 1, 1.0f);
-    else
-      fill_random_tokens(type, pages.data(), head_dim, format.page_bytes() / format.token_bytes(), 1);
+    else fill_random_tokens(type, pages.data(), head_dim, format.page_bytes() / format.token_bytes(), 1);
     for (int32_t i = 0; i < n_pages; ++i) {
       std::byte* page = pages.data() + static_cast<uint64_t>(i) * format.page_bytes();
       if (i) std::memcpy(page, pages.data(), format.page_bytes());
       addresses.push_back(reinterpret_cast<uintptr_t>(page));
     }
-    for (uint64_t at = 0; at < pages.size(); at += format.head_bytes())
-      tiles.push_back(reinterpret_cast<uintptr_t>(pages.data() + at));
+    for (uint64_t at = 0; at < pages.size(); at += format.head_bytes()) tiles.push_back(reinterpret_cast<uintptr_t>(pages.data() + at));
     std::vector<HeadView> heads;
     for (int32_t h = 0; resident && h < format.n_kv_heads; ++h) heads.push_back({&tiles[static_cast<size_t>(h * n_pages)], context, 0});
     std::vector<Row> rows;
@@ -271,7 +262,8 @@ struct Bench {
     const os::Region pages = region(static_cast<uint64_t>(n_keys / kPageTokens) * format.page_bytes());
     std::vector<uint64_t> addresses;
     for (uint64_t at = 0; at < pages.size(); at += format.page_bytes()) {
-      fill_random_tokens(format.type, pages.data() + at, static_cast<uint64_t>(format.head_dim), format.page_bytes() / format.token_bytes(), at + 1);
+      fill_random_tokens(format.type, pages.data() + at, static_cast<uint64_t>(format.head_dim), format.page_bytes() / format.token_bytes(),
+                         at + 1);
       addresses.push_back(reinterpret_cast<uintptr_t>(pages.data() + at));
     }
     std::vector<float> ring(static_cast<size_t>(n_queries * n_heads * format.head_dim));
@@ -301,10 +293,11 @@ struct Bench {
       return memory;
     };
     const auto n_rank = static_cast<uint64_t>(rank), n_pages_bytes = static_cast<uint64_t>(n_tokens / kPageTokens) * format.page_bytes();
-    const os::Region rows = halves(static_cast<uint64_t>(n_tokens) * n_rank, 1), basis = halves(static_cast<uint64_t>(keys.width()) * n_rank, 2);
+    const os::Region rows = halves(static_cast<uint64_t>(n_tokens) * n_rank, 1),
+                     basis = halves(static_cast<uint64_t>(keys.width()) * n_rank, 2);
     const os::Region pages = halves(n_pages_bytes / 2, 3), slots = region(n_pages_bytes);
     const std::vector<float> frequencies(static_cast<size_t>(format.head_dim / 2), 0.01f);
-    keys.rope = {true, format.head_dim, frequencies.data(), 1.0f};   // neighbours, as Llama's files have them
+    keys.rope = {true, format.head_dim, frequencies.data(), 1.0f};  // neighbours, as Llama's files have them
     keys.rows = pointer(rows.data()), keys.basis = pointer(basis.data());
     const int32_t n_pages = n_tokens / kPageTokens;
     const std::vector<float> turns(static_cast<size_t>((n_pages + kPageTokens) * format.head_dim), 0.7f);
@@ -315,14 +308,12 @@ struct Bench {
       std::byte* slot = slots.data() + head * (slots.size() / n_heads);
       for (const int32_t first : chunks)
         for (int32_t p = first * chunk; p < (first + 1) * chunk; ++p, slot += format.token_bytes()) {
-          const std::byte* token = pages.data() + static_cast<uint64_t>(p / kPageTokens) * format.page_bytes() + head * format.head_bytes() +
-                                   static_cast<uint64_t>(p % kPageTokens) * format.token_bytes();
+          const std::byte* token = pages.data() + static_cast<uint64_t>(p / kPageTokens) * format.page_bytes() +
+                                   head * format.head_bytes() + static_cast<uint64_t>(p % kPageTokens) * format.token_bytes();
           runs.push_back({p, 1, pointer(slot), pointer(token + format.key_bytes()), static_cast<int32_t>(head)});
         }
     }
-    return seconds(clock, [&] {
-      backend.low_rank()->rebuild_keys(keys, format.type, runs);
-    });
+    return seconds(clock, [&] { backend.low_rank()->rebuild_keys(keys, format.type, runs); });
   }
 };
 
@@ -336,8 +327,7 @@ void bench_decode(Bench& bench) {
     const int64_t n_out = static_cast<int64_t>((uint64_t{128} << 20) / bytes) / 8 * 8;
     double bandwidth = 0;
     const auto rate = [&](int64_t rows, double* read) {
-      return static_cast<double>(bytes) * static_cast<double>(rows) * 1e-9 /
-             bench.matmul(type.type, Phase::decode, rows, n_in, 1, read);
+      return static_cast<double>(bytes) * static_cast<double>(rows) * 1e-9 / bench.matmul(type.type, Phase::decode, rows, n_in, 1, read);
     };
     const double decode = rate(n_out, &bandwidth), cached = rate(n_out / 256 * 8, nullptr);
     std::printf("%-8s %12.1f %12.1f %8.0f%% %16.1f\n", type.name, decode, bandwidth, 100 * decode / bandwidth, cached);
@@ -347,8 +337,8 @@ void bench_decode(Bench& bench) {
 void bench_prefill(Bench& bench) {
   const std::string path = bench.backend.info().instruction_set;
   const auto rate = [&](peak::Kind kind) { return peak_rate(bench.clock, path, kind) * 1e-9; };
-  const double floats = rate(peak::Kind::floats), bytes = rate(peak::Kind::bytes),
-               bytes_16_bit = rate(peak::Kind::bytes_16_bit), bf16 = rate(peak::Kind::bf16);
+  const double floats = rate(peak::Kind::floats), bytes = rate(peak::Kind::bytes), bytes_16_bit = rate(peak::Kind::bytes_16_bit),
+               bf16 = rate(peak::Kind::bf16);
   if (floats > 0) std::printf("\npeak: %.0f GFLOP/s of floats", floats);
   if (bf16 > 0) std::printf(", %.0f of bf16", bf16);
   if (bytes > 0) std::printf(", %.0f of bytes, %.0f of bytes summed in 16 bits", bytes, bytes_16_bit);
@@ -379,17 +369,19 @@ void bench_prefill(Bench& bench) {
 // The layers of published models, most of whose rows are no multiples of 256: a generated token's products beside the reading rate, what
 // several rows take beside one, and a prompt's.
 void bench_shapes(Bench& bench) {
-  std::printf("\n%-14s %-8s %9s %12s %10s %8s %9s %9s %9s %16s\n", "layers of", "weights", "MB", "decode GB/s", "read GB/s", "of read", "4 rows",
-              "8 rows", "32 rows", "512 rows GFLOP/s");
+  std::printf("\n%-14s %-8s %9s %12s %10s %8s %9s %9s %9s %16s\n", "layers of", "weights", "MB", "decode GB/s", "read GB/s", "of read",
+              "4 rows", "8 rows", "32 rows", "512 rows GFLOP/s");
   for (const bench::ModelShape& shape : bench::kModelShapes)
     for (const TypeTraits& type : kTypeTraits) {
       const bool usual = type.type == TensorType::q8_0 || type.type == TensorType::q5_0 || type.type == TensorType::q4_1 ||
                          type.type == TensorType::q4_0 || type.type == TensorType::q4_k;
       if (bench.types.empty() ? !usual : !bench.wants(type.name)) continue;
-      if (shape.n_embd % static_cast<int32_t>(type.block_elements) != 0 || shape.n_ff % static_cast<int32_t>(type.block_elements) != 0) continue;
+      if (shape.n_embd % static_cast<int32_t>(type.block_elements) != 0 || shape.n_ff % static_cast<int32_t>(type.block_elements) != 0)
+        continue;
       uint64_t bytes = 0;
       double bandwidth = 0;
-      const double one = bench.layer(shape, type.type, Phase::decode, 1, &bytes, &bandwidth), rate = static_cast<double>(bytes) * 1e-9 / one;
+      const double one = bench.layer(shape, type.type, Phase::decode, 1, &bytes, &bandwidth),
+                   rate = static_cast<double>(bytes) * 1e-9 / one;
       std::printf("%-14s %-8s %9.1f %12.1f %10.1f %7.0f%%", shape.name, type.name, static_cast<double>(bytes) * 1e-6, rate, bandwidth,
                   100 * rate / bandwidth);
       for (const int32_t n : {4, 8, 32}) std::printf(" %8.2fx", bench.layer(shape, type.type, Phase::decode, n, &bytes, nullptr) / one);
@@ -412,14 +404,14 @@ void bench_attend(Bench& bench) {
       if (!bench.wants(kv_type_name(type))) continue;
       const double peak = bf16 > 0 && type != KvType::f32 ? bf16 : floats;
       const int32_t context = 32768, rows = 256;
-      const double bytes = static_cast<double>(context / kPageTokens) *
-                           static_cast<double>(KvFormat{type, 1, 8, head_dim}.page_bytes()) * 1e-9;
+      const double bytes =
+          static_cast<double>(context / kPageTokens) * static_cast<double>(KvFormat{type, 1, 8, head_dim}.page_bytes()) * 1e-9;
       const double bandwidth = read_bandwidth(bench.clock);  // for each line: the machine is not ours alone
       const double pages = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, false);
       const double resident = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, true);
-      std::printf("%-8s %8d %12.1f %8.0f%% %14.1f %8.0f%%", kv_type_name(type), head_dim, pages,
-                  100 * pages / bandwidth, resident, 100 * resident / bandwidth);
-      for (const int32_t behind : {8192, context}) {   // two products of head_dim per visible key and query head
+      std::printf("%-8s %8d %12.1f %8.0f%% %14.1f %8.0f%%", kv_type_name(type), head_dim, pages, 100 * pages / bandwidth, resident,
+                  100 * resident / bandwidth);
+      for (const int32_t behind : {8192, context}) {  // two products of head_dim per visible key and query head
         const double flops = 4.0 * head_dim * 32 * rows * (behind - rows / 2) * 1e-9;
         const double prefill = flops / bench.attend(type, head_dim, Phase::prefill, behind, rows, false);
         std::printf(" %*.0f", behind == context ? 12 : 16, prefill);
@@ -443,8 +435,10 @@ void bench_latent(Bench& bench) {
       const KvFormat format{type, 1, h.n_kv_heads, h.dim, h.shared_values};
       const double bytes = static_cast<double>(kContext / kPageTokens) * static_cast<double>(format.page_bytes()) * 1e-9;
       const double flops = 2.0 * kContext * h.n_kv_heads * h.group * (format.head_dim + format.value_dim()) * 1e-9;
-      const double bandwidth = read_bandwidth(bench.clock), s = bench.attend(format, h.n_kv_heads * h.group, Phase::decode, kContext, 1, false);
-      std::printf("%-8s %10d %8d %12.1f %8.0f%% %12.0f", kv_type_name(type), h.dim, h.group, bytes / s, 100 * bytes / s / bandwidth, flops / s);
+      const double bandwidth = read_bandwidth(bench.clock),
+                   s = bench.attend(format, h.n_kv_heads * h.group, Phase::decode, kContext, 1, false);
+      std::printf("%-8s %10d %8d %12.1f %8.0f%% %12.0f", kv_type_name(type), h.dim, h.group, bytes / s, 100 * bytes / s / bandwidth,
+                  flops / s);
       if (floats > 0) std::printf(" %9.0f%%", 100 * flops / s / floats);
       std::printf("\n");
       std::fflush(stdout);
@@ -461,16 +455,17 @@ void bench_top_keys(Bench& bench) {
     const int32_t n_keys = 32768;
     const double keys = 8.0 * n_keys, s = bench.top_keys(format, n_keys);
     const double rate = keys * static_cast<double>(format.key_bytes()) * 1e-9 / s;
-    std::printf("%-8s %12.1f %12.2f %8.0f%%\n", kv_type_name(type), keys * 1e-6 / s, rate,
-                100 * rate / bandwidth);
+    std::printf("%-8s %12.1f %12.2f %8.0f%%\n", kv_type_name(type), keys * 1e-6 / s, rate, 100 * rate / bandwidth);
   }
 }
 
 void bench_rebuild(Bench& bench) {
   if (!bench.wants("F16")) return;
-  const double peak = peak_rate(bench.clock, bench.backend.info().instruction_set, peak::Kind::floats) * 1e-9, bandwidth = read_bandwidth(bench.clock);
+  const double peak = peak_rate(bench.clock, bench.backend.info().instruction_set, peak::Kind::floats) * 1e-9,
+               bandwidth = read_bandwidth(bench.clock);
   std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
-  std::printf("%-8s %8s %6s %12s %10s %10s %12s %9s\n", "rebuild", "head_dim", "rank", "Mkeys/s", "GFLOP/s", "of peak", "moved GB/s", "of read");
+  std::printf("%-8s %8s %6s %12s %10s %10s %12s %9s\n", "rebuild", "head_dim", "rank", "Mkeys/s", "GFLOP/s", "of peak", "moved GB/s",
+              "of read");
   constexpr int32_t kTokens = 32768, kChunk = 8, kHeads = 8;
   std::vector<int32_t> chunks;
   Random random(4);
@@ -481,7 +476,8 @@ void bench_rebuild(Bench& bench) {
       const KvFormat format{KvType::f16, 1, kHeads, head_dim};
       const double s = bench.rebuild(format, rank, kTokens, chunks, kChunk), n = static_cast<double>(chunks.size()) * kChunk * kHeads;
       // Rows and V are read, tokens written, which reads them too.
-      const double moved = n * static_cast<double>(2 * rank + 2 * head_dim + 8 * head_dim) * 1e-9 / s, flops = n * 2 * rank * head_dim * 1e-9 / s;
+      const double moved = n * static_cast<double>(2 * rank + 2 * head_dim + 8 * head_dim) * 1e-9 / s,
+                   flops = n * 2 * rank * head_dim * 1e-9 / s;
       std::printf("%-8s %8d %6d %12.1f %10.0f", "F16", head_dim, rank, n * 1e-6 / s, flops);
       if (peak > 0) std::printf(" %9.0f%%", 100 * flops / peak);
       std::printf(" %12.1f %8.0f%%\n", moved, 100 * moved / bandwidth);
@@ -528,16 +524,14 @@ void bench_pool(Bench& bench) {
 constexpr struct {
   const char* name;
   void (*run)(Bench&);
-} kSections[] = {
-    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"shapes", bench_shapes}, {"attend", bench_attend}, {"latent", bench_latent}, {"top_keys", bench_top_keys},
-    {"rebuild", bench_rebuild}};
+} kSections[] = {{"pool", bench_pool},     {"decode", bench_decode}, {"prefill", bench_prefill},   {"shapes", bench_shapes},
+                 {"attend", bench_attend}, {"latent", bench_latent}, {"top_keys", bench_top_keys}, {"rebuild", bench_rebuild}};
 
 int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& words) {
   std::vector<std::string> only, types;
   for (const std::string& word : words) {
     const bool is_type = type_traits_by_name(word) != nullptr || word == kv_type_name(KvType::k8v4);
-    if (!is_type &&
-        std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
+    if (!is_type && std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
       std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, shapes, attend, latent, top_keys, rebuild\n", word.c_str());
       return 1;
     }
@@ -550,8 +544,7 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::ve
   }
   Backend& backend = *made.value();
   const int32_t threads = backend.info().n_threads;
-  std::printf("instruction set %s, %d threads of %d processors\n", backend.info().instruction_set, threads,
-              os::available_processors());
+  std::printf("instruction set %s, %d threads of %d processors\n", backend.info().instruction_set, threads, os::available_processors());
   Bench bench(backend, {cpu_time, threads}, std::move(types));
   for (const auto& section : kSections)
     if (only.empty() || std::find(only.begin(), only.end(), section.name) != only.end()) section.run(bench);

@@ -1,24 +1,23 @@
 // What the CUDA backend reaches on this machine's GPU, beside what the GPU gives: bench_gpu [tiny] [late] [seconds=N] [predictions=FILE]
 // [SECTION...]. late: no kernel starts before the kernel ahead of it ends.
-// Sections: limits (always), gather, matvec, decode, sampling, products, prefill, attention, policy; all of them if none is named. tiny: everything
-// on the smallest shapes there are, to see that the program works; so it runs in emulation. seconds: no row begins that would end later than this
-// after the program's start, if it took as long as the section's longest so far; what is left out is said.
+// Sections: limits (always), gather, matvec, decode, sampling, products, prefill, attention, policy; all of them if none is named. tiny:
+// everything on the smallest shapes there are, to see that the program works; so it runs in emulation. seconds: no row begins that would
+// end later than this after the program's start, if it took as long as the section's longest so far; what is left out is said.
 //
-// predictions: what was predicted stands beside what is measured. A line of the file is a part of a card's name, a key and milliseconds, with tabs
-// between them: "H100<tab>8b decode 32768<tab>3.4". Of several lines for this card and a key, the last one holds. Empty lines and those that begin
-// with # say nothing. Keys:
+// predictions: what was predicted stands beside what is measured. A line of the file is a part of a card's name, a key and milliseconds,
+// with tabs between them: "H100<tab>8b decode 32768<tab>3.4". Of several lines for this card and a key, the last one holds. Empty lines and
+// those that begin with # say nothing. Keys:
 //   MODEL decode N                  a token behind N others, on a Llama of 8B; MODEL: 8b (Q4_K_M), 8b-q8_0, 8b-f16
 //   MODEL prefill N                 a prompt of N tokens; also MODEL prefill N behind 0
 //   attention TYPE decode N         a layer's attention of a token behind N others; TYPE: F16, F32, Q8_0, Q4_0, K8V4
 //   attention TYPE prefill R behind N    of R rows that end the N-th token
 //
 // Each figure is the median of at least five samples of 20 ms and more, by the host's clock around work that ends in a wait. What is read
-// is larger than the second-level cache, or another stretch each time. Beside it stands, of the same run: for reading, the bytes over the rate
-// at which a kernel merely reads; where little is read, that and the graph's nodes times the time of a node that does nothing; for
-// products, cuBLAS in F16 with sums in F32. Models have random weights: each matrix a few rows, repeated.
-// Tables are Markdown, a row as soon as it is there. What does not fit into the device's memory is left out, and said.
+// is larger than the second-level cache, or another stretch each time. Beside it stands, of the same run: for reading, the bytes over the
+// rate at which a kernel merely reads; where little is read, that and the graph's nodes times the time of a node that does nothing; for
+// products, cuBLAS in F16 with sums in F32. Models have random weights: each matrix a few rows, repeated. Tables are Markdown, a row as
+// soon as it is there. What does not fit into the device's memory is left out, and said.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +41,7 @@
 #include "runtime/model/forward/forward.h"
 #include "runtime/os/os.h"
 #include "tests/bench/gpu_limits.h"
+#include "tests/bench/gpu_sizes.h"
 #include "tests/bench/gpu_tables.h"
 #include "tests/bench/shapes.h"
 #include "tests/support/random_blocks.h"
@@ -50,60 +50,6 @@ namespace orrery::bench {
 namespace {
 
 using Products = cuda::Options::Products;
-
-// Everything that has a size, as it is measured and as it is tried.
-struct Sizes {
-  bool tiny = false, late = false;
-  int32_t n_embd = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, head_dim = 128, n_ff = 14336, n_vocab = 128256;
-  int32_t rows = 2048, short_context = 8, long_context = 32768, longest_context = 131072, prefill_long = 8192;
-  uint64_t copied_bytes = uint64_t{1} << 30, least_weights = uint64_t{256} << 20, arena = uint64_t{40} << 30;
-  uint64_t link_bytes = uint64_t{64} << 20, gathered_from = uint64_t{2} << 30, gathered_near = uint64_t{256} << 20, gathered_bytes = uint64_t{256} << 20;
-  int32_t nodes = 1000, turns = 1 << 12, attend_layers = 8;
-  double sample_seconds = 0.02;
-  int samples = 5;
-};
-Sizes tiny_sizes() {
-  Sizes s;
-  s.tiny = true;
-  s.n_embd = 256, s.n_layers = 2, s.n_heads = 8, s.n_kv_heads = 2, s.head_dim = 32, s.n_ff = 256, s.n_vocab = 40;
-  s.rows = 16, s.short_context = 8, s.long_context = 128, s.longest_context = 256, s.prefill_long = 32;
-  s.copied_bytes = 1 << 16, s.least_weights = 1, s.arena = uint64_t{96} << 20;
-  s.link_bytes = 1 << 16, s.gathered_from = 1 << 18, s.gathered_near = 1 << 16, s.gathered_bytes = 1 << 16;
-  s.nodes = 4, s.turns = 2, s.attend_layers = 2;
-  s.sample_seconds = 0, s.samples = 1;
-  return s;
-}
-
-// Seconds of one of run(n)'s n times, which returns when they are done.
-template <class F>
-double seconds(const Sizes& s, const F& run) {
-  const auto time = [&](int n) {
-    const auto begin = std::chrono::steady_clock::now();
-    run(n);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  run(1);
-  const int n = static_cast<int>(std::clamp(std::ceil(s.sample_seconds / std::max(time(1), 1e-9)), 1.0, 1000.0));
-  std::vector<double> samples;
-  for (int i = 0; i < s.samples; ++i) samples.push_back(time(n) / n);
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
-// Weights of a model: all of one type, or Q4_K with more bits for some (shapes.h).
-struct Kind {
-  const char* name;
-  const char* key;   // of predictions
-  TensorType type;
-  bool more_bits;
-  TensorType output() const { return more_bits ? TensorType::q6_k : type; }
-  TensorType value_and_down(int32_t layer, int32_t n_layers) const {
-    return more_bits && q4_k_m_has_more_bits(layer, n_layers) ? TensorType::q6_k : type;
-  }
-};
-constexpr Kind kKinds[] = {{"Q4_K_M", "8b", TensorType::q4_k, true},
-                           {"Q8_0", "8b-q8_0", TensorType::q8_0, false},
-                           {"F16", "8b-f16", TensorType::f16, false}};
 
 class Bench {
  public:
@@ -142,7 +88,7 @@ class Bench {
   void link();
   Weight random_weight(TensorType type, int64_t n_rows, int64_t n_cols);
   uint64_t random_floats(size_t n, float scale = 1.0f);
-  void spread(uint64_t at, uint64_t pattern, uint64_t bytes);   // the first bytes again and again
+  void spread(uint64_t at, uint64_t pattern, uint64_t bytes);  // the first bytes again and again
   uint64_t random_kv(KvType type, uint64_t bytes);
   double cublas_seconds(Matmul shape, int32_t n_rows);
   double matmul_seconds(Backend* backend, const std::vector<Weight>& weights, Phase phase, int32_t n_rows);
@@ -150,7 +96,8 @@ class Bench {
   std::unique_ptr<Llama> llama(const Kind& kind, int32_t context, int32_t max_rows);
   uint64_t llama_bytes(const Kind& kind, int32_t context, int32_t max_rows) const;
   Backend& b() const { return *tuned_; }
-  // The heads and the cells of a table's last columns: nothing without a file of predictions; empty cells where none of the keys is predicted.
+  // The heads and the cells of a table's last columns: nothing without a file of predictions; empty cells where none of the keys is
+  // predicted.
   std::vector<std::string> with_predictions(std::vector<std::string> heads, const char* of) const {
     if (has_predictions_) heads.insert(heads.end(), {std::string(of) + "predicted, ms", "of predicted"});
     return heads;
@@ -169,15 +116,15 @@ class Bench {
   Budget budget_;
   bool has_predictions_ = false;
   Predictions predictions_;
-  std::unique_ptr<Backend> tuned_, own_, through_;   // as the table says, our kernels, cuBLAS: one arena, the first's
+  std::unique_ptr<Backend> tuned_, own_, through_;  // as the table says, our kernels, cuBLAS: one arena, the first's
   std::unique_ptr<cuda::Gpu> gpu_;
   std::unique_ptr<cuda::OnDevice> here_;
   cuda::StreamOwner stream_;
   cuda::Queue queue_{nullptr, nullptr};
-  std::unique_ptr<cuda::Cublas> cublas_;             // null: not here
+  std::unique_ptr<cuda::Cublas> cublas_;  // null: not here
   uint64_t next_ = 0, end_ = 0;
-  double read_rate_ = 0, node_seconds_ = 0;          // bytes per second
-  std::map<std::pair<int32_t, Matmul>, double> cublas_rates_;   // seconds of a product, by its rows
+  double read_rate_ = 0, node_seconds_ = 0;                    // bytes per second
+  std::map<std::pair<int32_t, Matmul>, double> cublas_rates_;  // seconds of a product, by its rows
 };
 
 std::string driver() {
@@ -187,7 +134,7 @@ std::string driver() {
     std::fclose(file);
   }
   const std::string text = line;
-  for (size_t at = 0; at < text.size(); ++at)   // the first number with a point
+  for (size_t at = 0; at < text.size(); ++at)  // the first number with a point
     if (std::isdigit(static_cast<unsigned char>(text[at])) && text.find_first_not_of("0123456789.", at) > text.find('.', at))
       return text.substr(at, text.find_first_not_of("0123456789.", at) - at);
   return "unknown";
@@ -197,7 +144,7 @@ Bench::Bench(const Sizes& sizes, const std::string& predictions, double seconds)
   const auto make = [&](Products products) { return unwrap(cuda::make_backend({0, products, !s_.late})); };
   tuned_ = make(Products::tuned), own_ = make(Products::own), through_ = make(Products::cublas);
   gpu_ = unwrap(cuda::Gpu::open(unwrap(cuda::Driver::open(cuda::archive_version())), 0));
-#ifndef ORRERY_EMULATED_KERNELS   // whose archive has every kernel of the program
+#ifndef ORRERY_EMULATED_KERNELS  // whose archive has every kernel of the program
   check(gpu_->add_kernels(cuda::gpu_limits()));
 #endif
   here_ = std::make_unique<cuda::OnDevice>(*gpu_);
@@ -219,8 +166,8 @@ Bench::Bench(const Sizes& sizes, const std::string& predictions, double seconds)
   const std::time_t now = std::time(nullptr);
   char date[32] = "";
   std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
-  std::printf("%s, sm_%d, %d processors, %.1f GB; driver %s for CUDA %d.%d; %s; %s\n", device.name.c_str(), device.architecture, device.n_sms,
-              static_cast<double>(device.memory_bytes) * 1e-9, driver().c_str(), cuda_version / 1000,
+  std::printf("%s, sm_%d, %d processors, %.1f GB; driver %s for CUDA %d.%d; %s; %s\n", device.name.c_str(), device.architecture,
+              device.n_sms, static_cast<double>(device.memory_bytes) * 1e-9, driver().c_str(), cuda_version / 1000,
               cuda_version % 1000 / 10, cublas_ ? "cuBLAS" : "no cuBLAS: its columns stay empty", date);
   if (!predictions.empty()) {
     has_predictions_ = true;
@@ -243,10 +190,11 @@ Weight Bench::random_weight(TensorType type, int64_t n_rows, int64_t n_cols) {
   const int64_t n = std::min(n_rows, std::max<int64_t>(1, (1 << 16) / n_cols));
   const uint64_t at = take(b().weight_bytes(type, n_rows, n_cols));
   const float scale = 1.0f / std::sqrt(static_cast<float>(n_cols));
-  const std::vector<std::byte> file = testing::random_blocks(type, static_cast<uint64_t>(n * n_cols), static_cast<uint64_t>(n_rows + n_cols), scale);
+  const std::vector<std::byte> file =
+      testing::random_blocks(type, static_cast<uint64_t>(n * n_cols), static_cast<uint64_t>(n_rows + n_cols), scale);
   Weight weight;
   check(b().place_weight(type, n, n_cols, file.data(), {at}, &weight));
-  check(through_->place_weight(type, n, n_cols, file.data(), {at}, &weight));   // so that it starts cuBLAS
+  check(through_->place_weight(type, n, n_cols, file.data(), {at}, &weight));  // so that it starts cuBLAS
   spread(at, b().weight_bytes(type, n, n_cols), b().weight_bytes(type, n_rows, n_cols));
   weight.n_rows = n_rows;
   return weight;
@@ -279,7 +227,8 @@ uint64_t Bench::random_kv(KvType type, uint64_t bytes) {
 
 void Bench::limits() {
   const uint64_t mark = next_, n = s_.copied_bytes;
-  const uint64_t from = random_floats(n / sizeof(float)), to = take(n), sums = take(static_cast<uint64_t>(gpu_->properties().n_sms) * 2048 * 4);
+  const uint64_t from = random_floats(n / sizeof(float)), to = take(n),
+                 sums = take(static_cast<uint64_t>(gpu_->properties().n_sms) * 2048 * 4);
   const double copy = seconds(s_, [&](int times) {
     for (int i = 0; i < times; ++i) b().copy({to}, Ptr<const std::byte>{from}, n);
     check(b().synchronize());
@@ -296,14 +245,16 @@ void Bench::limits() {
   queue_.check(driver.end_capture(queue_.stream(), &graph), "ending a graph");
   queue_.check(driver.instantiate(&exec, graph, 0), "making a graph");
   check(gpu_->status());
-  node_seconds_ = seconds(s_, [&](int times) {
-    for (int i = 0; i < times; ++i) queue_.check(driver.launch_graph(exec, queue_.stream()), "launching a graph");
-    wait();
-  }) / s_.nodes;
+  node_seconds_ = seconds(s_,
+                          [&](int times) {
+                            for (int i = 0; i < times; ++i) queue_.check(driver.launch_graph(exec, queue_.stream()), "launching a graph");
+                            wait();
+                          }) /
+                  s_.nodes;
   driver.destroy_exec(exec);
   driver.destroy_graph(graph);
   read_rate_ = static_cast<double>(n) / read;
-  const auto multiplied = [&](bool whole) {   // tera-operations a second
+  const auto multiplied = [&](bool whole) {  // tera-operations a second
     uint64_t products = 0;
     const double t = seconds(s_, [&](int times) {
       for (int i = 0; i < times; ++i) products = multiply(queue_, gpu_->properties().n_sms, whole, s_.turns, pointer<uint32_t>(sums));
@@ -311,8 +262,10 @@ void Bench::limits() {
     });
     return number(2e-12 * static_cast<double>(products) / t, 1);
   };
-  head("Limits", {"copying, GB/s (read and written)", "reading, GB/s", "an empty graph node, us", "mma.sync of bytes, TOP/s", "of halves, TFLOP/s"});
-  row({number(2e-9 * static_cast<double>(n) / copy, 1), number(read_rate_ * 1e-9, 1), number(node_seconds_ * 1e6, 2), multiplied(true), multiplied(false)});
+  head("Limits",
+       {"copying, GB/s (read and written)", "reading, GB/s", "an empty graph node, us", "mma.sync of bytes, TOP/s", "of halves, TFLOP/s"});
+  row({number(2e-9 * static_cast<double>(n) / copy, 1), number(read_rate_ * 1e-9, 1), number(node_seconds_ * 1e6, 2), multiplied(true),
+       multiplied(false)});
   next_ = mark;
   link();
 }
@@ -362,21 +315,22 @@ void Bench::link() {
     check(gpu_->status());
   });
   head("The link: copies of pinned memory; what the host waits for at least",
-       {"to the device, GB/s", "from the device, GB/s", "a graph of one node, us", "a download of 4 bytes, us", "a kernel and an event behind it, us"});
+       {"to the device, GB/s", "from the device, GB/s", "a graph of one node, us", "a download of 4 bytes, us",
+        "a kernel and an event behind it, us"});
   row({number(1e-9 * static_cast<double>(n) / down, 1), number(1e-9 * static_cast<double>(n) / up, 1), number(launched * 1e6, 2),
        number(downloaded * 1e6, 2), number(marked * 1e6, 2)});
   next_ = mark;
 }
 
-// Kernels read and write host memory by themselves: memory that the driver has been told of, as a reservoir is, and memory of the driver; and,
-// since a device translates only so many addresses at a time, places of a part of it (larger than the second-level cache).
+// Kernels read and write host memory by themselves: memory that the driver has been told of, as a reservoir is, and memory of the driver;
+// and, since a device translates only so many addresses at a time, places of a part of it (larger than the second-level cache).
 void Bench::gather() {
   const uint64_t mark = next_, n = s_.gathered_from;
   const int32_t n_processors = gpu_->properties().n_sms;
   const uint64_t sums = take(static_cast<uint64_t>(n_processors) * 2048 * 4);
   head("Gathers over the link: a kernel reads or writes pieces at random places of " + std::to_string(n >> 20) + " MiB of host memory",
-       {"piece, bytes", "", "registered, GB/s", "the driver's own, GB/s", "registered, of " + std::to_string(s_.gathered_near >> 20) + " MiB of it, GB/s",
-        "pieces/us of all", "of the part"});
+       {"piece, bytes", "", "registered, GB/s", "the driver's own, GB/s",
+        "registered, of " + std::to_string(s_.gathered_near >> 20) + " MiB of it, GB/s", "pieces/us of all", "of the part"});
   if (!budget_.has_time_for("all")) return;
   // Neither kind of memory is had at every size on every machine: a column stays empty, with the reason below.
   std::string refused;
@@ -397,7 +351,7 @@ void Bench::gather() {
     if (!budget_.has_time_for(std::to_string(piece) + (writes ? " written" : " read"))) return;
     const auto n_pieces = static_cast<uint32_t>(s_.gathered_bytes / piece);
     std::vector<std::string> cells = {std::to_string(piece), writes ? "written" : "read"};
-    double rates[std::size(places)] = {};   // bytes per second
+    double rates[std::size(places)] = {};  // bytes per second
     for (size_t i = 0; i < std::size(places); ++i) {
       const auto at = places[i].at;
       const auto bytes = places[i].bytes;
@@ -435,7 +389,8 @@ double Bench::matmul_seconds(Backend* backend, const std::vector<Weight>& weight
   l.n_heads = l.n_kv_heads = 1, l.head_dim = 32;
   l.max_in = weights[0].n_cols;
   check(backend->set_scratch({take(backend->scratch_bytes(l))}, l));
-  const uint64_t x = random_floats(static_cast<size_t>(n_rows * weights[0].n_cols)), out = take(static_cast<uint64_t>(n_rows * weights[0].n_rows) * sizeof(float));
+  const uint64_t x = random_floats(static_cast<size_t>(n_rows * weights[0].n_cols)),
+                 out = take(static_cast<uint64_t>(n_rows * weights[0].n_rows) * sizeof(float));
   const std::vector<Row> rows(static_cast<size_t>(n_rows));
   Step step;
   step.phase = phase, step.rows = rows;
@@ -455,7 +410,8 @@ double Bench::matmul_seconds(Backend* backend, const std::vector<Weight>& weight
 }
 
 void Bench::matvec() {
-  head("Decode: one product, the activations' quantization included", {"weights", "shape", "MB", "us", "GB/s", "of reading", "of reading and two nodes"});
+  head("Decode: one product, the activations' quantization included",
+       {"weights", "shape", "MB", "us", "GB/s", "of reading", "of reading and two nodes"});
   for (const TypeTraits& type : kTypeTraits)
     for (const Matmul shape : {Matmul{s_.n_ff, s_.n_embd}, Matmul{s_.n_embd, s_.n_ff}}) {
       if (!budget_.has_time_for(std::string(type.name) + ", " + std::to_string(shape.n_out) + " rows")) continue;
@@ -468,8 +424,9 @@ void Bench::matvec() {
         b().copy({weights.back().data.address}, weights[0].data, bytes);
       }
       const double t = matmul_seconds(&b(), weights, Phase::decode, 1), floor = static_cast<double>(bytes) / read_rate_;
-      row({type.name, std::to_string(shape.n_out) + " x " + std::to_string(shape.n_in), number(static_cast<double>(bytes) * 1e-6, 1), number(t * 1e6, 1),
-           number(static_cast<double>(bytes) * 1e-9 / t, 1), percent(floor / t), percent((floor + 2 * node_seconds_) / t)});
+      row({type.name, std::to_string(shape.n_out) + " x " + std::to_string(shape.n_in), number(static_cast<double>(bytes) * 1e-6, 1),
+           number(t * 1e6, 1), number(static_cast<double>(bytes) * 1e-9 / t, 1), percent(floor / t),
+           percent((floor + 2 * node_seconds_) / t)});
       next_ = mark;
     }
 }
@@ -478,9 +435,19 @@ void Bench::matvec() {
 double Bench::cublas_seconds(Matmul shape, int32_t n_rows) {
   const uint64_t mark = next_;
   const auto halves = [&](int64_t n) { return random_kv(KvType::f16, static_cast<uint64_t>(n) * 2); };
-  const uint64_t x = halves(n_rows * shape.n_in), w = halves(shape.n_out * shape.n_in), out = take(static_cast<uint64_t>(n_rows * shape.n_out) * sizeof(float));
-  const cuda::HalfProduct product{TensorType::f16, pointer<std::byte>(x), pointer<std::byte>(w), pointer<float>(out), shape.n_in, shape.n_in,
-                                  shape.n_out, n_rows, static_cast<int32_t>(shape.n_out), static_cast<int32_t>(shape.n_in), false};
+  const uint64_t x = halves(n_rows * shape.n_in), w = halves(shape.n_out * shape.n_in),
+                 out = take(static_cast<uint64_t>(n_rows * shape.n_out) * sizeof(float));
+  const cuda::HalfProduct product{TensorType::f16,
+                                  pointer<std::byte>(x),
+                                  pointer<std::byte>(w),
+                                  pointer<float>(out),
+                                  shape.n_in,
+                                  shape.n_in,
+                                  shape.n_out,
+                                  n_rows,
+                                  static_cast<int32_t>(shape.n_out),
+                                  static_cast<int32_t>(shape.n_in),
+                                  false};
   const double s = seconds(s_, [&](int times) {
     for (int i = 0; i < times; ++i) cublas_->multiply(queue_, product);
     queue_.wait("waiting");
@@ -491,19 +458,28 @@ double Bench::cublas_seconds(Matmul shape, int32_t n_rows) {
 }
 
 void Bench::products() {
-  head("Prefill: one product; beside cuBLAS in F16 with sums in F32", {"weights", "shape", "rows", "cuBLAS, TFLOP/s", "our kernels", "of cuBLAS", "through cuBLAS", "of cuBLAS"});
+  head("Prefill: one product; beside cuBLAS in F16 with sums in F32",
+       {"weights", "shape", "rows", "cuBLAS, TFLOP/s", "our kernels", "of cuBLAS", "through cuBLAS", "of cuBLAS"});
   for (const int32_t n_rows : {s_.rows, s_.rows / 4})
     for (const Matmul shape : {Matmul{s_.n_ff, s_.n_embd}, Matmul{s_.n_embd, s_.n_ff}, Matmul{s_.n_embd, s_.n_embd}}) {
       const double flop = 2e-12 * static_cast<double>(shape.n_out * shape.n_in) * n_rows;
       const double limit = cublas_ ? cublas_seconds(shape, n_rows) : 0;
       for (const TypeTraits& type : kTypeTraits) {
-        if (shape.n_out == shape.n_in && type.type != TensorType::f16 && type.type != TensorType::q8_0 && type.type != TensorType::q4_k) continue;
-        if (!budget_.has_time_for(std::string(type.name) + ", " + std::to_string(shape.n_out) + " by " + std::to_string(n_rows) + " rows")) continue;
+        if (shape.n_out == shape.n_in && type.type != TensorType::f16 && type.type != TensorType::q8_0 && type.type != TensorType::q4_k)
+          continue;
+        if (!budget_.has_time_for(std::string(type.name) + ", " + std::to_string(shape.n_out) + " by " + std::to_string(n_rows) + " rows"))
+          continue;
         const uint64_t mark = next_;
         const std::vector<Weight> weight(1, random_weight(type.type, shape.n_out, shape.n_in));
         const double own = matmul_seconds(own_.get(), weight, Phase::prefill, n_rows);
-        std::vector<std::string> cells = {type.name, std::to_string(shape.n_out) + " x " + std::to_string(shape.n_in), std::to_string(n_rows),
-                                          cublas_ ? number(flop / limit, 1) : "", number(flop / own, 1), cublas_ ? percent(limit / own) : "", "", ""};
+        std::vector<std::string> cells = {type.name,
+                                          std::to_string(shape.n_out) + " x " + std::to_string(shape.n_in),
+                                          std::to_string(n_rows),
+                                          cublas_ ? number(flop / limit, 1) : "",
+                                          number(flop / own, 1),
+                                          cublas_ ? percent(limit / own) : "",
+                                          "",
+                                          ""};
         if (cublas_ && type.type != TensorType::f32) {
           const double t = matmul_seconds(through_.get(), weight, Phase::prefill, n_rows);
           cells[6] = number(flop / t, 1), cells[7] = percent(limit / t);
@@ -520,14 +496,14 @@ struct Bench::Llama {
   explicit Llama(gguf::File file) : model(std::make_shared<const gguf::File>(std::move(file))) {}
   model::Model model;
   model::RopeTable rope;
-  RopeSpec spec;   // points into rope
+  RopeSpec spec;  // points into rope
   model::Workspace work;
   StepLimits limits;
   KvFormat kv;
   std::vector<uint64_t> pages;
-  std::vector<Matmul> products;       // of a layer
-  uint64_t bytes = 0;                 // of weights that a token reads
-  uint64_t mark = 0;                  // where its memory begins
+  std::vector<Matmul> products;  // of a layer
+  uint64_t bytes = 0;            // of weights that a token reads
+  uint64_t mark = 0;             // where its memory begins
 };
 
 uint64_t Bench::llama_bytes(const Kind& kind, int32_t context, int32_t max_rows) const {
@@ -536,8 +512,8 @@ uint64_t Bench::llama_bytes(const Kind& kind, int32_t context, int32_t max_rows)
   uint64_t layers = 0;
   for (int32_t i = 0; i < s_.n_layers; ++i) {
     const TensorType more = kind.value_and_down(i, s_.n_layers);
-    layers += matrix(kind.type, q, s_.n_embd) + matrix(kind.type, kv, s_.n_embd) + matrix(more, kv, s_.n_embd) + matrix(kind.type, s_.n_embd, q) +
-              2 * matrix(kind.type, s_.n_ff, s_.n_embd) + matrix(more, s_.n_embd, s_.n_ff);
+    layers += matrix(kind.type, q, s_.n_embd) + matrix(kind.type, kv, s_.n_embd) + matrix(more, kv, s_.n_embd) +
+              matrix(kind.type, s_.n_embd, q) + 2 * matrix(kind.type, s_.n_ff, s_.n_embd) + matrix(more, s_.n_embd, s_.n_ff);
   }
   const uint64_t ends = matrix(kind.type, s_.n_vocab, s_.n_embd) + matrix(kind.output(), s_.n_vocab, s_.n_embd);
   const uint64_t rest = static_cast<uint64_t>(max_rows) * static_cast<uint64_t>(4 * s_.n_embd + 5 * s_.n_ff + 4 * q) * 4;
@@ -574,7 +550,7 @@ std::unique_ptr<Bench::Llama> Bench::llama(const Kind& kind, int32_t context, in
     return random_weight(type, n, k);
   };
   made->products = {{h.kv().q_dim(), s_.n_embd}, {h.kv().kv_dim(), s_.n_embd}, {h.kv().kv_dim(), s_.n_embd}, {s_.n_embd, h.kv().q_dim()},
-                    {s_.n_ff, s_.n_embd}, {s_.n_ff, s_.n_embd}, {s_.n_embd, s_.n_ff}};
+                    {s_.n_ff, s_.n_embd},        {s_.n_ff, s_.n_embd},         {s_.n_embd, s_.n_ff}};
   for (int32_t i = 0; i < s_.n_layers; ++i) {
     model::Layer layer;
     layer.attn_norm = layer.ffn_norm = {norm};
@@ -595,17 +571,18 @@ std::unique_ptr<Bench::Llama> Bench::llama(const Kind& kind, int32_t context, in
   const uint64_t kv = random_kv(KvType::f16, align_up(n_pages, kPagesTogether) * made->kv.page_bytes());
   for (uint64_t i = 0; i < n_pages; ++i) made->pages.push_back(kv + made->kv.page_offset(i));
   made->limits = model::step_limits(h, max_rows, context);
-  made->limits.n_layers = 0;   // of heads under a policy
+  made->limits.n_layers = 0;  // of heads under a policy
   made->work = model::carve_workspace(h, b(), made->limits, {});
   made->work = model::carve_workspace(h, b(), made->limits, {take(made->work.bytes)});
   check(b().set_scratch(made->work.scratch, made->limits));
   return made;
 }
 
-
 void Bench::decode() {
-  head("Decode: a Llama of 8B, tokens with what a greedy sampler asks of their logits on the host; floor: bytes of weights and KV over reading",
-       with_predictions({"weights", "context", "ms", "tokens/s", "GB", "of floor", "nodes", "of floor and nodes"}, ""));
+  head(
+      "Decode: a Llama of 8B, tokens with what a greedy sampler asks of their logits on the host; floor: bytes of weights and KV over "
+      "reading",
+      with_predictions({"weights", "context", "ms", "tokens/s", "GB", "of floor", "nodes", "of floor and nodes"}, ""));
   for (const Kind& kind : kKinds) {
     for (const int32_t context : {s_.short_context, s_.long_context, s_.longest_context}) {
       const std::vector<std::string> names = {kind.name, std::to_string(context)};
@@ -627,11 +604,18 @@ void Bench::decode() {
       const double t = seconds(s_, [&](int times) {
         for (int i = 0; i < times; ++i) check(model::forward(&b(), m->model, {&m->spec, 1}, m->work, step, nullptr, out));
       });
-      const uint64_t bytes = m->bytes + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * s_.n_kv_heads) * m->kv.token_bytes();
+      const uint64_t bytes =
+          m->bytes + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * s_.n_kv_heads) * m->kv.token_bytes();
       const size_t nodes = cuda::graph_nodes(b());
       const double floor = static_cast<double>(bytes) / read_rate_;
-      std::vector<std::string> cells = {names[0], names[1], number(t * 1e3, 2), number(1 / t, 1), number(static_cast<double>(bytes) * 1e-9, 2),
-                                        percent(floor / t), std::to_string(nodes), percent((floor + static_cast<double>(nodes) * node_seconds_) / t)};
+      std::vector<std::string> cells = {names[0],
+                                        names[1],
+                                        number(t * 1e3, 2),
+                                        number(1 / t, 1),
+                                        number(static_cast<double>(bytes) * 1e-9, 2),
+                                        percent(floor / t),
+                                        std::to_string(nodes),
+                                        percent((floor + static_cast<double>(nodes) * node_seconds_) / t)};
       add_prediction(&cells, t, {std::string(kind.key) + " decode " + (context == s_.short_context ? "0" : names[1])});
       row(cells);
       next_ = m->mark;
@@ -641,7 +625,8 @@ void Bench::decode() {
 
 // A step that is nothing else, its wait included.
 void Bench::sampling() {
-  head("Sampling: what a sampler is brought of 128,256 logits, from the graph's launch to the bytes on the host", {"asked for", "bytes", "us", "nodes"});
+  head("Sampling: what a sampler is brought of 128,256 logits, from the graph's launch to the bytes on the host",
+       {"asked for", "bytes", "us", "nodes"});
   const uint64_t mark = next_;
   StepLimits l;
   l.max_rows = 1, l.max_context = kPageTokens;
@@ -669,7 +654,8 @@ void Bench::sampling() {
     });
     row({what, std::to_string(bytes), number(t * 1e6, 1), request ? std::to_string(cuda::graph_nodes(b())) : "0"});
   };
-  const ShortlistRequest best{1, {}, 0.0f}, top_k{40, {}, 0.0f}, penalties{104, Span<const int32_t>(tokens).first(std::min<size_t>(tokens.size(), 64)), 0.0f};
+  const ShortlistRequest best{1, {}, 0.0f}, top_k{40, {}, 0.0f},
+      penalties{104, Span<const int32_t>(tokens).first(std::min<size_t>(tokens.size(), 64)), 0.0f};
   const ShortlistRequest top_p{ShortlistRequest::kMostBest, {}, 1.25f}, most{ShortlistRequest::kMostBest, tokens, 1.25f};
   const ShortlistRequest temperature{0, {}, 1.25, (s_.n_vocab + ShortlistRequest::kSumLogits - 1) / ShortlistRequest::kSumLogits};
   measured("all", nullptr);
@@ -717,7 +703,11 @@ void Bench::prefill() {
         if (!cublas_rates_.count(rate)) cublas_rates_[rate] = cublas_seconds(shape, chunk);
         limit += cublas_rates_[rate] * s_.n_layers * (tokens / chunk);
       }
-      std::vector<std::string> cells = {names[0], names[1], number(t * 1e3, 1), number(tokens / t, 0), cublas_ ? number(limit * 1e3, 1) : "",
+      std::vector<std::string> cells = {names[0],
+                                        names[1],
+                                        number(t * 1e3, 1),
+                                        number(tokens / t, 0),
+                                        cublas_ ? number(limit * 1e3, 1) : "",
                                         cublas_ ? percent(limit / t) : ""};
       const std::string key = std::string(kind.key) + " prefill " + names[1];
       add_prediction(&cells, t, {key, key + " behind 0"});
@@ -744,7 +734,8 @@ void Bench::attention() {
     l.n_heads = s_.n_heads, l.n_kv_heads = s_.n_kv_heads, l.head_dim = s_.head_dim, l.max_in = s_.n_embd;
     check(b().set_scratch({take(b().scratch_bytes(l))}, l));
     const int64_t width = int64_t{s_.n_heads} * s_.head_dim;
-    const uint64_t q = random_floats(static_cast<size_t>(s_.rows * width)), out = take(static_cast<uint64_t>(s_.rows * width) * sizeof(float));
+    const uint64_t q = random_floats(static_cast<size_t>(s_.rows * width)),
+                   out = take(static_cast<uint64_t>(s_.rows * width) * sizeof(float));
     const AttendShape shape{s_.n_heads, width, width, 1.0f / std::sqrt(static_cast<float>(s_.head_dim)), 0};
     const auto time = [&](Phase phase, int32_t n_rows, int32_t end) {
       std::vector<Row> rows;
@@ -752,20 +743,23 @@ void Bench::attention() {
       const KvView view{pages.data(), static_cast<int32_t>(pages.size())};
       Step step;
       step.phase = phase, step.rows = rows, step.sequences = {&view, 1}, step.kv = format;
-      return seconds(s_, [&](int times) {
-        for (int i = 0; i < times; ++i) {
-          b().begin_step(step);
-          for (int32_t layer = 0; layer < n_layers; ++layer) b().attend(layer, {q}, {out}, shape);
-          b().end_step();
-        }
-        check(b().synchronize());
-      }) / n_layers;
+      return seconds(s_,
+                     [&](int times) {
+                       for (int i = 0; i < times; ++i) {
+                         b().begin_step(step);
+                         for (int32_t layer = 0; layer < n_layers; ++layer) b().attend(layer, {q}, {out}, shape);
+                         b().end_step();
+                       }
+                       check(b().synchronize());
+                     }) /
+             n_layers;
     };
     const double decode = time(Phase::decode, 1, context), prefill = time(Phase::prefill, s_.rows, behind);
     const double bytes = static_cast<double>(context) * s_.n_kv_heads * static_cast<double>(format.token_bytes());
     const double flop = 4e-12 * static_cast<double>(width) * s_.rows * (behind - s_.rows / 2);
-    std::vector<std::string> cells = {kv_type_name(type), number(decode * 1e6, 1), number(bytes * 1e-9 / decode, 1), percent(bytes / read_rate_ / decode),
-                                      number(prefill * 1e3, 2), number(flop / prefill, 1)};
+    std::vector<std::string> cells = {
+        kv_type_name(type),       number(decode * 1e6, 1),  number(bytes * 1e-9 / decode, 1), percent(bytes / read_rate_ / decode),
+        number(prefill * 1e3, 2), number(flop / prefill, 1)};
     const std::string key = std::string("attention ") + kv_type_name(type);
     add_prediction(&cells, decode, {key + " decode " + std::to_string(context)});
     add_prediction(&cells, prefill, {key + " prefill " + std::to_string(s_.rows) + " behind " + std::to_string(behind)});
@@ -809,7 +803,8 @@ void Bench::policy() {
     std::vector<DigestJob> pages;
     for (int32_t h = 0; h < s_.n_kv_heads; ++h) {
       KeysJob job;
-      job.kv_head = h, job.tiles = tiles.data(), job.offset = static_cast<uint64_t>(h) * format.head_bytes(), job.n_keys = n_keys, job.n_positions = n_queries;
+      job.kv_head = h, job.tiles = tiles.data(), job.offset = static_cast<uint64_t>(h) * format.head_bytes(), job.n_keys = n_keys,
+      job.n_positions = n_queries;
       TopKeysJob asked;
       static_cast<KeysJob&>(asked) = job;
       asked.k = k, asked.out = &found[static_cast<size_t>(h * n_queries * k)];
@@ -819,7 +814,8 @@ void Bench::policy() {
       mean.first_position = n_keys - n_queries, mean.mean = true, mean.out = &weights[static_cast<size_t>(h) * static_cast<size_t>(n_keys)];
       means.push_back(mean);
       DigestJob d;
-      d.tiles = tiles.data(), d.offset = job.offset, d.n_pages = static_cast<int32_t>(n_pages), d.digests = &to[static_cast<size_t>(h) * digest_tiles];
+      d.tiles = tiles.data(), d.offset = job.offset, d.n_pages = static_cast<int32_t>(n_pages),
+      d.digests = &to[static_cast<size_t>(h) * digest_tiles];
       pages.push_back(d);
     }
     const auto time = [&](const auto& call) {
@@ -831,7 +827,8 @@ void Bench::policy() {
     const double top_s = time([&] { b().keys()->top_keys(top, best); }), mean_s = time([&] { b().keys()->key_weights(means, shape); });
     const double digest_s = time([&] { b().summaries()->digest(pages, {format, page_tokens, DigestKind::range}); });
     const double bytes = static_cast<double>(n_keys) * s_.n_kv_heads * static_cast<double>(format.key_bytes());
-    row({kv_type_name(type), number(top_s * 1e3, 3), number(mean_s * 1e3, 3), number(digest_s * 1e3, 3), percent(bytes / read_rate_ / digest_s)});
+    row({kv_type_name(type), number(top_s * 1e3, 3), number(mean_s * 1e3, 3), number(digest_s * 1e3, 3),
+         percent(bytes / read_rate_ / digest_s)});
     next_ = mark;
   }
 }
@@ -839,7 +836,8 @@ void Bench::policy() {
 constexpr struct {
   const char* name;
   void (Bench::*run)();
-} kSections[] = {{"limits", &Bench::limits}, {"gather", &Bench::gather}, {"matvec", &Bench::matvec}, {"decode", &Bench::decode}, {"sampling", &Bench::sampling}, {"products", &Bench::products},
+} kSections[] = {{"limits", &Bench::limits},   {"gather", &Bench::gather},       {"matvec", &Bench::matvec},
+                 {"decode", &Bench::decode},   {"sampling", &Bench::sampling},   {"products", &Bench::products},
                  {"prefill", &Bench::prefill}, {"attention", &Bench::attention}, {"policy", &Bench::policy}};
 
 int run(int argc, char** argv) {

@@ -5,9 +5,9 @@
 //   tools              compiles calls of 1 to 128 tools of ten properties, up to the first mask
 //   list=1             prints each refusal and each difference; every=N reads every Nth file only
 //
-// An instance is written as Python's json.dumps writes it, then read token by token. Right: a valid instance is taken whole, an invalid one is
-// not. A schema that fits no value is right where it has no valid instance. Times are processor time. The program fails if it takes an invalid
-// instance, or if the tokens and the bytes of an instance disagree.
+// An instance is written as Python's json.dumps writes it, then read token by token. Right: a valid instance is taken whole, an invalid one
+// is not. A schema that fits no value is right where it has no valid instance. Times are processor time. The program fails if it takes an
+// invalid instance, or if the tokens and the bytes of an instance disagree.
 #include <time.h>
 
 #include <algorithm>
@@ -75,7 +75,8 @@ class AnyOrder {
     }
     if (!value.is_list()) return text(dump_json(value).value(), at);
     at = text("[", at);
-    for (size_t i = 0; i < value.as_items().size(); ++i) at = read(value.as_items()[i], i == 0 || at == Space::kRefused ? at : text(", ", at));
+    for (size_t i = 0; i < value.as_items().size(); ++i)
+      at = read(value.as_items()[i], i == 0 || at == Space::kRefused ? at : text(", ", at));
     return at == Space::kRefused ? at : text("]", at);
   }
   uint32_t members(const Map& map, std::vector<bool>* used, size_t n, uint32_t at) {
@@ -98,9 +99,9 @@ class AnyOrder {
 
 struct Counts {
   size_t schemas = 0, refused_schemas = 0;
-  size_t valid = 0, invalid = 0;                           // instances of compiled schemas
-  size_t valid_refused = 0, invalid_taken = 0, unread = 0;   // unread: instances of refused schemas
-  size_t other_order = 0;                                    // of the valid ones that are refused: taken with their keys in another order
+  size_t valid = 0, invalid = 0;                            // instances of compiled schemas
+  size_t valid_refused = 0, invalid_taken = 0, unread = 0;  // unread: instances of refused schemas
+  size_t other_order = 0;                                   // of the valid ones that are refused: taken with their keys in another order
   size_t right() const { return valid - valid_refused + invalid - invalid_taken; }
   void add(const Counts& o) {
     schemas += o.schemas, refused_schemas += o.refused_schemas, valid += o.valid, invalid += o.invalid;
@@ -110,7 +111,8 @@ struct Counts {
 
 class Bench {
  public:
-  Bench(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, bool list) : trie_(std::move(trie)), tokenizer_(tokenizer), list_(list) {}
+  Bench(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, bool list)
+      : trie_(std::move(trie)), tokenizer_(tokenizer), list_(list) {}
 
   Counts group(const std::string& name, const Value& group) {
     Counts counts;
@@ -157,13 +159,16 @@ class Bench {
       counts.other_order += by_order;
       if (!valid || list_)
         std::printf("%s: %s, instance %zu: %.80s [here] %.60s\n",
-                    !valid ? "INVALID, TAKEN" : by_order ? "valid, refused for its order" : "valid, refused", name.c_str(), i,
-                    text.substr(read - std::min<size_t>(read, 80), std::min<size_t>(read, 80)).c_str(), text.substr(read).c_str());
+                    !valid     ? "INVALID, TAKEN"
+                    : by_order ? "valid, refused for its order"
+                               : "valid, refused",
+                    name.c_str(), i, text.substr(read - std::min<size_t>(read, 80), std::min<size_t>(read, 80)).c_str(),
+                    text.substr(read).c_str());
     }
     return counts;
   }
 
-  std::vector<double> compile_ms, refuse_ms, mask_us, accept_us;   // refuse_ms: of schemas that do not compile
+  std::vector<double> compile_ms, refuse_ms, mask_us, accept_us;  // refuse_ms: of schemas that do not compile
   std::map<std::string, size_t> reasons;
   size_t disagreements = 0;
 
@@ -199,8 +204,10 @@ class Bench {
 };
 
 void print_counts(const char* name, const Counts& c) {
-  std::printf("%-28s schemas %5zu, refused %4zu | instances right %5zu, unread %4zu, valid refused %3zu of %5zu (order: %zu), "
-              "invalid taken %3zu of %5zu\n", name, c.schemas, c.refused_schemas, c.right(), c.unread, c.valid_refused, c.valid, c.other_order, c.invalid_taken, c.invalid);
+  std::printf(
+      "%-28s schemas %5zu, refused %4zu | instances right %5zu, unread %4zu, valid refused %3zu of %5zu (order: %zu), "
+      "invalid taken %3zu of %5zu\n",
+      name, c.schemas, c.refused_schemas, c.right(), c.unread, c.valid_refused, c.valid, c.other_order, c.invalid_taken, c.invalid);
 }
 
 int read_files(Bench* bench, const std::string& folder, bool groups, size_t every) {
@@ -226,7 +233,8 @@ int read_files(Bench* bench, const std::string& folder, bool groups, size_t ever
     if (groups && value->is_list()) {
       for (const Value& group : value->as_items()) {
         const Value* description = group.find("description");
-        counts.add(bench->group(files[i].filename().string() + ": " + (description != nullptr ? std::string(description->as_string()) : ""), group));
+        counts.add(bench->group(files[i].filename().string() + ": " + (description != nullptr ? std::string(description->as_string()) : ""),
+                                group));
       }
       print_counts(files[i].filename().c_str(), counts);
     } else if (!groups) {
@@ -236,10 +244,13 @@ int read_files(Bench* bench, const std::string& folder, bool groups, size_t ever
   }
   if (all.schemas == 0) return std::fprintf(stderr, "%s: no schemas\n", folder.c_str()), 1;
   print_counts("all", all);
-  std::printf("unreadable files %zu; schemas compiled %.2f%%; valid instances refused %.2f%%, with keys in any order %.2f%%; tokens and bytes disagree %zu times\n", unreadable,
-              100.0 * static_cast<double>(all.schemas - all.refused_schemas) / static_cast<double>(all.schemas),
-              100.0 * static_cast<double>(all.valid_refused) / static_cast<double>(std::max<size_t>(all.valid, 1)),
-              100.0 * static_cast<double>(all.valid_refused - all.other_order) / static_cast<double>(std::max<size_t>(all.valid, 1)), bench->disagreements);
+  std::printf(
+      "unreadable files %zu; schemas compiled %.2f%%; valid instances refused %.2f%%, with keys in any order %.2f%%; tokens and bytes "
+      "disagree %zu times\n",
+      unreadable, 100.0 * static_cast<double>(all.schemas - all.refused_schemas) / static_cast<double>(all.schemas),
+      100.0 * static_cast<double>(all.valid_refused) / static_cast<double>(std::max<size_t>(all.valid, 1)),
+      100.0 * static_cast<double>(all.valid_refused - all.other_order) / static_cast<double>(std::max<size_t>(all.valid, 1)),
+      bench->disagreements);
   std::printf("compile, ms: p50 / p90 / p99 / max %s; to a refusal %s\n", quantiles(bench->compile_ms, {.5, .9, .99, 1}).c_str(),
               quantiles(bench->refuse_ms, {.5, .9, .99, 1}).c_str());
   std::printf("masks %zu, us: mean %.1f, p50 / p90 / p99 / p99.9 / max %s\n", bench->mask_us.size(), mean(bench->mask_us),
@@ -248,7 +259,8 @@ int read_files(Bench* bench, const std::string& folder, bool groups, size_t ever
   std::vector<std::pair<size_t, std::string>> reasons;
   for (const auto& [reason, n] : bench->reasons) reasons.emplace_back(n, reason);
   std::sort(reasons.rbegin(), reasons.rend());
-  for (size_t i = 0; i < std::min<size_t>(reasons.size(), 30); ++i) std::printf("  refused %4zu: %s\n", reasons[i].first, reasons[i].second.c_str());
+  for (size_t i = 0; i < std::min<size_t>(reasons.size(), 30); ++i)
+    std::printf("  refused %4zu: %s\n", reasons[i].first, reasons[i].second.c_str());
   return all.invalid_taken == 0 && bench->disagreements == 0 ? 0 : 1;
 }
 
@@ -257,12 +269,18 @@ std::string tools_of_ten(size_t n) {
   std::string out = "[";
   for (size_t i = 0; i < n; ++i) {
     const std::string k = std::to_string(i);
-    out += (i ? "," : "") + std::string(R"({"type":"function","function":{"name":"tool_)") + k + R"(","description":"A tool.","parameters":{"type":"object","properties":{
-      "name)" + k + R"(":{"type":"string"},"city":{"type":"string","maxLength":)" + std::to_string(20 + i) + R"(},"unit)" + k + R"(":{"enum":["a","b)" + k + R"("]},
-      "count":{"type":"integer","minimum":0,"maximum":)" + std::to_string(100 + i) + R"(},"share":{"type":"number"},"when":{"type":"string","format":"date-time"},
+    out += (i ? "," : "") + std::string(R"({"type":"function","function":{"name":"tool_)") + k +
+           R"(","description":"A tool.","parameters":{"type":"object","properties":{
+      "name)" +
+           k + R"(":{"type":"string"},"city":{"type":"string","maxLength":)" + std::to_string(20 + i) + R"(},"unit)" + k +
+           R"(":{"enum":["a","b)" + k + R"("]},
+      "count":{"type":"integer","minimum":0,"maximum":)" +
+           std::to_string(100 + i) + R"(},"share":{"type":"number"},"when":{"type":"string","format":"date-time"},
       "tags":{"type":"array","items":{"type":"string"},"maxItems":8},"exact":{"type":"boolean"},"mail":{"type":"string","format":"email"},
-      "place)" + k + R"(":{"type":"object","properties":{"lat":{"type":"number"},"lon":{"type":"number"}},"required":["lat","lon"]}},
-      "required":["name)" + k + R"(","count"]}}})";
+      "place)" +
+           k + R"(":{"type":"object","properties":{"lat":{"type":"number"},"lon":{"type":"number"}},"required":["lat","lon"]}},
+      "required":["name)" +
+           k + R"(","count"]}}})";
   }
   return out + "]";
 }
@@ -278,8 +296,9 @@ int tools(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer) {
   call.after_content = "\n" + call.first;
   call.many = call.with_content = true;
   chat.call = call;
-  std::printf("| tools | compiled | read, ms | tree, ms | automata, ms | first mask, ms | to the first token, ms | a call, ms | states |\n"
-              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  std::printf(
+      "| tools | compiled | read, ms | tree, ms | automata, ms | first mask, ms | to the first token, ms | a call, ms | states |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   // The first round fills what all grammars of a vocabulary share; the fastest of five others counts.
   for (const auto& [n, deferred] : {std::pair(1, false), std::pair(1, false), std::pair(1, true), std::pair(8, false), std::pair(8, true),
                                     std::pair(128, false), std::pair(128, true)}) {
@@ -317,7 +336,8 @@ int tools(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer) {
       lap(3);
       const std::string last = std::to_string(n - 1);
       std::vector<int32_t> tokens;
-      const std::string text = call.first + "tool_" + last + call.between[0] + R"({"name)" + last + R"(": "Paris", "count": 7, "share": 0.5})" + call.last;
+      const std::string text =
+          call.first + "tool_" + last + call.between[0] + R"({"name)" + last + R"(": "Paris", "count": 7, "share": 0.5})" + call.last;
       if (!tokenizer.encode(text, {}, &tokens).ok()) return 1;
       for (const int32_t token : tokens) {
         auto mask = matcher.mask();
@@ -327,8 +347,8 @@ int tools(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer) {
       lap(4);
       states = (*grammar)->network().n_states();
     }
-    std::printf("| %d | %s | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %u |\n", n, deferred ? "on demand" : "at once", best[0], best[1], best[2], best[3],
-                best[0] + best[1] + best[2] + best[3], best[4], states);
+    std::printf("| %d | %s | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %u |\n", n, deferred ? "on demand" : "at once", best[0], best[1],
+                best[2], best[3], best[0] + best[1] + best[2] + best[3], best[4], states);
   }
   return 0;
 }
@@ -347,7 +367,8 @@ int vocabulary(const Tokenizer& tokenizer) {
     if (!matcher.mask().ok() || !matcher.accept(trie.value()->longest_prefix("\"")).value() || !matcher.mask().ok()) return 1;
     best = std::min(best, 1e-3 * (made - start)), string = std::min(string, 1e-3 * (now_us() - made));
   }
-  std::printf("vocabulary of %d tokens: tree %.1f ms, a string's first masks %.1f ms, together %.1f ms\n", tokenizer.n_vocab(), best, string, best + string);
+  std::printf("vocabulary of %d tokens: tree %.1f ms, a string's first masks %.1f ms, together %.1f ms\n", tokenizer.n_vocab(), best,
+              string, best + string);
   return 0;
 }
 
@@ -362,7 +383,8 @@ int run(int argc, char** argv) {
   }
   const bool groups = words.size() == 3 && words[1] == "suite", instances = words.size() == 3 && words[1] == "instances";
   if (!groups && !instances && !(words.size() == 2 && (words[1] == "vocabulary" || words[1] == "tools"))) {
-    std::fprintf(stderr, "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools [FOLDER] [list=0] [every=1]; see its first lines\n");
+    std::fprintf(
+        stderr, "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools [FOLDER] [list=0] [every=1]; see its first lines\n");
     return 2;
   }
   Result<gguf::File> file = gguf::File::open(words[0]);

@@ -51,7 +51,7 @@ struct Task {
 };
 
 struct Result {
-  double wall_ms = 1e9, processor_ms = 1e9;   // by token, behind the first
+  double wall_ms = 1e9, processor_ms = 1e9;  // by token, behind the first
   std::vector<int32_t> tokens;
   uint64_t guessed = 0, accepted = 0;
 };
@@ -136,10 +136,11 @@ void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::
       prompt.insert(prompt.end(), cycle.begin(), cycle.end());
       run(session, generate_tokens(session, prompt, o), &results[k]);
     }
-  std::printf("| tokens of a step | ms wall | ms processor | times a step of one, wall | processor | guessed | right |\n"
-              "|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| tokens of a step | ms wall | ms processor | times a step of one, wall | processor | guessed | right |\n"
+      "|---|---|---|---|---|---|---|\n");
   for (const uint32_t k : guesses) {
-    const double steps = 1.0 - static_cast<double>(results[k].accepted) / n_tokens;   // by token
+    const double steps = 1.0 - static_cast<double>(results[k].accepted) / n_tokens;  // by token
     std::printf("| %u | %.1f | %.1f | %.2f | %.2f | %llu | %llu |\n", k + 1, results[k].wall_ms / steps, results[k].processor_ms / steps,
                 results[k].wall_ms / steps / results[0].wall_ms, results[k].processor_ms / steps / results[0].processor_ms,
                 static_cast<unsigned long long>(results[k].guessed), static_cast<unsigned long long>(results[k].accepted));
@@ -183,24 +184,31 @@ void compare_schema(const Model& model, const Task& task, int rounds, uint32_t n
       say(session, task.prompt.c_str());
       run(session, generate(session, o), result);
     }
-  std::printf("| %s | %zu, %zu | %.2f | %.2f | **%.3f** | %.2f | %.2f | **%.3f** |\n", task.name, free.tokens.size(), bound.tokens.size(), free.wall_ms,
-              bound.wall_ms, free.wall_ms / bound.wall_ms, free.processor_ms, bound.processor_ms, free.processor_ms / bound.processor_ms);
+  std::printf("| %s | %zu, %zu | %.2f | %.2f | **%.3f** | %.2f | %.2f | **%.3f** |\n", task.name, free.tokens.size(), bound.tokens.size(),
+              free.wall_ms, bound.wall_ms, free.wall_ms / bound.wall_ms, free.processor_ms, bound.processor_ms,
+              free.processor_ms / bound.processor_ms);
   std::fflush(stdout);
 }
 
 void compare_forms(const Model& model, int rounds, uint32_t n_tokens, const char* head) {
   const std::string story = "Write a long story about a fox who learns to sail, as a JSON object with one key, \"story\".";
-  const char* const one = R"({"type": "object", "properties": {"story": {"type": "string", "minLength": 400}}, "required": ["story"], "additionalProperties": false})";
-  std::printf("| answer | tokens, free and by schema | free, ms wall | schema | rate | free, ms processor | schema | rate |\n|---|---|---|---|---|---|---|---|\n");
-  for (const Task& task : {Task{"schema", story, 0.0f, one}, Task{"schema, drawn", story, 0.8f, one}}) compare_schema(model, task, rounds, n_tokens);
+  const char* const one =
+      R"({"type": "object", "properties": {"story": {"type": "string", "minLength": 400}}, "required": ["story"], "additionalProperties": false})";
+  std::printf(
+      "| answer | tokens, free and by schema | free, ms wall | schema | rate | free, ms processor | schema | rate "
+      "|\n|---|---|---|---|---|---|---|---|\n");
+  for (const Task& task : {Task{"schema", story, 0.0f, one}, Task{"schema, drawn", story, 0.8f, one}})
+    compare_schema(model, task, rounds, n_tokens);
   std::printf("\n%s", head);
   const std::string ask = std::string("Fill in a form about the lighthouse, as JSON.\n\n") + kText;
-  const char* const form = R"({"type": "object", "properties": {"name_of_the_lighthouse": {"type": "string", "maxLength": 30}, "year_of_construction": {"type": "integer"},
+  const char* const form =
+      R"({"type": "object", "properties": {"name_of_the_lighthouse": {"type": "string", "maxLength": 30}, "year_of_construction": {"type": "integer"},
     "number_of_builders": {"type": "integer"}, "builders_came_from": {"type": "string", "maxLength": 20}, "name_of_the_keeper_in_1911": {"type": "string", "maxLength": 30},
     "number_of_nights_without_telegraph": {"type": "integer"}, "kept_in_the_town_museum": {"type": "boolean"}, "colours_of_the_tower": {"type": "array", "items": {"enum": ["white", "red", "black"]}, "maxItems": 2},
     "the_lamp_is_electric_today": {"type": "boolean"}}, "required": ["name_of_the_lighthouse", "year_of_construction", "number_of_builders", "builders_came_from",
     "name_of_the_keeper_in_1911", "number_of_nights_without_telegraph", "kept_in_the_town_museum", "colours_of_the_tower", "the_lamp_is_electric_today"], "additionalProperties": false})";
-  for (const Task& task : {Task{"form", ask, 0.0f, form}, Task{"form, drawn", ask, 0.8f, form}}) compare(model, task, rounds, n_tokens, nullptr);
+  for (const Task& task : {Task{"form", ask, 0.0f, form}, Task{"form, drawn", ask, 0.8f, form}})
+    compare(model, task, rounds, n_tokens, nullptr);
 }
 
 void compare_long(const Model& model, const SavedPrompt& saved, uint32_t n_prompt, int rounds, uint32_t n_tokens) {
@@ -220,7 +228,8 @@ void compare_long(const Model& model, const SavedPrompt& saved, uint32_t n_promp
       const Session session = session_of(model, mode.speculate, 0, n_prompt + 512, mode.compressed);
       run(session, generate_tokens(session, saved.load(session), o), &mode.result);
     }
-  std::printf("\n| behind %u tokens | ms wall | ms processor | guessed | right | full attention's tokens |\n|---|---|---|---|---|---|\n", n_prompt);
+  std::printf("\n| behind %u tokens | ms wall | ms processor | guessed | right | full attention's tokens |\n|---|---|---|---|---|---|\n",
+              n_prompt);
   for (const Mode& mode : modes)
     std::printf("| %s | %.2f | %.2f | %llu | %llu | %s |\n", mode.name, mode.result.wall_ms, mode.result.processor_ms,
                 static_cast<unsigned long long>(mode.result.guessed), static_cast<unsigned long long>(mode.result.accepted),

@@ -16,14 +16,14 @@
 //   path=auto    the instruction set
 //   load=map     weights where the file is mapped, or read into memory (read), whose pages are larger
 //
-// KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Each figure is the median of `repeat`
-// blocks of steps.  What a step cannot do without are weights, the KV that it attends to, what it looks for tokens in (digests, rows of
-// low-rank keys, keys), and what it fetches, which is read once and written once; each as the session has counted it.
+// KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Each figure is the median of
+// `repeat` blocks of steps.  What a step cannot do without are weights, the KV that it attends to, what it looks for tokens in (digests,
+// rows of low-rank keys, keys), and what it fetches, which is read once and written once; each as the session has counted it.
 //
-// On the CPU `of floor` is a step's time over that of these bytes at the rate at which the same threads merely read memory, measured behind each
-// block; `of read` the share of that rate that weights and resident KV come to.  On a GPU a step brings the likeliest token to the host. `host ms`
-// is a step's time less the time in which the host waits for the device, of which there are `waits` a step; `nodes` are the kernels of its graph,
-// and `of full` is its time over that of full attention behind as many tokens, if that has been measured before.
+// On the CPU `of floor` is a step's time over that of these bytes at the rate at which the same threads merely read memory, measured behind
+// each block; `of read` the share of that rate that weights and resident KV come to.  On a GPU a step brings the likeliest token to the
+// host. `host ms` is a step's time less the time in which the host waits for the device, of which there are `waits` a step; `nodes` are the
+// kernels of its graph, and `of full` is its time over that of full attention behind as many tokens, if that has been measured before.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -74,8 +74,7 @@ double median(std::vector<double> x) {
 class ReadRate {
  public:
   explicit ReadRate(int32_t n_threads)
-      : pool_(unwrap(ThreadPool::make(n_threads, os::available_processors()))),
-        memory_(unwrap(os::Region::allocate(uint64_t{1} << 30))) {
+      : pool_(unwrap(ThreadPool::make(n_threads, os::available_processors()))), memory_(unwrap(os::Region::allocate(uint64_t{1} << 30))) {
     std::memset(memory_.data(), 1, memory_.size());
   }
   double measure() {
@@ -101,8 +100,8 @@ class ReadRate {
   uint64_t check_ = 0;
 };
 
-// Pages of random halves of both signs, from 1/8 to 2. Pages differ: each is the first one, with some bits of each number changed. That is as
-// fast as copying, where a context of 128K tokens has 17 GB.
+// Pages of random halves of both signs, from 1/8 to 2. Pages differ: each is the first one, with some bits of each number changed. That is
+// as fast as copying, where a context of 128K tokens has 17 GB.
 class RandomPages {
  public:
   void fill(uint32_t page, Span<std::byte> bytes) {
@@ -139,14 +138,22 @@ class Limit {
 };
 
 struct Settings {
-  std::map<std::string, std::string> values = {{"contexts", "32768,131072"}, {"policies", "full,heterocache"},
-                                               {"budget", "0.25"},           {"steps", "50"},
-                                               {"threads", "0"},             {"repeat", "5"},
-                                               {"link", "0"},                {"latency", "0"},
-                                               {"settlings", "0"},           {"load", "map"},
-                                               {"path", "auto"},             {"backend", "auto"},
-                                               {"profile", ""},              {"turns", ""},
-                                               {"seconds", "0"},             {"budget_gib", "0"},
+  std::map<std::string, std::string> values = {{"contexts", "32768,131072"},
+                                               {"policies", "full,heterocache"},
+                                               {"budget", "0.25"},
+                                               {"steps", "50"},
+                                               {"threads", "0"},
+                                               {"repeat", "5"},
+                                               {"link", "0"},
+                                               {"latency", "0"},
+                                               {"settlings", "0"},
+                                               {"load", "map"},
+                                               {"path", "auto"},
+                                               {"backend", "auto"},
+                                               {"profile", ""},
+                                               {"turns", ""},
+                                               {"seconds", "0"},
+                                               {"budget_gib", "0"},
                                                {"reservoir_gib", "0"}};
   double number(const char* name) const { return std::atof(values.at(name).c_str()); }
 };
@@ -161,13 +168,13 @@ KvType kv_type(const std::string& name) {
 struct Contender {
   std::string policy;
   std::unique_ptr<engine::Session> session;
-  std::vector<double> times, shares, floors;   // of each block: seconds a step; of the rate of reading; of the floor
-  std::vector<double> attended, searched, fetched;   // bytes a step
-  std::vector<double> hosts, waits;                  // of each block, on a GPU: seconds and waits a step
-  size_t nodes = 0;                                  // of the last step's graph
-  double opening = 0;                                // seconds until all KV was there
-  std::vector<double> settlings;                     // seconds
-  uint32_t room = 0;                                 // tokens of the head that is full first
+  std::vector<double> times, shares, floors;        // of each block: seconds a step; of the rate of reading; of the floor
+  std::vector<double> attended, searched, fetched;  // bytes a step
+  std::vector<double> hosts, waits;                 // of each block, on a GPU: seconds and waits a step
+  size_t nodes = 0;                                 // of the last step's graph
+  double opening = 0;                               // seconds until all KV was there
+  std::vector<double> settlings;                    // seconds
+  uint32_t room = 0;                                // tokens of the head that is full first
 };
 
 // Settles again, and computes the tokens of the steps that settle.
@@ -211,7 +218,8 @@ std::shared_ptr<const policy::HeadProfile> find_profile(const std::string& files
       return profile;
     }
   }
-  std::printf("head profile: none that has the model's %d layers of %d KV heads; what cannot do without one is left out\n", h.n_layers, h.kv().n_kv_heads);
+  std::printf("head profile: none that has the model's %d layers of %d KV heads; what cannot do without one is left out\n", h.n_layers,
+              h.kv().n_kv_heads);
   return nullptr;
 }
 
@@ -224,7 +232,7 @@ class Bench {
  private:
   bool on_cpu() const { return info_.computes_on_host; }
   double number(const char* name) const { return settings_.number(name); }
-  uint32_t context_of(uint32_t n) const;   // of a session that n tokens of KV are made up for
+  uint32_t context_of(uint32_t n) const;  // of a session that n tokens of KV are made up for
   Result<std::unique_ptr<engine::Session>> open(const std::string& policy, uint32_t n);
   void step(engine::Session* session, int i);
   void measure(Contender* c);
@@ -245,7 +253,7 @@ class Bench {
   std::shared_ptr<engine::LanguageModel> model_;
   BackendInfo info_;
   std::shared_ptr<const policy::HeadProfile> profile_;
-  std::unique_ptr<ReadRate> rate_;   // null on a GPU
+  std::unique_ptr<ReadRate> rate_;  // null on a GPU
   RandomPages pages_;
   engine::Shortlist shortlist_;
   uint64_t weights_ = 0;             // bytes that a step reads
@@ -254,7 +262,7 @@ class Bench {
 };
 
 uint32_t Bench::context_of(uint32_t n) const {
-  const uint32_t of_settlings = settlings_ > 0 ? n / 32 + 8 * static_cast<uint32_t>(settlings_) : 0;   // a tail, and settling steps
+  const uint32_t of_settlings = settlings_ > 0 ? n / 32 + 8 * static_cast<uint32_t>(settlings_) : 0;  // a tail, and settling steps
   return n + static_cast<uint32_t>(steps_ * (repeat_ + 1)) + 64 + of_settlings;
 }
 
@@ -275,11 +283,12 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   header.header_only = true;
   const gguf::File file = unwrap(gguf::File::open(path, header));
   const model::Description h = unwrap(model::read_description(file, {}));
-  // As much as all sessions at a time need in F16, weights that are stored anew, and workspace. Memory that is not used is not taken, but by
-  // a GPU's arena.
+  // As much as all sessions at a time need in F16, weights that are stored anew, and workspace. Memory that is not used is not taken, but
+  // by a GPU's arena.
   uint32_t longest = 0;
-  for (const std::string& n : split(settings.values.at("contexts"), ',')) longest = std::max(longest, static_cast<uint32_t>(std::atoi(n.c_str())));
-  const std::vector<engine::GpuDescription> gpus = engine::gpus();
+  for (const std::string& n : split(settings.values.at("contexts"), ','))
+    longest = std::max(longest, static_cast<uint32_t>(std::atoi(n.c_str())));
+  const std::vector<DeviceDescription> gpus = engine::gpus();
   const bool automatic = options.backend == "auto" && options.cpu_path == "auto";
   const bool gpu = options.backend == "cuda" ||
                    (automatic && std::any_of(gpus.begin(), gpus.end(), [](const engine::GpuDescription& g) { return g.refused.empty(); }));
@@ -306,8 +315,9 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   const bool tied = table.data.address == model_->weights().weights.output.data.address;
   weights_ = model_->weights().weights_bytes -
              (tied ? 0 : static_cast<uint64_t>(table.n_rows) * row_bytes(table.type, static_cast<uint64_t>(table.n_cols)));
-  std::printf("%s, %s (%s), %d threads; weights read by a step: %.0f MB; link %.1f GB/s; runtime %.2f s, model %.2f s\n", path.c_str(), info_.name,
-              info_.instruction_set, info_.n_threads, static_cast<double>(weights_) / 1e6, number("link") / 1e9, created - before, opened - created);
+  std::printf("%s, %s (%s), %d threads; weights read by a step: %.0f MB; link %.1f GB/s; runtime %.2f s, model %.2f s\n", path.c_str(),
+              info_.name, info_.instruction_set, info_.n_threads, static_cast<double>(weights_) / 1e6, number("link") / 1e9,
+              created - before, opened - created);
   const std::string& given = settings.values.at("profile");
   const std::string folder = program.find('/') == std::string::npos ? "" : program.substr(0, program.rfind('/') + 1);
   profile_ = find_profile(given.empty() ? folder + "profile-1b.json," + folder + "profile-8b.json" : given, !given.empty(), h);
@@ -343,7 +353,8 @@ Result<std::unique_ptr<engine::Session>> Bench::open(const std::string& policy, 
   ORRERY_ASSIGN(auto session, engine::Session::open(model_, wishes));
   std::vector<int32_t> prompt(n);
   const uint32_t words = static_cast<uint32_t>(std::clamp(model_->description().n_vocab - 300, 1, 30000));
-  for (uint32_t i = 0; i < n; ++i) prompt[i] = static_cast<int32_t>(std::min(300, model_->description().n_vocab - 1) + static_cast<int32_t>(i * 7919 % words));
+  for (uint32_t i = 0; i < n; ++i)
+    prompt[i] = static_cast<int32_t>(std::min(300, model_->description().n_vocab - 1) + static_cast<int32_t>(i * 7919 % words));
   ORRERY_TRY(session->assume_prompt(prompt, [&](uint32_t page, Span<std::byte> bytes) { pages_.fill(page, bytes); }));
   return session;
 }
@@ -394,7 +405,7 @@ void Bench::measure_all(uint32_t n, const std::vector<std::string>& policies) {
     contenders.back().session = std::move(session).value();
     contenders.back().opening = limit_.elapsed() - before;
   }
-  for (Contender& c : contenders)   // a block that does not count: it settles
+  for (Contender& c : contenders)  // a block that does not count: it settles
     for (int i = 0; i < steps_; ++i) step(c.session.get(), i);
   for (int block = 0; block < repeat_ && (block == 0 || !limit_.over()); ++block)
     for (Contender& c : contenders) measure(&c);
@@ -407,11 +418,11 @@ void Bench::measure_all(uint32_t n, const std::vector<std::string>& policies) {
 
 void Bench::print_heads() const {
   if (on_cpu())
-    std::printf("%8s  %-48s %8s %8s %9s %9s %9s %9s %7s %8s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB", "attended", "searched",
-                "fetched", "of read", "of floor", "checks", "triggers", "hidden");
+    std::printf("%8s  %-48s %8s %8s %9s %9s %9s %9s %7s %8s %9s %9s %7s\n", "context", "policy", "ms/step", "tokens/s", "KV MB", "attended",
+                "searched", "fetched", "of read", "of floor", "checks", "triggers", "hidden");
   else
-    std::printf("%8s  %-48s %8s %8s %9s %9s %9s %9s %8s %7s %6s %8s\n", "context", "policy", "ms/step", "tokens/s", "KV MB", "attended", "searched",
-                "fetched", "host ms", "waits", "nodes", "of full");
+    std::printf("%8s  %-48s %8s %8s %9s %9s %9s %9s %8s %7s %6s %8s\n", "context", "policy", "ms/step", "tokens/s", "KV MB", "attended",
+                "searched", "fetched", "host ms", "waits", "nodes", "of full");
   std::fflush(stdout);
 }
 
@@ -425,19 +436,22 @@ void Bench::print(uint32_t n, const Contender& c) {
   char anew[64] = "";
   if (!c.settlings.empty()) std::snprintf(anew, sizeof anew, "; anew %.1f ms, room for %u tokens", median(c.settlings) * 1e3, c.room);
   std::printf("%8u  %-48s %8.2f %8.2f %9.1f %9.1f %9.1f %9.1f ", n, c.policy.c_str(), step * 1e3, 1 / step,
-              static_cast<double>(c.session->kv_used_bytes()) / 1e6, median(c.attended) / 1e6, median(c.searched) / 1e6, median(c.fetched) / 1e6);
+              static_cast<double>(c.session->kv_used_bytes()) / 1e6, median(c.attended) / 1e6, median(c.searched) / 1e6,
+              median(c.fetched) / 1e6);
   if (on_cpu()) {
-    std::printf("%6.1f%% %8.2f %9llu %9llu %6.1f%%", 100 * median(c.shares), median(c.floors), static_cast<unsigned long long>(report.n_checks),
-                static_cast<unsigned long long>(report.n_triggers), 100 * refills.hidden());
+    std::printf("%6.1f%% %8.2f %9llu %9llu %6.1f%%", 100 * median(c.shares), median(c.floors),
+                static_cast<unsigned long long>(report.n_checks), static_cast<unsigned long long>(report.n_triggers),
+                100 * refills.hidden());
   } else {
     if (c.policy == "full") full_[n] = step;
     char of_full[16] = "";
     if (full_.count(n)) std::snprintf(of_full, sizeof of_full, "%.1f%%", 100 * step / full_[n]);
     std::printf("%8.3f %7.1f %6zu %8s", median(c.hosts) * 1e3, median(c.waits), c.nodes, of_full);
   }
-  std::printf("  (%.1f MB refilled, %.1f ms on the link, %.1f ms stalled; settled %llu times, %.1f ms in all%s; %zu blocks, ready behind %.1f s)\n",
-              static_cast<double>(refills.bytes) / 1e6, static_cast<double>(refills.transfer_us) / 1e3, static_cast<double>(refills.stall_us) / 1e3,
-              static_cast<unsigned long long>(report.n_settled), settle_ms, anew, c.times.size(), c.opening);
+  std::printf(
+      "  (%.1f MB refilled, %.1f ms on the link, %.1f ms stalled; settled %llu times, %.1f ms in all%s; %zu blocks, ready behind %.1f s)\n",
+      static_cast<double>(refills.bytes) / 1e6, static_cast<double>(refills.transfer_us) / 1e3, static_cast<double>(refills.stall_us) / 1e3,
+      static_cast<unsigned long long>(report.n_settled), settle_ms, anew, c.times.size(), c.opening);
   std::fflush(stdout);
   measured_ = true;
 }
@@ -449,7 +463,8 @@ void Bench::run() {
     const auto n = static_cast<uint32_t>(std::atoi(length.c_str()));
     std::vector<std::vector<std::string>> groups;
     if (together_) groups.push_back(policies);
-    else for (const std::string& policy : policies) groups.push_back({policy});
+    else
+      for (const std::string& policy : policies) groups.push_back({policy});
     for (const std::vector<std::string>& group : groups) {
       if (limit_.has_time(n)) {
         measure_all(n, group);

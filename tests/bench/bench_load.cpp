@@ -26,7 +26,7 @@ namespace orrery::bench {
 namespace {
 
 constexpr int64_t kCols = 4096;
-constexpr uint64_t kHalfBytes = uint64_t{8} << 20, kItemBytes = uint64_t{64} << 10;   // cuda/weights.h, weights.cpp
+constexpr uint64_t kHalfBytes = uint64_t{8} << 20, kItemBytes = uint64_t{64} << 10;  // cuda/weights.h, weights.cpp
 
 double seconds(clockid_t clock) {
   timespec now = {};
@@ -119,8 +119,8 @@ int run(const char* path, int32_t most_threads) {
   }
   const double s = seconds(CLOCK_MONOTONIC) - begin, used = seconds(CLOCK_PROCESS_CPUTIME_ID) - begin_used;
   const double gb = static_cast<double>(bytes) * 1e-9;
-  std::printf("\n%s: %.2f GB on %d threads in %.2f s, %.2f GB/s; processor time %.2f s, %.2f GB/s\n", path, gb, most_threads, s, gb / s, used,
-              gb / used);
+  std::printf("\n%s: %.2f GB on %d threads in %.2f s, %.2f GB/s; processor time %.2f s, %.2f GB/s\n", path, gb, most_threads, s, gb / s,
+              used, gb / used);
   return 0;
 }
 

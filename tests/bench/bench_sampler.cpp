@@ -1,6 +1,6 @@
-// What a choice costs on the host: bench_sampler [VOCABULARY ...], 32,000, 151,936 and 262,144 tokens. For each kind of options, microseconds of a
-// choice by the definition and by the row's shortlist, by turns, medians, without a mask and under one that bans every eleventh token and a
-// tenth in one stretch; both ways choose the same tokens, or the program fails.
+// What a choice costs on the host: bench_sampler [VOCABULARY ...], 32,000, 151,936 and 262,144 tokens. For each kind of options,
+// microseconds of a choice by the definition and by the row's shortlist, by turns, medians, without a mask and under one that bans every
+// eleventh token and a tenth in one stretch; both ways choose the same tokens, or the program fails.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

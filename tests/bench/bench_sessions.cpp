@@ -14,8 +14,8 @@
 //     bench_sessions MODEL.gguf reuse CONTEXT
 //
 // A conversation of CONTEXT tokens, computed. Then its answer is made again, its turn behind a quarter of the tokens is edited, the first
-// branch goes on, and a new session asks the same. Prints the time to the first token, and the computed and restored tokens of each request:
-// with kept prompts (reuse_prompts) and without, by turns. Without, the conversation's KV is invented, but for the first request.
+// branch goes on, and a new session asks the same. Prints the time to the first token, and the computed and restored tokens of each
+// request: with kept prompts (reuse_prompts) and without, by turns. Without, the conversation's KV is invented, but for the first request.
 //
 //     bench_sessions MODEL.gguf FOLDER [MIB=192] [ROUNDS=7]
 //
@@ -65,7 +65,7 @@ std::shared_ptr<engine::LanguageModel> open(const char* path, uint64_t part_us) 
   return check(engine::LanguageModel::open(check(engine::Runtime::create(runtime)), std::string(path), {}));
 }
 
-void fill(Span<std::byte> page) {   // small halves
+void fill(Span<std::byte> page) {  // small halves
   uint32_t state = 1;
   for (size_t at = 0; at + 2 <= page.size(); at += 2) {
     state = state * 1664525u + 1013904223u;
@@ -130,7 +130,8 @@ int measure_reuse(const char* path, uint32_t n_tokens) {
     for (uint32_t i = 0; i < n_new; ++i) tokens.push_back(static_cast<int32_t>(300 + (i * i * 31 + i * 7 + seed) % 4000));
     return tokens;
   };
-  const std::vector<int32_t> first = behind({}, 0, n_tokens, 1), edited = behind(first, n_tokens / 4, kTurn, 2), on = behind(first, n_tokens, kTurn, 3);
+  const std::vector<int32_t> first = behind({}, 0, n_tokens, 1), edited = behind(first, n_tokens / 4, kTurn, 2),
+                             on = behind(first, n_tokens, kTurn, 3);
   const auto session_of = [&](bool reuses) {
     engine::SessionOptions options;
     options.n_context = n_tokens + 2 * kTurn;
@@ -141,8 +142,8 @@ int measure_reuse(const char* path, uint32_t n_tokens) {
   const FirstToken computed = first_token(with.get(), first);
   check(without->assume_prompt(first, [](uint32_t, Span<std::byte> page) { fill(page); }));
   const auto print = [](const char* what, const FirstToken& a, const FirstToken& b) {
-    std::printf("%-28s with: %8.0f ms, %6llu computed, %6llu restored   without: %8.0f ms, %6llu computed\n", what, a.ms, a.computed, a.restored, b.ms,
-                b.computed);
+    std::printf("%-28s with: %8.0f ms, %6llu computed, %6llu restored   without: %8.0f ms, %6llu computed\n", what, a.ms, a.computed,
+                a.restored, b.ms, b.computed);
     std::fflush(stdout);
   };
   std::vector<std::vector<int32_t>> prompts = {first, edited, on};
@@ -159,7 +160,7 @@ int measure_reuse(const char* path, uint32_t n_tokens) {
 void print_steps(const char* name, const std::vector<std::vector<double>>& ms, size_t n_shown, const std::vector<double>& full) {
   std::printf("%-16s", name);
   double sum = 0, of_full = 0;
-  size_t gains = 0;   // 0: not within these steps
+  size_t gains = 0;  // 0: not within these steps
   for (size_t i = 0; i < ms.size(); ++i) {
     std::vector<double> sorted = ms[i];
     std::sort(sorted.begin(), sorted.end());
@@ -167,7 +168,7 @@ void print_steps(const char* name, const std::vector<std::vector<double>>& ms, s
     if (i < n_shown) std::printf(" %6.1f", x);
     sum += x, of_full += full[i];
     if (sum >= of_full) gains = 0;
-    else if (gains == 0) gains = i + 2;   // the prompt gives the first token
+    else if (gains == 0) gains = i + 2;  // the prompt gives the first token
   }
   std::printf("  last %.1f ms; gains from token %zu on\n", ms.back()[ms.back().size() / 2], gains);
 }
@@ -185,7 +186,7 @@ int measure_steps(const char* path, uint32_t n_context, double share, size_t n_s
     options.policy = policy.substr(0, colon);
     while (colon != std::string::npos) {
       const size_t next = policy.find(':', colon + 1), equals = policy.find('=', colon);
-      const size_t length = next == std::string::npos ? next : next - equals - 1;   // of the value
+      const size_t length = next == std::string::npos ? next : next - equals - 1;  // of the value
       options.policy_options.emplace_back(policy.substr(colon + 1, equals - colon - 1), policy.substr(equals + 1, length));
       colon = next;
     }
@@ -220,7 +221,11 @@ int measure_steps(const char* path, uint32_t n_context, double share, size_t n_s
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf steps CONTEXT [...] | MODEL.gguf reuse CONTEXT | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
+  if (argc < 3)
+    return std::fprintf(stderr,
+                        "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf steps CONTEXT [...] | MODEL.gguf reuse "
+                        "CONTEXT | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"),
+           2;
   const auto number = [&](int i, int otherwise) { return static_cast<uint32_t>(argc > i ? std::atoi(argv[i]) : otherwise); };
   if (std::string(argv[2]) == "reuse") return measure_reuse(argv[1], number(3, 4096));
   if (std::string(argv[2]) == "parts") return measure_parts(argv[1], number(3, 0), number(4, 512));

@@ -31,14 +31,12 @@ namespace {
 constexpr int kRuns = 7;
 constexpr uint32_t kContext = 1024;
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void print_times(const char* what, std::vector<double> seconds, double most) {
   std::sort(seconds.begin(), seconds.end());
-  std::printf("%-44s %8.1f ms  (%.1f - %.1f)   to be below %.0f ms\n", what, 1e3 * seconds[seconds.size() / 2],
-              1e3 * seconds.front(), 1e3 * seconds.back(), 1e3 * most);
+  std::printf("%-44s %8.1f ms  (%.1f - %.1f)   to be below %.0f ms\n", what, 1e3 * seconds[seconds.size() / 2], 1e3 * seconds.front(),
+              1e3 * seconds.back(), 1e3 * most);
 }
 
 void warm_up(const std::string& path) {
@@ -130,8 +128,7 @@ double first_byte(std::vector<std::string> words) {
   posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
   const double start = now();
   pid_t child = 0;
-  if (posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ) != 0)
-    throw std::runtime_error(words[0] + " does not start");
+  if (posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ) != 0) throw std::runtime_error(words[0] + " does not start");
   close(ends[1]);
   char byte;
   const bool came = read(ends[0], &byte, 1) == 1;
@@ -165,9 +162,8 @@ void run(const std::string& path, const std::string& tool, const std::string& de
     const uint64_t planned = std::min(now_resident.arenas, plan.device_bytes);
     std::printf("%-44s %8.1f MiB                    to be below 32 MiB\n", "resident beyond mapped weights and plan",
                 static_cast<double>(now_resident.rest + now_resident.arenas - planned) / kMib);
-    std::printf("  of the mapped file %.1f MiB; in the arena %.1f MiB, planned %.1f MiB\n",
-                static_cast<double>(now_resident.model) / kMib, static_cast<double>(now_resident.arenas) / kMib,
-                static_cast<double>(plan.device_bytes) / kMib);
+    std::printf("  of the mapped file %.1f MiB; in the arena %.1f MiB, planned %.1f MiB\n", static_cast<double>(now_resident.model) / kMib,
+                static_cast<double>(now_resident.arenas) / kMib, static_cast<double>(plan.device_bytes) / kMib);
   }
   std::vector<double> load, first, demo_first;
   for (int i = 0; i < kRuns; ++i) {
@@ -186,11 +182,9 @@ void run(const std::string& path, const std::string& tool, const std::string& de
     until(answer, ORRERY_EVENT_TOKEN);
     const double between = idle_ms();
     until(answer, ORRERY_EVENT_DONE);
-    std::printf("%-44s %8.1f ms between tokens, %.1f ms after the answer\n", "processor time in 2 s without a call",
-                between, idle_ms());
+    std::printf("%-44s %8.1f ms between tokens, %.1f ms after the answer\n", "processor time in 2 s without a call", between, idle_ms());
   }
-  for (int i = 0; i < kRuns; ++i)
-    demo_first.push_back(first_byte({tool, "run", demo, "Who are you?", "--context", "1024"}));
+  for (int i = 0; i < kRuns; ++i) demo_first.push_back(first_byte({tool, "run", demo, "Who are you?", "--context", "1024"}));
   print_times("demo model, process start to first byte", demo_first, 0.1);
 }
 

@@ -24,8 +24,7 @@ double best_ms(F&& run) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
     run();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
-    best = std::min(best, 1e3 * static_cast<double>(to.tv_sec - from.tv_sec) +
-                              1e-6 * static_cast<double>(to.tv_nsec - from.tv_nsec));
+    best = std::min(best, 1e3 * static_cast<double>(to.tv_sec - from.tv_sec) + 1e-6 * static_cast<double>(to.tv_nsec - from.tv_nsec));
   }
   return best;
 }
@@ -66,10 +65,9 @@ int main(int argc, char** argv) {
   });
   const double megabytes = static_cast<double>(text.size()) / 1e6, n = static_cast<double>(ids.size());
   std::printf("vocabulary  %9d tokens   open %8.1f ms\n", tokenizer->n_vocab(), open_ms);
-  std::printf("encode      %9.1f MB/s     %8.1f ns/token   (%.2f bytes/token)\n", megabytes / encode_ms * 1e3,
-              encode_ms * 1e6 / n, megabytes * 1e6 / n);
+  std::printf("encode      %9.1f MB/s     %8.1f ns/token   (%.2f bytes/token)\n", megabytes / encode_ms * 1e3, encode_ms * 1e6 / n,
+              megabytes * 1e6 / n);
   std::printf("decode      %9.1f MB/s\n", megabytes / decode_ms * 1e3);
-  std::printf("stream      %9.1f MB/s     %8.1f ns/token\n", megabytes / stream_ms * 1e3,
-              stream_ms * 1e6 / n);
+  std::printf("stream      %9.1f MB/s     %8.1f ns/token\n", megabytes / stream_ms * 1e3, stream_ms * 1e6 / n);
   return 0;
 }

@@ -29,7 +29,7 @@ struct Answers {
   std::vector<Session> sessions;
   std::vector<Generation> generations;
   std::vector<std::vector<int32_t>> tokens;
-  std::vector<double> last, longest;   // of each session: the time of its last token, and its longest wait
+  std::vector<double> last, longest;  // of each session: the time of its last token, and its longest wait
 
   explicit Answers(size_t n) : tokens(n), last(n), longest(n) {}
   void note(size_t i, const orrery_event& event) {
@@ -55,7 +55,7 @@ void pull_token(Answers* answers, size_t i) {
 
 struct Result {
   double wall_s = 1e9, processor_s = 1e9;
-  std::vector<double> longest;                   // by round
+  std::vector<double> longest;  // by round
   std::vector<std::vector<int32_t>> tokens;
 };
 
@@ -70,7 +70,7 @@ void run(const Model& model, Way way, size_t n, uint32_t n_tokens, uint32_t n_pr
     std::vector<int32_t> prompt;
     for (uint32_t t = 0; t < n_prompt; ++t) prompt.push_back(300 + static_cast<int32_t>((t * t * 31 + t * 7 + 131 * i) % 4000));
     a.generations.push_back(generate_tokens(a.sessions.back(), prompt, o));
-    pull_token(&a, i);   // the prompt, and the token that it gives
+    pull_token(&a, i);  // the prompt, and the token that it gives
   }
   const double start = wall(), start_processor = processor();
   std::fill(a.last.begin(), a.last.end(), start);
@@ -81,7 +81,8 @@ void run(const Model& model, Way way, size_t n, uint32_t n_tokens, uint32_t n_pr
     std::vector<std::thread> threads;
     for (size_t i = 0; i < n; ++i)
       threads.emplace_back([&a, i] {
-        while (pull(&a, i)) {}
+        while (pull(&a, i)) {
+        }
       });
     for (std::thread& thread : threads) thread.join();
   } else {
@@ -119,8 +120,9 @@ int measure(int argc, char** argv) {
   const Runtime runtime(made);
   const Model model = open_model(runtime, argv[1]);
   const char* const names[] = {"in turn", "threads", "any"};
-  std::printf("| sessions | way | tok/s | of in turn | tok/s of processor time | of in turn | longest wait, ms |\n"
-              "|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| sessions | way | tok/s | of in turn | tok/s of processor time | of in turn | longest wait, ms |\n"
+      "|---|---|---|---|---|---|---|\n");
   for (const size_t n : {size_t{1}, size_t{2}, size_t{4}, size_t{8}}) {
     Result results[3];
     for (int round = 0; round < rounds; ++round)

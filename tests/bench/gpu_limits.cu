@@ -37,7 +37,8 @@ __device__ __forceinline__ uint64_t place_of(uint32_t i, uint32_t n_places) {
 
 // Threads side by side load the words of a piece: 16 bytes each, or 8 where a piece is no multiple of 16.
 template <bool kWide>
-__global__ void __launch_bounds__(kThreads) gather_kernel(const std::byte* from, uint32_t n_places, uint32_t n_pieces, uint32_t piece_words, uint32_t* sums) {
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const std::byte* from, uint32_t n_places, uint32_t n_pieces, uint32_t piece_words, uint32_t* sums) {
   constexpr uint32_t kWord = kWide ? 16 : 8, kInFlight = 4;
   const uint32_t stride = gridDim.x * kThreads, first = blockIdx.x * kThreads + threadIdx.x;
   const uint64_t n = static_cast<uint64_t>(n_pieces) * piece_words;
@@ -104,17 +105,16 @@ void read_memory(cuda::Queue& queue, int32_t n_processors, const std::byte* from
   launch<read_kernel>(queue, {Dim3(static_cast<unsigned>(n_processors * kBlocksEach)), Dim3(kThreads)}, from, bytes / 16, sums);
 }
 
-void gather(cuda::Queue& queue, int32_t n_processors, const std::byte* from, uint64_t bytes, uint32_t piece, uint32_t n_pieces, uint32_t* sums) {
+void gather(cuda::Queue& queue, int32_t n_processors, const std::byte* from, uint64_t bytes, uint32_t piece, uint32_t n_pieces,
+            uint32_t* sums) {
   const cuda::Geometry geometry{Dim3(static_cast<unsigned>(n_processors * kBlocksEach)), Dim3(kThreads)};
-  if (piece % 16 == 0)
-    launch<gather_kernel<true>>(queue, geometry, from, static_cast<uint32_t>(bytes / piece), n_pieces, piece / 16, sums);
-  else
-    launch<gather_kernel<false>>(queue, geometry, from, static_cast<uint32_t>(bytes / piece), n_pieces, piece / 8, sums);
+  if (piece % 16 == 0) launch<gather_kernel<true>>(queue, geometry, from, static_cast<uint32_t>(bytes / piece), n_pieces, piece / 16, sums);
+  else launch<gather_kernel<false>>(queue, geometry, from, static_cast<uint32_t>(bytes / piece), n_pieces, piece / 8, sums);
 }
 
 void scatter(cuda::Queue& queue, int32_t n_processors, std::byte* to, uint64_t bytes, uint32_t piece, uint32_t n_pieces) {
-  launch<scatter_kernel>(queue, {Dim3(static_cast<unsigned>(n_processors * kBlocksEach)), Dim3(kThreads)}, to, static_cast<uint32_t>(bytes / piece), n_pieces,
-                         piece / 16);
+  launch<scatter_kernel>(queue, {Dim3(static_cast<unsigned>(n_processors * kBlocksEach)), Dim3(kThreads)}, to,
+                         static_cast<uint32_t>(bytes / piece), n_pieces, piece / 16);
 }
 
 uint64_t multiply(cuda::Queue& queue, int32_t n_processors, bool whole, int32_t n, uint32_t* sums) {

@@ -56,12 +56,12 @@ void unwrap(const Status& status) {
 using T = TensorType;
 struct Model {
   const char* name;
-  const char* shape;         // of shapes.h
+  const char* shape;  // of shapes.h
   const char* architecture;
   bool tied, biases;
   T embedding, output;
-  T most;                    // q, k, output, gate, up
-  T v[2], down[2];           // of each kind of layer
+  T most;           // q, k, output, gate, up
+  T v[2], down[2];  // of each kind of layer
 };
 // Published files: Q4_K_M of the larger two; of the smaller two the types of the files that `make models` fetches.
 constexpr Model kModels[] = {
@@ -75,9 +75,16 @@ constexpr Model kModels[] = {
 constexpr ModelShape kTiny = {"tiny", 256, 2, 8, 2, 32, 512, 640};
 
 struct Settings {
-  std::map<std::string, std::string> values = {{"layers", "1,1;2,1;1,2"}, {"cards", "86:28:3145728:240:2670"}, {"contexts", "0"},
-                                               {"prefills", ""},  {"rows", "2048"},  {"policy", ""}, {"whole", "0"},       {"steps", "1"},
-                                               {"cublas", "0"},  {"idle", "0"}};
+  std::map<std::string, std::string> values = {{"layers", "1,1;2,1;1,2"},
+                                               {"cards", "86:28:3145728:240:2670"},
+                                               {"contexts", "0"},
+                                               {"prefills", ""},
+                                               {"rows", "2048"},
+                                               {"policy", ""},
+                                               {"whole", "0"},
+                                               {"steps", "1"},
+                                               {"cublas", "0"},
+                                               {"idle", "0"}};
   int64_t number(const char* name) const { return std::atoll(values.at(name).c_str()); }
   std::vector<int64_t> list(const char* name) const { return numbers(values.at(name), ','); }
   static std::vector<int64_t> numbers(const std::string& text, char separator) {
@@ -218,8 +225,8 @@ void Counting::step(const std::string& name, const F& what) {
   }
   if (!device_.failure().empty()) unwrap(error(Code::internal, "%s", device_.failure().c_str()));
   const std::string policy = settings_.values.at("policy");
-  out_ << (first_ ? "" : ",\n") << "{\"name\": \"" << name << (policy.empty() ? "" : ", " + policy) << "\", \"waits\": "
-       << n_waits << ", \"graphs\": " << n_graphs << ", \"to_host\": " << n_to_host << ", \"to_device\": " << n_to_device << ", \"host\": " << host
+  out_ << (first_ ? "" : ",\n") << "{\"name\": \"" << name << (policy.empty() ? "" : ", " + policy) << "\", \"waits\": " << n_waits
+       << ", \"graphs\": " << n_graphs << ", \"to_host\": " << n_to_host << ", \"to_device\": " << n_to_device << ", \"host\": " << host
        << ", \"all_launches\": " << n_launches << ", \"copies\": " << n_copies << ", \"launches\": [";
   first_ = false;
   bool first = true;
@@ -227,14 +234,15 @@ void Counting::step(const std::string& name, const F& what) {
     using C = ptx::Counts;
     const std::vector<int64_t>& v = g.counts.values;
     kernels_[g.kernel->name] = g.kernel;
-    out_ << (first ? "\n" : ",\n") << " {\"kernel\": \"" << g.name << "\", \"grid\": [" << g.grid.x << ", " << g.grid.y << ", "
-         << g.grid.z << "], \"threads\": " << g.block.product() << ", \"shared\": " << g.shared_bytes << ", \"n\": " << g.launches
+    out_ << (first ? "\n" : ",\n") << " {\"kernel\": \"" << g.name << "\", \"grid\": [" << g.grid.x << ", " << g.grid.y << ", " << g.grid.z
+         << "], \"threads\": " << g.block.product() << ", \"shared\": " << g.shared_bytes << ", \"n\": " << g.launches
          << ", \"blocks_run\": " << g.blocks_run << ", \"estimated\": " << (g.estimated ? "true" : "false")
          << ", \"path\": " << g.path.cycles << ", \"rounds\": " << g.path.rounds;
-    constexpr const char* kNames[] = {
-        "barriers", "read_bytes", "read_sectors", "written_bytes", "written_sectors", "link_bytes", "shared_requests", "shared_passes",
-        "bank_conflicts", "products", "block_sectors", "own_sectors", "integer", "single", "twice", "half", "convert", "move", "memory",
-        "control", "exchange", "product"};
+    constexpr const char* kNames[] = {"barriers",      "read_bytes",      "read_sectors",  "written_bytes",  "written_sectors",
+                                      "link_bytes",    "shared_requests", "shared_passes", "bank_conflicts", "products",
+                                      "block_sectors", "own_sectors",     "integer",       "single",         "twice",
+                                      "half",          "convert",         "move",          "memory",         "control",
+                                      "exchange",      "product"};
     static_assert(std::size(kNames) == C::kFields);
     for (size_t i = 0; i < C::kFields; ++i) out_ << ", \"" << kNames[i] << "\": " << v[i];
     // Executions by line of the source: [file, line, of all instructions of the line].
@@ -293,7 +301,7 @@ void Counting::run(const std::vector<int64_t>& card, const std::vector<int64_t>&
       engine::Shortlist shortlist;
       unwrap(made->decode(&shortlist));
     };
-    for (int i = 0; i < 2; ++i) decode();   // settles, and makes graphs
+    for (int i = 0; i < 2; ++i) decode();  // settles, and makes graphs
     step("decode " + std::to_string(context), [&] {
       for (int64_t i = 0; i < settings_.number("steps"); ++i) decode();
     });
@@ -316,8 +324,8 @@ void Counting::kernels() {
     std::map<std::pair<int, int>, int64_t> lines;
     std::map<int, std::string> files;
     for (const ptx::Instruction& i : kernel->code) ++lines[device_.place(*kernel, i)];
-    out_ << (first ? "\n" : ",\n") << " \"" << name << "\": {\"module\": \"" << kernel->file << "\", \"name\": \""
-         << ptx::demangled(name) << "\", \"lines\": [";
+    out_ << (first ? "\n" : ",\n") << " \"" << name << "\": {\"module\": \"" << kernel->file << "\", \"name\": \"" << ptx::demangled(name)
+         << "\", \"lines\": [";
     first = false;
     bool first_line = true;
     for (const auto& [at, n] : lines) {

@@ -57,7 +57,7 @@ inline void head(const std::string& title, const std::vector<std::string>& cells
 // Whether there is time for a row: one that takes as long as the longest of its section so far ends before the limit.
 class Budget {
  public:
-  explicit Budget(double limit) : limit_(limit) {}   // seconds after now; 0: none
+  explicit Budget(double limit) : limit_(limit) {}  // seconds after now; 0: none
   void begin_section() { longest_ = 0, began_ = -1; }
   bool has_time_for(const std::string& row) {
     const double at = elapsed();
@@ -80,7 +80,7 @@ class Budget {
   double elapsed() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
 
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  double limit_, longest_ = 0, began_ = -1;   // seconds; began_: of the row before, or -1
+  double limit_, longest_ = 0, began_ = -1;  // seconds; began_: of the row before, or -1
   std::string left_out_;
 };
 

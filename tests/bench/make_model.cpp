@@ -1,9 +1,9 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
 // that llama.cpp accepts too.  make_model TYPE FILE [tiny|small|mixture|LAYERS|MODEL]: 1.1 thousand million parameters, a
-// million, a tenth of the first, as many layers as that instead of 16, or the matrices of a published model (shapes.h; or, of any family, the
-// tool's shapes/shapes.h, with tensors of several types as their files have), vocabulary included. tiny has 640 tokens, for programs in emulation. mixture: 1.6 thousand million parameters, of which a token meets 300
-// million: 64 experts of 768 in each layer, 8 of them chosen.
-// TYPE is a type of weights, or Q4_K_M: Q4_K, and Q6_K for the output and for some layers' V and down (shapes.h).
+// million, a tenth of the first, as many layers as that instead of 16, or the matrices of a published model (shapes.h; or, of any family,
+// the tool's shapes/shapes.h, with tensors of several types as their files have), vocabulary included. tiny has 640 tokens, for programs in
+// emulation. mixture: 1.6 thousand million parameters, of which a token meets 300 million: 64 experts of 768 in each layer, 8 of them
+// chosen. TYPE is a type of weights, or Q4_K_M: Q4_K, and Q6_K for the output and for some layers' V and down (shapes.h).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ using orrery::testing::random_blocks;
 
 struct Shape {
   uint32_t n_embd = 2048, n_layers = 16, n_heads = 32, n_kv_heads = 8, n_ff = 8192, n_vocab = 32000;
-  uint32_t n_experts = 0, n_used = 0;   // each of n_ff
+  uint32_t n_experts = 0, n_used = 0;  // each of n_ff
   uint32_t head_dim() const { return n_embd / n_heads; }
 };
 
@@ -63,9 +63,9 @@ void add_vocabulary(GgufBuilder* b, uint32_t n) {
 // A tensor's bytes: rows that are random, again and again. What weights are makes no difference to speed, and eight thousand million random
 // ones would take minutes.
 struct Tensor {
-  uint64_t at, bytes;               // in the file
+  uint64_t at, bytes;  // in the file
   const Bytes* pattern;
-  uint64_t first;                   // its first byte's place in the pattern: a whole row
+  uint64_t first;  // its first byte's place in the pattern: a whole row
 };
 
 // Writes a stretch of a tensor.
@@ -103,13 +103,14 @@ bool write_file(const char* path, const Bytes& header, const std::vector<Tensor>
   return close(file) == 0 && good;
 }
 
-// A published model of any family. Vectors in F32 are such that values stay finite: norms and factors are 1, the decay of recurrent layers is
+// A published model of any family. Vectors in F32 are such that values stay finite: norms and factors are 1, the decay of recurrent layers
+// is
 // -1, biases are 0; routers and convolutions are random.
 int write_shape(const tool::GgufHeader& shape, const char* path) {
   const std::string text = shape.bytes();
   const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
   const Bytes header(begin, begin + text.size());
-  std::map<std::pair<TensorType, uint64_t>, Bytes> patterns;   // by type and columns
+  std::map<std::pair<TensorType, uint64_t>, Bytes> patterns;  // by type and columns
   const auto same = [](float value) { return orrery::testing::as_bytes(std::vector<float>(1 << 16, value)); };
   const Bytes ones = same(1), zeros = same(0), minus_ones = same(-1);
   std::vector<Tensor> tensors;
@@ -151,14 +152,14 @@ int main(int argc, char** argv) {
   }
   if (published) {
     const auto number = [](int32_t n) { return static_cast<uint32_t>(n); };
-    s = {number(published->n_embd), number(published->n_layers), number(published->n_heads), number(published->n_kv_heads), number(published->n_ff),
-         number(published->n_vocab)};
+    s = {number(published->n_embd),     number(published->n_layers), number(published->n_heads),
+         number(published->n_kv_heads), number(published->n_ff),     number(published->n_vocab)};
   } else if (argc > 3 && std::string_view(argv[3]) == "tiny") {
     s = {256, 2, 8, 2, 512, 640};
   } else if (argc > 3 && std::string_view(argv[3]) == "mixture") {
     s = {1024, 10, 16, 4, 768, 32000, 64, 8};
   } else if (argc > 3) {
-    s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));   // small: no number
+    s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));  // small: no number
   }
   const std::string family = s.n_experts ? "qwen3moe" : "llama";
   GgufBuilder b;
@@ -169,16 +170,19 @@ int main(int argc, char** argv) {
   b.key(family + ".attention.layer_norm_rms_epsilon", 1e-5f).key(family + ".rope.freq_base", 500000.0f);
   b.key(family + ".rope.dimension_count", s.head_dim()).key(family + ".vocab_size", s.n_vocab);
   if (s.n_experts) {
-    b.key(family + ".expert_count", s.n_experts).key(family + ".expert_used_count", s.n_used).key(family + ".expert_feed_forward_length", s.n_ff);
+    b.key(family + ".expert_count", s.n_experts)
+        .key(family + ".expert_used_count", s.n_used)
+        .key(family + ".expert_feed_forward_length", s.n_ff);
     b.key(family + ".attention.key_length", s.head_dim()).key(family + ".attention.value_length", s.head_dim());
   }
   add_vocabulary(&b, s.n_vocab);
 
-  std::map<std::pair<TensorType, uint64_t>, Bytes> patterns;   // by type and columns
+  std::map<std::pair<TensorType, uint64_t>, Bytes> patterns;  // by type and columns
   const Bytes ones = orrery::testing::as_bytes(std::vector<float>(s.n_embd, 1.0f));
   std::vector<Tensor> tensors;
   uint64_t data_bytes = 0;
-  const auto add = [&](const std::string& name, TensorType type, const std::vector<uint64_t>& dims, uint64_t bytes, const Bytes& pattern, uint64_t first) {
+  const auto add = [&](const std::string& name, TensorType type, const std::vector<uint64_t>& dims, uint64_t bytes, const Bytes& pattern,
+                       uint64_t first) {
     b.raw_tensor(name, static_cast<uint32_t>(dims.size()), dims, static_cast<uint32_t>(type), data_bytes);
     tensors.push_back({data_bytes, bytes, &pattern, first});
     data_bytes += (bytes + 31) / 32 * 32;
@@ -189,7 +193,8 @@ int main(int argc, char** argv) {
     const uint64_t n_rows = (uint64_t{1} << 21) / cols;
     if (pattern.empty()) pattern = random_blocks(type, n_rows * cols, patterns.size(), 1.0f / std::sqrt(static_cast<float>(cols)));
     if (dims.empty()) dims = {cols, rows};
-    add(name, type, dims, row_bytes(type, rows * cols), pattern, tensors.size() * 37 % n_rows * row_bytes(type, cols));   // another row first
+    add(name, type, dims, row_bytes(type, rows * cols), pattern,
+        tensors.size() * 37 % n_rows * row_bytes(type, cols));  // another row first
   };
   // The same for each expert.
   const auto experts = [&](const std::string& name, TensorType type, uint64_t rows, uint64_t cols) {
@@ -202,7 +207,8 @@ int main(int argc, char** argv) {
   matrix("output.weight", more, s.n_vocab, s.n_embd);
   for (uint32_t i = 0; i < s.n_layers; ++i) {
     const std::string p = "blk." + std::to_string(i) + ".";
-    const TensorType of_layer = bench::q4_k_m_has_more_bits(static_cast<int32_t>(i), static_cast<int32_t>(s.n_layers)) ? more : traits->type;
+    const TensorType of_layer =
+        bench::q4_k_m_has_more_bits(static_cast<int32_t>(i), static_cast<int32_t>(s.n_layers)) ? more : traits->type;
     norm(p + "attn_norm.weight", s.n_embd);
     matrix(p + "attn_q.weight", traits->type, s.n_embd, s.n_embd);
     matrix(p + "attn_k.weight", traits->type, kv, s.n_embd);

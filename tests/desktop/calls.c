@@ -5,7 +5,8 @@
 #include <orrery.h>
 #include <string.h>
 
-orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation, orrery_error* error) {
+orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation,
+                              orrery_error* error) {
   orrery_status (*generate)(orrery_session*, const orrery_generate_options*, orrery_generation**, orrery_error*);
   orrery_generate_options changed = *options;
   char last[65536] = "";

@@ -74,8 +74,7 @@ class Tiles {
       for (int k = 0; k < b.rows; ++k)
         for (int n = 0; n < c.row_bytes / 4; ++n) {
           int32_t dot = 0;
-          for (int j = 0; j < 4; ++j)
-            dot += static_cast<int8_t>(a.bytes[m][4 * k + j]) * static_cast<int8_t>(b.bytes[k][4 * n + j]);
+          for (int j = 0; j < 4; ++j) dot += static_cast<int8_t>(a.bytes[m][4 * k + j]) * static_cast<int8_t>(b.bytes[k][4 * n + j]);
           c.set(m, n, static_cast<int32_t>(static_cast<uint32_t>(c.get<int32_t>(m, n)) + static_cast<uint32_t>(dot)));
         }
     });
@@ -83,7 +82,7 @@ class Tiles {
   // As above, with two bf16 in each dword. Even and odd products are summed apart, from zero, with fused operations; then both sums are
   // added to c. Subnormal numbers count as zero, before and after.
   void dot_halves(int to, int from_a, int from_b) {
-    float halves[2][16][16];   // of b: even and odd ones, by row
+    float halves[2][16][16];  // of b: even and odd ones, by row
     const Tile& all = tile(from_b);
     for (int k = 0; k < all.rows; ++k)
       for (int n = 0; n < all.row_bytes / 4; ++n)
@@ -92,8 +91,7 @@ class Tiles {
       float sums[2][16] = {};
       for (int k = 0; k < b.rows; ++k)
         for (int j = 0; j < 2; ++j) add_products(half(a.get<uint16_t>(m, 2 * k + j)), halves[j][k], c.row_bytes / 4, sums[j]);
-      for (int n = 0; n < c.row_bytes / 4; ++n)
-        c.set(m, n, flushed(flushed(c.get<float>(m, n)) + flushed(sums[0][n] + sums[1][n])));
+      for (int n = 0; n < c.row_bytes / 4; ++n) c.set(m, n, flushed(flushed(c.get<float>(m, n)) + flushed(sums[0][n] + sums[1][n])));
     });
   }
 
@@ -115,7 +113,8 @@ class Tiles {
 #ifndef __clang__
   [[gnu::optimize("O3")]]
 #endif
-  static void add_products(float a, const float* b, int n, float* sums) {
+  static void
+  add_products(float a, const float* b, int n, float* sums) {
     for (int i = 0; i < n; ++i) {
       const float sum = __builtin_fmaf(a, b[i], sums[i]);
       sums[i] = __builtin_fabsf(sum) < 0x1p-126f ? 0.0f * sum : sum;

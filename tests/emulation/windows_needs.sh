@@ -1,8 +1,8 @@
 #!/bin/sh
-# windows_needs.sh DLL: the DLL imports from the system's own libraries alone, and exports exactly the functions of the header.
+# windows_needs.sh DLL: the DLL imports from the system's own libraries alone, and exports exactly the functions of the headers.
 set -eu
 dll=$1
-header=$(dirname "$0")/../../include/orrery.h
+headers=$(dirname "$0")/../../include
 needs=$(x86_64-w64-mingw32-objdump -p "$dll" | sed -n 's/.*DLL Name: //p' | tr 'A-Z' 'a-z' | sort)
 for name in $needs; do
   case $name in
@@ -11,6 +11,6 @@ for name in $needs; do
   esac
 done
 exports() { x86_64-w64-mingw32-objdump -p "$dll" | sed -n '/\[Ordinal\/Name Pointer\] Table/,/^$/p' | sed -n 's/.* \([A-Za-z_][A-Za-z_0-9]*\)$/\1/p' | grep -v '^Table$' | sort; }
-declared() { sed -n 's/.*ORRERY_API[^(]*[ *]\(orrery_[a-z0-9_]*\)(.*/\1/p' "$header" | sort; }
-[ "$(exports)" = "$(declared)" ] || { echo "FAILED: exports differ from the header"; exports >/tmp/e.$$; declared | diff /tmp/e.$$ - || true; rm -f /tmp/e.$$; exit 1; }
+declared() { sed -n 's/.*ORRERY_API[^(]*[ *]\(orrery_[a-z0-9_]*\)(.*/\1/p' "$headers"/orrery*.h | sort; }
+[ "$(exports)" = "$(declared)" ] || { echo "FAILED: exports differ from the headers"; exports >/tmp/e.$$; declared | diff /tmp/e.$$ - || true; rm -f /tmp/e.$$; exit 1; }
 echo "$dll: $(exports | wc -l) functions; needs" $needs

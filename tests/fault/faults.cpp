@@ -31,7 +31,7 @@ struct Armed {
 thread_local Armed armed[5];
 thread_local uint64_t read_limit = 0;
 std::atomic<int64_t> live{0};
-thread_local int64_t reads_left = -1;   // until `before_read` is called
+thread_local int64_t reads_left = -1;  // until `before_read` is called
 thread_local std::function<void()> before_read;
 
 bool refuse(Fault kind) {
@@ -50,8 +50,7 @@ void* allocate(std::size_t n, std::size_t alignment) {
 #endif
   n = std::max<std::size_t>(n, 1);
   // malloc underneath, so that sanitizers still see each block.
-  void* p =
-      alignment ? std::aligned_alloc(alignment, (n + alignment - 1) / alignment * alignment) : std::malloc(n);
+  void* p = alignment ? std::aligned_alloc(alignment, (n + alignment - 1) / alignment * alignment) : std::malloc(n);
   if (p) ++live;
   return p;
 }
@@ -71,9 +70,7 @@ void release(void* p) {
 
 }  // namespace
 
-void arm(Fault kind, int64_t n, bool and_after, int error_number) {
-  armed[static_cast<int>(kind)] = {n, and_after, false, error_number};
-}
+void arm(Fault kind, int64_t n, bool and_after, int error_number) { armed[static_cast<int>(kind)] = {n, and_after, false, error_number}; }
 bool disarm(Fault kind) {
   Armed& a = armed[static_cast<int>(kind)];
   a.left = -1;
@@ -93,8 +90,8 @@ namespace ot = orrery::testing;
 
 #ifdef ORRERY_OWN_OPERATORS
 // The library's operators, which are the whole program's here, allocate by what the linker wraps below. A request can be refused there,
-// or one level down, where an account takes its chunks: then the block of its own, which allocate() asks for instead, is refused too. A block
-// counts as live at the upper level alone: an account keeps its chunks.
+// or one level down, where an account takes its chunks: then the block of its own, which allocate() asks for instead, is refused too. A
+// block counts as live at the upper level alone: an account keeps its chunks.
 namespace {
 thread_local bool allocating = false, refused_below = false;
 }  // namespace
@@ -137,12 +134,8 @@ void* operator new(std::size_t n) { return ot::allocate_or_throw(n, 0); }
 void* operator new[](std::size_t n) { return ot::allocate_or_throw(n, 0); }
 void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return ot::allocate(n, 0); }
 void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return ot::allocate(n, 0); }
-void* operator new(std::size_t n, std::align_val_t a) {
-  return ot::allocate_or_throw(n, static_cast<std::size_t>(a));
-}
-void* operator new[](std::size_t n, std::align_val_t a) {
-  return ot::allocate_or_throw(n, static_cast<std::size_t>(a));
-}
+void* operator new(std::size_t n, std::align_val_t a) { return ot::allocate_or_throw(n, static_cast<std::size_t>(a)); }
+void* operator new[](std::size_t n, std::align_val_t a) { return ot::allocate_or_throw(n, static_cast<std::size_t>(a)); }
 void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
   return ot::allocate(n, static_cast<std::size_t>(a));
 }
@@ -244,8 +237,8 @@ int __wrap_renameat(int from_folder, const char* from, int to_folder, const char
 
 #if !defined(__SANITIZE_THREAD__)
 // std::thread lives in the shared standard library, which finds this one first.
-__attribute__((visibility("default"))) int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
-                                                          void* (*start)(void*), void* argument) {
+__attribute__((visibility("default"))) int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+                                                          void* argument) {
   if (ot::refuse(Fault::thread)) return EAGAIN;
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const Create real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));

@@ -19,8 +19,7 @@ using Operation = std::function<orrery_status(orrery_error*)>;
 // Fails each request of `operation` in turn; `undo` takes back what it did when it succeeded, `after` looks
 // at what is left after each failure. Gives the number of requests.
 int64_t fail_each(
-    const char* what, const Operation& operation, const std::function<void()>& undo,
-    const std::function<void()>& after = [] {}) {
+    const char* what, const Operation& operation, const std::function<void()>& undo, const std::function<void()>& after = [] {}) {
   // Once undisturbed: what is allocated once and kept (a workspace, a compiled template) is there.
   Error error;
   EXPECT_EQ(operation(&error), ORRERY_OK) << what << ": " << error.message;
@@ -65,8 +64,8 @@ TEST_F(OutOfMemory, Runtime) {
     orrery_runtime_options o = runtime_options();
     o.n_threads = threads;
     const int64_t n = fail_each(
-        "runtime", [&](orrery_error* e) { return orrery_runtime_create(&o, &h, e); },
-        [&] { orrery_runtime_free(h); }, [&] { EXPECT_EQ(h, nullptr); });
+        "runtime", [&](orrery_error* e) { return orrery_runtime_create(&o, &h, e); }, [&] { orrery_runtime_free(h); },
+        [&] { EXPECT_EQ(h, nullptr); });
     EXPECT_GT(n, 4);
   }
 }
@@ -77,35 +76,30 @@ TEST_F(OutOfMemory, Opening) {
   const auto nothing_taken = [&] { EXPECT_EQ(arena_used(runtime), used); };
   orrery_vocab* vocab = nullptr;
   EXPECT_GT(fail_each(
-                "vocabulary", [&](orrery_error* e) { return orrery_vocab_open(p, &vocab, e); },
-                [&] { orrery_vocab_free(vocab); }),
+                "vocabulary", [&](orrery_error* e) { return orrery_vocab_open(p, &vocab, e); }, [&] { orrery_vocab_free(vocab); }),
             30);
   orrery_model* model = nullptr;
   for (const uint32_t load : std::initializer_list<uint32_t>{ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
     orrery_model_options o = model_options();
     o.load = load;
-    EXPECT_GT(
-        fail_each(
-            "model", [&](orrery_error* e) { return orrery_model_open(runtime.get(), p, &o, &model, e); },
-            [&] { orrery_model_free(model); }, nothing_taken),
-        30);
+    EXPECT_GT(fail_each(
+                  "model", [&](orrery_error* e) { return orrery_model_open(runtime.get(), p, &o, &model, e); },
+                  [&] { orrery_model_free(model); }, nothing_taken),
+              30);
   }
   orrery_plan_result plan = options(&orrery_plan_result_init);
   EXPECT_GT(fail_each(
-                "plan", [&](orrery_error* e) { return orrery_plan(p, nullptr, nullptr, nullptr, &plan, e); },
-                [] {}),
+                "plan", [&](orrery_error* e) { return orrery_plan(p, nullptr, nullptr, nullptr, &plan, e); }, [] {}),
             5);
   size_t n = 0;
   orrery_plan_region regions[32];
   orrery_plan_region_init(regions, sizeof regions[0]);
   EXPECT_GT(fail_each(
-                "regions", [&](orrery_error* e) { return orrery_plan_regions(p, nullptr, nullptr, nullptr, regions, 32, &n, e); },
-                [] {}),
+                "regions", [&](orrery_error* e) { return orrery_plan_regions(p, nullptr, nullptr, nullptr, regions, 32, &n, e); }, [] {}),
             5);
   std::string json(100000, '\0');
   EXPECT_GT(fail_each(
-                "inspect",
-                [&](orrery_error* e) { return orrery_inspect(p, json.data(), json.size(), &n, e); }, [] {}),
+                "inspect", [&](orrery_error* e) { return orrery_inspect(p, json.data(), json.size(), &n, e); }, [] {}),
             100);
 }
 
@@ -117,11 +111,9 @@ TEST_F(OutOfMemory, Text) {
   char text[1000];
   size_t n = 0;
   fail_each(
-      "tokenize", [&](orrery_error* e) { return orrery_tokenize(h, "the text</s>", 12, 3, ids, 100, &n, e); },
-      [] {});
+      "tokenize", [&](orrery_error* e) { return orrery_tokenize(h, "the text</s>", 12, 3, ids, 100, &n, e); }, [] {});
   fail_each(
-      "detokenize", [&](orrery_error* e) { return orrery_detokenize(h, ids, n, 1, text, 1000, &n, e); },
-      [] {});
+      "detokenize", [&](orrery_error* e) { return orrery_detokenize(h, ids, n, 1, text, 1000, &n, e); }, [] {});
   orrery_template_options o = options(&orrery_template_options_init);
   o.template_source =
       "{%- macro m(x) %}<{{ x | upper }}>{% endmacro %}{% for t in tools %}{{ t.name ~ ': ' ~ t | tojson "
@@ -134,9 +126,8 @@ TEST_F(OutOfMemory, Text) {
   const int64_t requests = fail_each(
       "template",
       [&](orrery_error* e) {
-        return orrery_render_chat(
-            h, R"([{"role": "user", "content": " hello "}, {"role": "tool", "content": "x"}])", &o, text,
-            1000, &n, e);
+        return orrery_render_chat(h, R"([{"role": "user", "content": " hello "}, {"role": "tool", "content": "x"}])", &o, text, 1000, &n,
+                                  e);
       },
       [] {}, [&] { EXPECT_EQ(n, 0u); });
   EXPECT_GT(requests, 100);
@@ -169,8 +160,8 @@ TEST_F(SessionOutOfMemory, Open) {
   orrery_session_options o = session_options();
   o.n_context = 300;
   EXPECT_GT(fail_each(
-                "session", [&](orrery_error* e) { return orrery_session_open(model.get(), &o, &h, e); },
-                [&] { orrery_session_free(h); }, [&] { EXPECT_EQ(arena_used(runtime), used); }),
+                "session", [&](orrery_error* e) { return orrery_session_open(model.get(), &o, &h, e); }, [&] { orrery_session_free(h); },
+                [&] { EXPECT_EQ(arena_used(runtime), used); }),
             5);
   // Larger than any before, so that the workspace grows.
   for (uint32_t context = 600; context <= 640; ++context) {
@@ -191,16 +182,12 @@ TEST_F(SessionOutOfMemory, Messages) {
   const auto rewind = [&] { orrery_session_rewind_messages(live.get(), 2, nullptr); };
   fail_each(
       "add_message",
-      [&](orrery_error* e) {
-        return orrery_session_add_message(live.get(), "user",
-                                          "a message that is too long to be kept in place", e);
-      },
+      [&](orrery_error* e) { return orrery_session_add_message(live.get(), "user", "a message that is too long to be kept in place", e); },
       rewind, two_left);
   fail_each(
       "add_message_json",
       [&](orrery_error* e) {
-        return orrery_session_add_message_json(
-            live.get(), R"({"role": "user", "content": "x", "more": [1, 2, {"a": "b"}]})", e);
+        return orrery_session_add_message_json(live.get(), R"({"role": "user", "content": "x", "more": [1, 2, {"a": "b"}]})", e);
       },
       rewind, two_left);
   fail_each(
@@ -217,8 +204,7 @@ TEST_F(SessionOutOfMemory, Messages) {
       "set_template", [&](orrery_error* e) { return orrery_session_set_template(live.get(), &o, e); },
       [&] { orrery_session_set_template(live.get(), nullptr, nullptr); }, [&] { expect_twins(); });
   fail_each(
-      "rewind_messages", [&](orrery_error* e) { return orrery_session_rewind_messages(live.get(), 2, e); },
-      [] {});
+      "rewind_messages", [&](orrery_error* e) { return orrery_session_rewind_messages(live.get(), 2, e); }, [] {});
   expect_twins();
 }
 
@@ -236,8 +222,7 @@ TEST_F(SessionOutOfMemory, Generate) {
   o.n_logprobs = 5;
   orrery_generation* g = nullptr;
   fail_each(
-      "generate", [&](orrery_error* e) { return orrery_generate(live.get(), &o, &g, e); },
-      [&] { orrery_generation_free(g); },
+      "generate", [&](orrery_error* e) { return orrery_generate(live.get(), &o, &g, e); }, [&] { orrery_generation_free(g); },
       [&] {
         EXPECT_EQ(g, nullptr);
         EXPECT_EQ(orrery_session_n_messages(live.get()), 3u);
@@ -245,8 +230,7 @@ TEST_F(SessionOutOfMemory, Generate) {
   const int32_t tokens[] = {70, 71, 72};
   const Session raw = open_session(model);
   fail_each(
-      "generate_tokens",
-      [&](orrery_error* e) { return orrery_generate_tokens(raw.get(), tokens, 3, &o, &g, e); },
+      "generate_tokens", [&](orrery_error* e) { return orrery_generate_tokens(raw.get(), tokens, 3, &o, &g, e); },
       [&] { orrery_generation_free(g); });
   EXPECT_EQ(pull(generate(live, generate_options(4))).tokens, want);
   orrery_session_rewind_messages(twin.get(), 2, nullptr);
@@ -292,24 +276,20 @@ TEST_F(SessionOutOfMemory, TokensAndFork) {
   const auto back = [&] { ASSERT_EQ(orrery_session_rewind(live.get(), n_tokens, nullptr), ORRERY_OK); };
   std::vector<float> logits(4 * 400);
   fail_each(
-      "evaluate",
-      [&](orrery_error* e) {
-        return orrery_session_evaluate(live.get(), more.data(), more.size(), logits.data(), e);
-      },
-      back, [&] { EXPECT_EQ(orrery_session_n_tokens(live.get()), n_tokens); });
+      "evaluate", [&](orrery_error* e) { return orrery_session_evaluate(live.get(), more.data(), more.size(), logits.data(), e); }, back,
+      [&] { EXPECT_EQ(orrery_session_n_tokens(live.get()), n_tokens); });
   fail_each(
       "rewind", [&](orrery_error* e) { return orrery_session_rewind(live.get(), n_tokens, e); }, [] {});
   orrery_session* child = nullptr;
   fail_each(
-      "fork", [&](orrery_error* e) { return orrery_session_fork(live.get(), &child, e); },
-      [&] { orrery_session_free(child); }, [&] { EXPECT_EQ(child, nullptr); });
+      "fork", [&](orrery_error* e) { return orrery_session_fork(live.get(), &child, e); }, [&] { orrery_session_free(child); },
+      [&] { EXPECT_EQ(child, nullptr); });
   expect_twins();
 }
 
 TEST_F(SessionOutOfMemory, SaveAndLoad) {
   fail_each(
-      "save", [&](orrery_error* e) { return orrery_session_save(live.get(), file.c_str(), e); },
-      [&] { std::filesystem::remove(file); },
+      "save", [&](orrery_error* e) { return orrery_session_save(live.get(), file.c_str(), e); }, [&] { std::filesystem::remove(file); },
       [&] {
         size_t entries = 0;
         for (const auto& entry : std::filesystem::directory_iterator(dir.file(""))) entries += entry.exists();
@@ -328,19 +308,13 @@ TEST_F(SessionOutOfMemory, SaveAndLoad) {
   ask(other, "another past", 3);
   const std::vector<unsigned char> others = save(other);
   ASSERT_EQ(orrery_session_save(other.get(), file.c_str(), nullptr), ORRERY_OK);
-  const auto back = [&] {
-    ASSERT_EQ(orrery_session_load_buffer(live.get(), bytes.data(), bytes.size(), nullptr), ORRERY_OK);
-  };
+  const auto back = [&] { ASSERT_EQ(orrery_session_load_buffer(live.get(), bytes.data(), bytes.size(), nullptr), ORRERY_OK); };
   // A failed load leaves the live session with its past.
   fail_each(
-      "load", [&](orrery_error* e) { return orrery_session_load(live.get(), file.c_str(), e); }, back,
-      [&] { expect_twins(); });
+      "load", [&](orrery_error* e) { return orrery_session_load(live.get(), file.c_str(), e); }, back, [&] { expect_twins(); });
   fail_each(
-      "load_buffer",
-      [&](orrery_error* e) {
-        return orrery_session_load_buffer(live.get(), others.data(), others.size(), e);
-      },
-      back, [&] { expect_twins(); });
+      "load_buffer", [&](orrery_error* e) { return orrery_session_load_buffer(live.get(), others.data(), others.size(), e); }, back,
+      [&] { expect_twins(); });
 }
 
 // Whatever is freed first, no account stays open: all that a handle stood for has been given back.
@@ -380,7 +354,7 @@ TEST_F(OutOfMemory, ASessionsAccountEndsBeforeTheModels) {
   orrery_runtime_options r = runtime_options();
   r.n_threads = 2;
   r.device_budget_bytes = uint64_t{256} << 20;
-  r.link_latency_us = 1;   // a link that is simulated has an I/O thread
+  r.link_latency_us = 1;  // a link that is simulated has an I/O thread
   orrery_runtime* h = nullptr;
   ASSERT_EQ(orrery_runtime_create(&r, &h, nullptr), ORRERY_OK);
   const Runtime runtime(h);
@@ -398,7 +372,7 @@ TEST_F(OutOfMemory, ASessionsAccountEndsBeforeTheModels) {
     ASSERT_EQ(orrery_session_load_buffer(session.get(), saved.data(), saved.size(), nullptr), ORRERY_OK);
     Session child = fork_of(session);
     session.reset();
-    ask(child, "what next", 4);   // the fork shares the messages: until then the other session's account stays
+    ask(child, "what next", 4);  // the fork shares the messages: until then the other session's account stays
     child.reset();
     EXPECT_EQ(n_accounts(), before);
   }
@@ -428,8 +402,7 @@ TEST_F(OutOfMemory, Resuming) {
   const std::vector<int32_t> tokens = tokens_of(parent);
   orrery_session* child = nullptr;
   fail_each(
-      "parked fork", [&](orrery_error* e) { return orrery_session_fork(parent.get(), &child, e); },
-      [&] { orrery_session_free(child); });
+      "parked fork", [&](orrery_error* e) { return orrery_session_fork(parent.get(), &child, e); }, [&] { orrery_session_free(child); });
   fail_each(
       "resume", [&](orrery_error* e) { return orrery_session_rewind(parent.get(), tokens.size(), e); }, park,
       [&] { EXPECT_EQ(tokens_of(parent), tokens); });

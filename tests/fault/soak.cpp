@@ -58,8 +58,7 @@ struct Turn {
   std::vector<int32_t> prompt;  // of a turn by tokens
   uint32_t max_tokens = 0;
   std::vector<int32_t> answer;
-  std::string
-      way;  // what was done before it: f fork, r rewind, b / F loaded from a buffer / a file, c cancel
+  std::string way;  // what was done before it: f fork, r rewind, b / F loaded from a buffer / a file, c cancel
   // Before it was taken back to where the turn begins, the session held so many tokens; and then so many,
   // where an answer by messages was cancelled before it had computed again what it spells otherwise.
   size_t high = 0, low = SIZE_MAX;
@@ -77,14 +76,12 @@ struct Lineage {
 };
 
 struct Counts {
-  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, again = 0,
-           wrong = 0;
+  uint64_t turns = 0, forks = 0, rewinds = 0, saves = 0, loads = 0, cancels = 0, compared = 0, again = 0, wrong = 0;
   double rss_start_mib = 0, rss_end_mib = 0, rss_peak_mib = 0, seconds = 0;
 };
 
 // Begins a turn's answer. By tokens the whole sequence is given, by messages one more of them.
-Generation begin(const Session& session, const Lineage& lineage, const Turn& turn,
-                 const orrery_generate_options& o) {
+Generation begin(const Session& session, const Lineage& lineage, const Turn& turn, const orrery_generate_options& o) {
   if (lineage.by_messages) {
     say(session, turn.text.c_str());
     return generate(session, o);
@@ -128,10 +125,8 @@ void rewind_to(const Session& session, Lineage* lineage, size_t k, char how) {
   lineage->turns.resize(k);
   if (n_tokens < lineage->n_tokens(k)) lineage->low = std::min(lineage->low, n_tokens);
   Error error;
-  check(orrery_session_rewind_messages(session.get(), lineage->n_messages(k), &error), error,
-        "rewind_messages");
-  check(orrery_session_rewind(session.get(), std::min(n_tokens, lineage->n_tokens(k)), &error), error,
-        "rewind");
+  check(orrery_session_rewind_messages(session.get(), lineage->n_messages(k), &error), error, "rewind_messages");
+  check(orrery_session_rewind(session.get(), std::min(n_tokens, lineage->n_tokens(k)), &error), error, "rewind");
 }
 
 class Soak {
@@ -160,15 +155,13 @@ class Soak {
     while (counts_.turns < n_turns) {
       step(&held_[random_.below(kSessions)]);
       if (counts_.turns == warm_up) counts_.rss_start_mib = resident_mib();
-      if (counts_.turns > warm_up && counts_.turns % 64 == 0)
-        counts_.rss_peak_mib = std::max(counts_.rss_peak_mib, resident_mib());
+      if (counts_.turns > warm_up && counts_.turns % 64 == 0) counts_.rss_peak_mib = std::max(counts_.rss_peak_mib, resident_mib());
     }
     for (Held& held : held_) {
       verify(held.lineage);
       held.session.reset();
     }
-    if (arena_used(runtime_) != idle_bytes_)
-      throw std::runtime_error("the arena is not empty when all sessions are freed");
+    if (arena_used(runtime_) != idle_bytes_) throw std::runtime_error("the arena is not empty when all sessions are freed");
     counts_.rss_end_mib = resident_mib();
     counts_.rss_peak_mib = std::max(counts_.rss_peak_mib, counts_.rss_end_mib);
     if (counts_.rss_start_mib == 0) counts_.rss_start_mib = counts_.rss_end_mib;
@@ -187,7 +180,7 @@ class Soak {
     o.n_context = kContext;
     o.chunk_tokens = 48;
     o.policy = policy_.c_str();
-    const orrery_option by_prompt = {"rank", "attention"};   // these refuse a session without a head profile
+    const orrery_option by_prompt = {"rank", "attention"};  // these refuse a session without a head profile
     if (policy_ == "duoattention" || policy_ == "razorattention") o.policy_options = &by_prompt, o.n_policy_options = 1;
     // The least budget that the policy takes of these.
     orrery_session* h = nullptr;
@@ -215,35 +208,23 @@ class Soak {
     turn.max_tokens = static_cast<uint32_t>(1 + random_.below(10));
     const uint64_t n = 1 + random_.below(24);
     for (uint64_t i = 0; i < n; ++i) {
-      if (by_messages)
-        turn.text += static_cast<char>('a' + random_.below(26));
-      else
-        turn.prompt.push_back(static_cast<int32_t>(kByte0 + 32 + random_.below(96)));
+      if (by_messages) turn.text += static_cast<char>('a' + random_.below(26));
+      else turn.prompt.push_back(static_cast<int32_t>(kByte0 + 32 + random_.below(96)));
     }
     return turn;
   }
 
   void step(Held* held) {
-    if (held->lineage.turns.size() >= kMostTurns ||
-        orrery_session_n_tokens(held->session.get()) + 60 > kContext) {
+    if (held->lineage.turns.size() >= kMostTurns || orrery_session_n_tokens(held->session.get()) + 60 > kContext) {
       verify(held->lineage);
       restart(held);
     }
     switch (random_.below(8)) {
-      case 0:
-        fork(*held, &held_[random_.below(kSessions)]);
-        break;
-      case 1:
-        rewind(held);
-        break;
-      case 2:
-        save_and_load(*held, &held_[random_.below(kSessions)]);
-        break;
-      case 3:
-        cancel(held);
-        break;
-      default:
-        break;
+      case 0: fork(*held, &held_[random_.below(kSessions)]); break;
+      case 1: rewind(held); break;
+      case 2: save_and_load(*held, &held_[random_.below(kSessions)]); break;
+      case 3: cancel(held); break;
+      default: break;
     }
     take(held->session, &held->lineage, another(held->lineage.by_messages));
     ++counts_.turns;
@@ -272,18 +253,13 @@ class Soak {
     const std::string path = dir_.file("saved");
     const bool by_file = random_.below(2) == 1;
     std::vector<unsigned char> bytes;
-    if (by_file)
-      check(orrery_session_save(from.session.get(), path.c_str(), &error), error, "orrery_session_save");
-    else
-      bytes = save(from.session);
+    if (by_file) check(orrery_session_save(from.session.get(), path.c_str(), &error), error, "orrery_session_save");
+    else bytes = save(from.session);
     ++counts_.saves;
     if (to != &from) verify(to->lineage);
     if (random_.below(3) == 0) to->session = open();
-    if (by_file)
-      check(orrery_session_load(to->session.get(), path.c_str(), &error), error, "orrery_session_load");
-    else
-      check(orrery_session_load_buffer(to->session.get(), bytes.data(), bytes.size(), &error), error,
-            "orrery_session_load_buffer");
+    if (by_file) check(orrery_session_load(to->session.get(), path.c_str(), &error), error, "orrery_session_load");
+    else check(orrery_session_load_buffer(to->session.get(), bytes.data(), bytes.size(), &error), error, "orrery_session_load_buffer");
     ++counts_.loads;
     to->lineage = lineage;
     to->lineage.way += by_file ? 'F' : 'b';
@@ -294,9 +270,7 @@ class Soak {
     const Turn turn = another(held->lineage.by_messages);
     struct Countdown {
       uint64_t left;
-      static int32_t hook(void* user, float*, size_t, const int32_t*, size_t) {
-        return static_cast<Countdown*>(user)->left-- == 0;
-      }
+      static int32_t hook(void* user, float*, size_t, const int32_t*, size_t) { return static_cast<Countdown*>(user)->left-- == 0; }
     } countdown{random_.below(4)};
     orrery_generate_options o = options_of(turn);
     o.max_tokens = 20;
@@ -313,8 +287,7 @@ class Soak {
           if (events-- == 0) orrery_cancel(generation.get());
         });
       } else if (way == 2) {  // freed where it stands
-        for (orrery_event e = options(&orrery_event_init); events > 0 && e.type != ORRERY_EVENT_DONE;
-             --events) {
+        for (orrery_event e = options(&orrery_event_init); events > 0 && e.type != ORRERY_EVENT_DONE; --events) {
           Error error;
           check(orrery_next(generation.get(), &e, &error), error, "orrery_next");
         }
@@ -364,15 +337,13 @@ class Soak {
     Error error;
     if (turn.way.find_first_of("bF") != turn.way.npos) {
       const std::vector<unsigned char> bytes = save(fresh);
-      check(orrery_session_load_buffer(fresh.get(), bytes.data(), bytes.size(), &error), error,
-            "orrery_session_load_buffer");
+      check(orrery_session_load_buffer(fresh.get(), bytes.data(), bytes.size(), &error), error, "orrery_session_load_buffer");
     }
     if (turn.way.find_first_of("rc") == turn.way.npos) return;
     check(orrery_session_rewind(fresh.get(), n_tokens, &error), error, "rewind");
     if (turn.high > n_tokens) {
       const std::vector<int32_t> others(turn.high - n_tokens, kByte0 + 'x');
-      check(orrery_session_evaluate(fresh.get(), others.data(), others.size(), nullptr, &error), error,
-            "evaluate");
+      check(orrery_session_evaluate(fresh.get(), others.data(), others.size(), nullptr, &error), error, "evaluate");
       check(orrery_session_rewind(fresh.get(), n_tokens, &error), error, "rewind");
     }
     if (turn.low < n_tokens) check(orrery_session_rewind(fresh.get(), turn.low, &error), error, "rewind");
@@ -380,10 +351,9 @@ class Soak {
 
   // How the session came to its wrong answer.
   void tell(const Lineage& lineage, size_t wrong) const {
-    std::printf("%-16s wrong answer of turn %zu, by %s; tokens behind each turn, and what came before it:",
-                policy_.c_str(), wrong, lineage.by_messages ? "messages" : "tokens");
-    for (size_t i = 0; i <= wrong; ++i)
-      std::printf(" %s>%zu", lineage.turns[i].way.c_str(), lineage.turns[i].n_tokens);
+    std::printf("%-16s wrong answer of turn %zu, by %s; tokens behind each turn, and what came before it:", policy_.c_str(), wrong,
+                lineage.by_messages ? "messages" : "tokens");
+    for (size_t i = 0; i <= wrong; ++i) std::printf(" %s>%zu", lineage.turns[i].way.c_str(), lineage.turns[i].n_tokens);
     std::printf("\n");
   }
 
@@ -416,22 +386,20 @@ std::vector<std::string> policies() {
 }
 
 void print_row(const std::string& name, const Counts& c) {
-  std::printf("%-16s %8llu %7llu %8llu %6llu %6llu %8llu %9llu %6llu %6llu %10.1f %8.1f %9.1f %8.1f\n",
-              name.c_str(), static_cast<unsigned long long>(c.turns),
-              static_cast<unsigned long long>(c.forks), static_cast<unsigned long long>(c.rewinds),
-              static_cast<unsigned long long>(c.saves), static_cast<unsigned long long>(c.loads),
-              static_cast<unsigned long long>(c.cancels), static_cast<unsigned long long>(c.compared),
-              static_cast<unsigned long long>(c.again), static_cast<unsigned long long>(c.wrong),
-              c.rss_start_mib, c.rss_end_mib, c.rss_peak_mib, c.seconds);
+  std::printf("%-16s %8llu %7llu %8llu %6llu %6llu %8llu %9llu %6llu %6llu %10.1f %8.1f %9.1f %8.1f\n", name.c_str(),
+              static_cast<unsigned long long>(c.turns), static_cast<unsigned long long>(c.forks),
+              static_cast<unsigned long long>(c.rewinds), static_cast<unsigned long long>(c.saves),
+              static_cast<unsigned long long>(c.loads), static_cast<unsigned long long>(c.cancels),
+              static_cast<unsigned long long>(c.compared), static_cast<unsigned long long>(c.again),
+              static_cast<unsigned long long>(c.wrong), c.rss_start_mib, c.rss_end_mib, c.rss_peak_mib, c.seconds);
   std::fflush(stdout);
 }
 
 int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
   if (names.empty()) names = policies();
   if (names.empty()) return std::fprintf(stderr, "no policies\n"), 2;
-  std::printf("%-16s %8s %7s %8s %6s %6s %8s %9s %6s %6s %10s %8s %9s %8s\n", "policy", "turns", "forks",
-              "rewinds", "saves", "loads", "cancels", "compared", "again", "wrong", "RSS start", "RSS end",
-              "RSS peak", "seconds");
+  std::printf("%-16s %8s %7s %8s %6s %6s %8s %9s %6s %6s %10s %8s %9s %8s\n", "policy", "turns", "forks", "rewinds", "saves", "loads",
+              "cancels", "compared", "again", "wrong", "RSS start", "RSS end", "RSS peak", "seconds");
   Counts all;
   bool failed = false;
   for (const std::string& name : names) {
@@ -445,13 +413,10 @@ int soak(uint64_t n_turns, uint64_t seed, std::vector<std::string> names) {
     }
     print_row(name, c);
     const bool grown = !kSanitized && c.rss_peak_mib > c.rss_start_mib + kMostGrowthMib;
-    if (grown)
-      std::printf("%-16s resident memory grew by more than %.0f MiB\n", name.c_str(), kMostGrowthMib);
+    if (grown) std::printf("%-16s resident memory grew by more than %.0f MiB\n", name.c_str(), kMostGrowthMib);
     failed |= c.wrong > 0 || grown || c.compared == 0;
-    all.turns += c.turns, all.forks += c.forks, all.rewinds += c.rewinds, all.saves += c.saves,
-        all.loads += c.loads;
-    all.cancels += c.cancels, all.compared += c.compared, all.again += c.again, all.wrong += c.wrong,
-        all.seconds += c.seconds;
+    all.turns += c.turns, all.forks += c.forks, all.rewinds += c.rewinds, all.saves += c.saves, all.loads += c.loads;
+    all.cancels += c.cancels, all.compared += c.compared, all.again += c.again, all.wrong += c.wrong, all.seconds += c.seconds;
     if (all.rss_start_mib == 0) all.rss_start_mib = c.rss_start_mib;
     all.rss_end_mib = c.rss_end_mib, all.rss_peak_mib = std::max(all.rss_peak_mib, c.rss_peak_mib);
   }
@@ -467,6 +432,5 @@ int main(int n_args, char** args) {
   const uint64_t turns = std::strtoull(args[1], nullptr, 10);
   const uint64_t seed = n_args > 2 ? std::strtoull(args[2], nullptr, 10) : 1;
   if (turns == 0) return std::fprintf(stderr, "TURNS is a number above 0\n"), 2;
-  return orrery::testing::soak(turns, seed,
-                               std::vector<std::string>(args + std::min(n_args, 3), args + n_args));
+  return orrery::testing::soak(turns, seed, std::vector<std::string>(args + std::min(n_args, 3), args + n_args));
 }

@@ -80,8 +80,7 @@ TEST_F(System, SessionReadErrors) {
   ask(twin, "hello");
   const std::string file = dir.file("saved");
   ASSERT_EQ(orrery_session_save(live.get(), file.c_str(), nullptr), ORRERY_OK);
-  fail_each_read("load", EIO, ORRERY_IO,
-                 [&](orrery_error* e) { return orrery_session_load(live.get(), file.c_str(), e); });
+  fail_each_read("load", EIO, ORRERY_IO, [&](orrery_error* e) { return orrery_session_load(live.get(), file.c_str(), e); });
   EXPECT_EQ(ask(live, "more").tokens, ask(twin, "more").tokens);
 }
 
@@ -247,16 +246,15 @@ TEST_F(System, LongSessionFilesTakeLittleMemory) {
   o.kv_type = ORRERY_KV_F32;
   const Session s = open_session(model, o);
   const std::vector<int32_t> tokens(65000, 70);
-  const Status made = s->session->assume_prompt(tokens, [](uint32_t page, Span<std::byte> bytes) {
-    std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(page));
-  });
+  const Status made = s->session->assume_prompt(
+      tokens, [](uint32_t page, Span<std::byte> bytes) { std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(page)); });
   ASSERT_TRUE(made.ok()) << made.message();
   const std::string file = dir.file("saved");
   ASSERT_EQ(orrery_session_save(s.get(), file.c_str(), nullptr), ORRERY_OK);
   const uint64_t size = std::filesystem::file_size(file);
   ASSERT_GT(size, uint64_t{30} << 20);
   const auto grown = [&](uint64_t whole_bytes) -> uint64_t {
-    std::ofstream("/proc/self/clear_refs") << "5";   // the highest mark begins again
+    std::ofstream("/proc/self/clear_refs") << "5";  // the highest mark begins again
     const uint64_t before = memory_figure("VmRSS");
     const Status status = engine::SessionFile::load_from_file(s->session.get(), file, whole_bytes);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -332,12 +330,10 @@ TEST(Threads, ThatCannotBeStarted) {
     // Those that were started are gone. A joined thread may stay listed for a moment.
     const auto n_threads = [] {
       size_t tasks = 0;
-      for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
-        tasks += entry.exists();
+      for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) tasks += entry.exists();
       return tasks;
     };
-    for (int i = 0; n_threads() != 1 && i < 1000; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; n_threads() != 1 && i < 1000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(n_threads(), 1u);
 #endif
   }

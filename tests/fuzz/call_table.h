@@ -33,8 +33,7 @@ struct Callbacks {
       orrery_stats stats = testing::options(&orrery_stats_init);
       const orrery_status s = error.check(orrery_session_stats(look_at, &stats, error.get()));
       require(s == ORRERY_OK || s == ORRERY_BUSY, "reading inside a callback is answered, or busy");
-      require(error.check(orrery_session_rewind(look_at, 0, error.get())) == ORRERY_BUSY,
-              "changing a session inside its callback is busy");
+      require(error.check(orrery_session_rewind(look_at, 0, error.get())) == ORRERY_BUSY, "changing a session inside its callback is busy");
     }
     if (cancel && n_calls == 2) orrery_cancel(cancel);
     if (calls_left == 0) return 1;
@@ -45,8 +44,7 @@ struct Callbacks {
     require(done <= total, "progress does not pass its total");
     return static_cast<Callbacks*>(user)->called();
   }
-  static int32_t on_logits(void* user, float* logits, size_t n_vocab, const int32_t* tokens,
-                           size_t n_tokens) {
+  static int32_t on_logits(void* user, float* logits, size_t n_vocab, const int32_t* tokens, size_t n_tokens) {
     require(n_tokens == 0 || tokens != nullptr, "tokens are there");
     if (static_cast<Callbacks*>(user)->spoil_logits)
       for (size_t i = 0; i < n_vocab; ++i) logits[i] = i % 2 ? 0.0f / (logits[i] - logits[i]) : 3e38f;
@@ -61,14 +59,12 @@ struct Callbacks {
 
 inline void check_event(const orrery_event& e) {
   require(e.struct_size == sizeof e, "an event's struct_size is the caller's");
-  require(e.type >= ORRERY_EVENT_PROGRESS && e.type <= ORRERY_EVENT_DONE,
-          "an event's type is one of the header's");
+  require(e.type >= ORRERY_EVENT_PROGRESS && e.type <= ORRERY_EVENT_DONE, "an event's type is one of the header's");
   if (e.type == ORRERY_EVENT_TEXT) require(whole_utf8({e.text, e.text_bytes}), "a text event is whole UTF-8");
   if (e.type == ORRERY_EVENT_TOKEN) {
     require(e.token >= 0, "a token is one of the vocabulary's");
     require(e.n_top <= 20 && (e.n_top == 0 || e.top != nullptr), "as many alternatives as were asked for");
-    for (uint32_t i = 1; i < e.n_top; ++i)
-      require(e.top[i].logprob <= e.top[i - 1].logprob, "likeliest first");
+    for (uint32_t i = 1; i < e.n_top; ++i) require(e.top[i].logprob <= e.top[i - 1].logprob, "likeliest first");
   }
   if (e.type == ORRERY_EVENT_DONE)
     require(e.finish_reason >= ORRERY_FINISH_END && e.finish_reason <= ORRERY_FINISH_CANCELLED,

@@ -66,11 +66,9 @@ class CheckedError {
     const void* end = std::memchr(error_.message, '\0', sizeof error_.message);
     require(end != nullptr, "the message ends");
     const std::string_view message(error_.message);
-    require(message.empty() == (status == ORRERY_OK), "a message for each error, and for errors alone",
-            error_.message);
+    require(message.empty() == (status == ORRERY_OK), "a message for each error, and for errors alone", error_.message);
     require(whole_utf8(message), "the message is whole UTF-8", error_.message);
-    for (const char c : message)
-      require(static_cast<uint8_t>(c) >= 0x20, "the message is one line", error_.message);
+    for (const char c : message) require(static_cast<uint8_t>(c) >= 0x20, "the message is one line", error_.message);
     return status;
   }
   const orrery_error& operator*() const { return error_; }
@@ -138,7 +136,7 @@ class Reader {
   }
   // A text with its length in front; control bytes included.
   std::string text() {
-    const size_t asked = byte();   // before left(): arguments of one call have no order
+    const size_t asked = byte();  // before left(): arguments of one call have no order
     const size_t n = std::min(asked, left());
     const std::string out(reinterpret_cast<const char*>(data_ + at_), n);
     at_ += n;

@@ -71,9 +71,7 @@ class FramedMutator {
   size_t cross(const Framed& a, const Framed& b, uint8_t* out, size_t most, unsigned seed) const {
     testing::Random random(seed);
     Framed child = a;
-    const auto cut = [&](const Framed& f) {
-      return static_cast<std::ptrdiff_t>(random.below(f.frames.size() + 1));
-    };
+    const auto cut = [&](const Framed& f) { return static_cast<std::ptrdiff_t>(random.below(f.frames.size() + 1)); };
     child.frames.erase(child.frames.begin() + cut(a), child.frames.end());
     child.frames.insert(child.frames.end(), b.frames.begin() + cut(b), b.frames.end());
     return store(child, out, most);
@@ -90,26 +88,18 @@ class FramedMutator {
     }
     const size_t i = any(0);
     switch (random->below(7)) {
-      case 0:
-        frames.erase(at(i));
-        break;
+      case 0: frames.erase(at(i)); break;
       case 1: {
         const Frame copy = frames[i];
         frames.insert(at(any(1)), copy);
         break;
       }
-      case 2:
-        std::swap(frames[i], frames[any(0)]);
-        break;
-      case 3:
-        frames[i].operation = static_cast<uint8_t>(random->below(n_operations_));
-        break;
+      case 2: std::swap(frames[i], frames[any(0)]); break;
+      case 3: frames[i].operation = static_cast<uint8_t>(random->below(n_operations_)); break;
       case 4:
-        if (!input->head.empty())
-          input->head[random->below(input->head.size())] = static_cast<uint8_t>(random->bits());
+        if (!input->head.empty()) input->head[random->below(input->head.size())] = static_cast<uint8_t>(random->bits());
         break;
-      default:
-        edit(&frames[i].arguments);
+      default: edit(&frames[i].arguments);
     }
   }
 
@@ -125,8 +115,7 @@ class FramedMutator {
     frame.operation = static_cast<uint8_t>(random->below(n_operations_));
     frame.arguments.resize(random->below(12));
     // Small numbers name slots, keys and tensors.
-    for (uint8_t& byte : frame.arguments)
-      byte = static_cast<uint8_t>(random->below(2) ? random->below(8) : random->bits());
+    for (uint8_t& byte : frame.arguments) byte = static_cast<uint8_t>(random->below(2) ? random->below(8) : random->bits());
     return frame;
   }
 
@@ -146,14 +135,13 @@ class FramedMutator {
 
 // libFuzzer's; in ordinary builds the replay's (replay.cpp).
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
-#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations)                                                      \
-  extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {        \
-    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate)                           \
-        .mutate(data, size, most, seed);                                                                     \
-  }                                                                                                          \
-  extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b,             \
-                                              size_t b_size, uint8_t* out, size_t most, unsigned seed) {     \
-    using orrery::fuzz::Framed;                                                                              \
-    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate)                           \
-        .cross(Framed::parse(a, a_size, head_bytes), Framed::parse(b, b_size, head_bytes), out, most, seed); \
+#define ORRERY_FRAMED_MUTATOR(head_bytes, n_operations)                                                                                    \
+  extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {                                      \
+    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate).mutate(data, size, most, seed);                         \
+  }                                                                                                                                        \
+  extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size, uint8_t* out, size_t most, \
+                                              unsigned seed) {                                                                             \
+    using orrery::fuzz::Framed;                                                                                                            \
+    return orrery::fuzz::FramedMutator(head_bytes, n_operations, LLVMFuzzerMutate)                                                         \
+        .cross(Framed::parse(a, a_size, head_bytes), Framed::parse(b, b_size, head_bytes), out, most, seed);                               \
   }

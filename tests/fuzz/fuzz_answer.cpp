@@ -1,8 +1,8 @@
-// Chat templates from strangers, and answers in the formats that they show. A template has a format, or none and a reason; what its format's
-// grammar allows is read back as calls; any bytes at all leave the reader once, in order, however they are cut.
+// Chat templates from strangers, and answers in the formats that they show. A template has a format, or none and a reason; what its
+// format's grammar allows is read back as calls; any bytes at all leave the reader once, in order, however they are cut.
 //
-// Input: a byte of flags, then template, tools and an answer, separated by 0x1E. Without tools, some of ours. The answer's bytes are read, and
-// choose a walk through the grammar; and through the grammar whose tools are compiled on the way, which has no other answers.
+// Input: a byte of flags, then template, tools and an answer, separated by 0x1E. Without tools, some of ours. The answer's bytes are read,
+// and choose a walk through the grammar; and through the grammar whose tools are compiled on the way, which has no other answers.
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -45,7 +45,7 @@ std::vector<std::string_view> fields_of(std::string_view input) {
 }
 
 struct Read {
-  std::string raw, kinds;   // kinds: of each byte, its piece's type
+  std::string raw, kinds;  // kinds: of each byte, its piece's type
   std::vector<AnswerParser::ReadCall> calls;
 };
 Read read(const AnswerRules& rules, std::string_view answer, size_t cut) {
@@ -69,7 +69,8 @@ Read check(const AnswerRules& rules, std::string_view answer) {
   for (const size_t cut : {size_t{1}, size_t{3}}) {
     const Read other = read(rules, answer, cut);
     keep(other.raw == answer && other.kinds == whole.kinds && other.calls.size() == whole.calls.size());
-    for (size_t i = 0; i < other.calls.size(); ++i) keep(other.calls[i].arguments == whole.calls[i].arguments && other.calls[i].whole == whole.calls[i].whole);
+    for (size_t i = 0; i < other.calls.size(); ++i)
+      keep(other.calls[i].arguments == whole.calls[i].arguments && other.calls[i].whole == whole.calls[i].whole);
   }
   return whole;
 }
@@ -90,7 +91,7 @@ std::string drawn(const grammar::Grammar& form, std::string_view turns) {
       if (!any.ok() || !*any) return {};
     }
     std::vector<int32_t> allowed;
-    for (int32_t id = 0; id + 1 < static_cast<int32_t>(form.trie().n_vocab()); ++id)   // the last one is the end
+    for (int32_t id = 0; id + 1 < static_cast<int32_t>(form.trie().n_vocab()); ++id)  // the last one is the end
       if (words[static_cast<size_t>(id) / 32] >> (id % 32) & 1) allowed.push_back(id);
     if (allowed.empty()) break;
     const auto turn = step < turns.size() ? static_cast<uint8_t>(turns[step]) : uint8_t{0};
@@ -111,7 +112,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto fields = fields_of({reinterpret_cast<const char*>(data) + 1, size - 1});
   const std::string source(fields[0]);
   auto compiled = text::ChatTemplate::compile(source);
-  if (!compiled.ok()) return 0;   // fuzz_template's
+  if (!compiled.ok()) return 0;  // fuzz_template's
   text::ChatOptions options;
   options.bos_token = "<s>";
   options.eos_token = "</s>";
@@ -162,9 +163,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::string> noticed;
   auto skeleton = answer_tree(&rules, nullptr, nullptr, limits.limits, &noticed, &none);
   keep(skeleton.ok());
-  auto deferred = grammar::Grammar::of_tree(*skeleton, limits, fuzz_trie(), noticed, [&](const std::vector<uint32_t>& numbers, const grammar::CompileLimits& now) {
-    return answer_tree(&rules, nullptr, nullptr, now, &noticed, &numbers);
-  });
+  auto deferred = grammar::Grammar::of_tree(*skeleton, limits, fuzz_trie(), noticed,
+                                            [&](const std::vector<uint32_t>& numbers, const grammar::CompileLimits& now) {
+                                              return answer_tree(&rules, nullptr, nullptr, now, &noticed, &numbers);
+                                            });
   keep(deferred.ok());
   const std::string late = drawn(**deferred, fields[2]);
   keep((*form)->match(late, &complete) == late.size());

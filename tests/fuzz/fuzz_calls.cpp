@@ -40,9 +40,7 @@ struct Files {
     paths[4] = dir.write("broken.gguf", std::vector<std::byte>(64, std::byte{0x47}));
     // Policies by the library's own table.
     std::vector<char> json;
-    require(sized_out<char>(
-                [](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_policies(t, m, n, e); },
-                &json) == ORRERY_OK,
+    require(sized_out<char>([](char* t, size_t m, size_t* n, orrery_error* e) { return orrery_policies(t, m, n, e); }, &json) == ORRERY_OK,
             "the table of policies is there");
     const std::string text(json.begin(), json.end()), name = "{\"name\": \"";
     for (size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {
@@ -62,8 +60,7 @@ const Files& files() {
 // What a failed call must leave as it was.
 struct Snapshot {
   size_t n_messages, n_tokens;
-  explicit Snapshot(const orrery_session* s)
-      : n_messages(orrery_session_n_messages(s)), n_tokens(orrery_session_n_tokens(s)) {}
+  explicit Snapshot(const orrery_session* s) : n_messages(orrery_session_n_messages(s)), n_tokens(orrery_session_n_tokens(s)) {}
   bool operator==(const Snapshot& o) const { return n_messages == o.n_messages && n_tokens == o.n_tokens; }
 };
 
@@ -95,8 +92,7 @@ class Program {
     const auto* runtime = t_.runtimes[few()];
     if (e_.check(orrery_runtime_get_info(runtime, &info, e_.get())) == ORRERY_OK)
       require(info.arena_used_bytes <= info.arena_bytes, "no more of the arena is used than there is");
-    else
-      require(runtime == nullptr, "a runtime tells of itself");
+    else require(runtime == nullptr, "a runtime tells of itself");
   }
 
   void open_model() {
@@ -119,8 +115,7 @@ class Program {
   void model_info() {
     const orrery_model* model = t_.models[few()];
     orrery_model_info info = options(&orrery_model_info_init);
-    require((e_.check(orrery_model_get_info(model, &info, e_.get())) == ORRERY_OK) == (model != nullptr),
-            "a model tells of itself");
+    require((e_.check(orrery_model_get_info(model, &info, e_.get())) == ORRERY_OK) == (model != nullptr), "a model tells of itself");
     orrery_vocab*& slot = t_.vocabs[few()];
     orrery_vocab* vocab = orrery_model_vocab(model);
     require((vocab != nullptr) == (model != nullptr), "a model has a vocabulary");
@@ -137,17 +132,15 @@ class Program {
         slot = h;
         return;
       }
-      case 1:
-        return drop(&slot, orrery_vocab_free);
+      case 1: return drop(&slot, orrery_vocab_free);
       case 2: {
         const uint32_t flags = r_.byte() % 5;
         const std::string text = r_.text();
         std::vector<int32_t> ids;
-        const orrery_status s = sized_out<int32_t>(
-            [&](int32_t* out, size_t m, size_t* n, orrery_error* e) {
-              return orrery_tokenize(slot, text.data(), text.size(), flags, out, m, n, e);
-            },
-            &ids);
+        const orrery_status s =
+            sized_out<int32_t>([&](int32_t* out, size_t m, size_t* n,
+                                   orrery_error* e) { return orrery_tokenize(slot, text.data(), text.size(), flags, out, m, n, e); },
+                               &ids);
         require(s == ORRERY_OK || slot == nullptr || flags > 3, "any text can be tokenized");
         for (const int32_t id : ids) orrery_token_flags(slot, id);
         return;
@@ -155,11 +148,9 @@ class Program {
       default: {
         std::vector<int32_t> ids = tokens();
         std::vector<char> text;
-        sized_out<char>(
-            [&](char* out, size_t m, size_t* n, orrery_error* e) {
-              return orrery_detokenize(slot, ids.data(), ids.size(), 1, out, m, n, e);
-            },
-            &text);
+        sized_out<char>([&](char* out, size_t m, size_t* n,
+                            orrery_error* e) { return orrery_detokenize(slot, ids.data(), ids.size(), 1, out, m, n, e); },
+                        &text);
         orrery_vocab_info info = options(&orrery_vocab_info_init);
         e_.check(orrery_vocab_get_info(slot, &info, e_.get()));
       }
@@ -188,9 +179,7 @@ class Program {
 
   void add_message() {
     const std::string role = r_.byte() & 1 ? "user" : r_.text(), content = r_.text().substr(0, kMostText);
-    change([&](orrery_session* s) {
-      return orrery_session_add_message(s, role.c_str(), content.c_str(), e_.get());
-    });
+    change([&](orrery_session* s) { return orrery_session_add_message(s, role.c_str(), content.c_str(), e_.get()); });
   }
   void add_json() {
     const std::string json = r_.text();
@@ -200,21 +189,16 @@ class Program {
     const orrery_session* s = t_.sessions[many()];
     const size_t i = r_.byte() % 6, n = orrery_session_n_messages(s);
     std::vector<char> json;
-    const orrery_status status =
-        sized_out<char>([&](char* out, size_t m, size_t* bytes,
-                            orrery_error* e) { return orrery_session_message(s, i, out, m, bytes, e); },
-                        &json);
+    const orrery_status status = sized_out<char>(
+        [&](char* out, size_t m, size_t* bytes, orrery_error* e) { return orrery_session_message(s, i, out, m, bytes, e); }, &json);
     require((status == ORRERY_OK) == (i < n), "messages that are there can be read");
     require(whole_utf8({json.data(), json.size()}), "a message is UTF-8");
   }
   void set_template() {
     orrery_template_options o = options(&orrery_template_options_init);
-    static constexpr const char* kTemplates[] = {nullptr,
-                                                 "{{ messages | length }}",
-                                                 "{% for m in messages %}{{ m.content }}{% endfor %}",
-                                                 "{{ 1 / 0 }}",
-                                                 "{% bad",
-                                                 "{{ tools }}{{ x }}"};
+    static constexpr const char* kTemplates[] = {
+        nullptr,  "{{ messages | length }}", "{% for m in messages %}{{ m.content }}{% endfor %}", "{{ 1 / 0 }}",
+        "{% bad", "{{ tools }}{{ x }}"};
     o.template_source = kTemplates[r_.byte() % std::size(kTemplates)];
     const std::string tools = r_.text(), variables = r_.text();
     if (!tools.empty()) o.tools_json = tools.c_str();
@@ -229,9 +213,7 @@ class Program {
   void session_tokens() {
     const orrery_session* s = t_.sessions[many()];
     std::vector<int32_t> ids;
-    sized_out<int32_t>([&](int32_t* out, size_t m, size_t* n,
-                           orrery_error* e) { return orrery_session_tokens(s, out, m, n, e); },
-                       &ids);
+    sized_out<int32_t>([&](int32_t* out, size_t m, size_t* n, orrery_error* e) { return orrery_session_tokens(s, out, m, n, e); }, &ids);
     require(ids.size() == orrery_session_n_tokens(s), "a session's tokens are as many as it says");
   }
   void rewind() {
@@ -256,10 +238,8 @@ class Program {
     if (s == nullptr) return;
     std::vector<unsigned char> bytes;
     const bool busy = busy_now(s);
-    const orrery_status status =
-        sized_out<unsigned char>([&](unsigned char* out, size_t m, size_t* n,
-                                     orrery_error* e) { return orrery_session_save_buffer(s, out, m, n, e); },
-                                 &bytes);
+    const orrery_status status = sized_out<unsigned char>(
+        [&](unsigned char* out, size_t m, size_t* n, orrery_error* e) { return orrery_session_save_buffer(s, out, m, n, e); }, &bytes);
     require(status == ORRERY_OK || (busy && status == ORRERY_BUSY) || status == ORRERY_OUT_OF_DEVICE_MEMORY,
             "a session is saved, unless it is busy");
     if (status == ORRERY_OK) buffer = std::move(bytes);
@@ -269,14 +249,11 @@ class Program {
     const uint8_t how = r_.byte();
     const auto at = r_.number<uint16_t>();
     const uint8_t flip = r_.byte();
-    if (!bytes.empty() && (how & 1))
-      bytes[at % bytes.size()] = static_cast<unsigned char>(bytes[at % bytes.size()] ^ flip);
+    if (!bytes.empty() && (how & 1)) bytes[at % bytes.size()] = static_cast<unsigned char>(bytes[at % bytes.size()] ^ flip);
     if (how & 2) bytes.resize(std::min<size_t>(bytes.size(), at));
-    const orrery_status status = change([&](orrery_session* s) {
-      return orrery_session_load_buffer(s, bytes.empty() ? nullptr : bytes.data(), bytes.size(), e_.get());
-    });
-    require(status != ORRERY_OK || bytes == t_.saved[0] || bytes == t_.saved[1],
-            "what was damaged does not load");
+    const orrery_status status = change(
+        [&](orrery_session* s) { return orrery_session_load_buffer(s, bytes.empty() ? nullptr : bytes.data(), bytes.size(), e_.get()); });
+    require(status != ORRERY_OK || bytes == t_.saved[0] || bytes == t_.saved[1], "what was damaged does not load");
   }
   void save_file() {
     const std::string path = files().dir.file(r_.byte() & 1 ? "saved" : "no/such/folder");
@@ -291,8 +268,7 @@ class Program {
     // The tiny models' vocabulary, as wide as the larger of the two.
     std::vector<float> logits(r_.byte() & 1 ? ids.size() * 400 : 0);
     change([&](orrery_session* s) {
-      return orrery_session_evaluate(s, ids.data(), ids.size(), logits.empty() ? nullptr : logits.data(),
-                                     e_.get());
+      return orrery_session_evaluate(s, ids.data(), ids.size(), logits.empty() ? nullptr : logits.data(), e_.get());
     });
   }
   void read_results() {
@@ -302,8 +278,7 @@ class Program {
     e_.check(orrery_session_logits(s, out.data(), 300 + r_.byte() % 100, e_.get()));
     orrery_stats stats = options(&orrery_stats_init);
     if (e_.check(orrery_session_stats(s, &stats, e_.get())) == ORRERY_OK)
-      require(stats.n_tokens <= stats.n_context && stats.n_tokens == orrery_session_n_tokens(s),
-              "tokens fit their context");
+      require(stats.n_tokens <= stats.n_context && stats.n_tokens == orrery_session_n_tokens(s), "tokens fit their context");
   }
 
   void generate(bool from_tokens) {
@@ -335,8 +310,7 @@ class Program {
     size_t of = 0;
     const orrery_status status = change(
         [&](orrery_session* s) {
-          return from_tokens ? orrery_generate_tokens(s, ids.data(), ids.size(), &o, &h, e_.get())
-                             : orrery_generate(s, &o, &h, e_.get());
+          return from_tokens ? orrery_generate_tokens(s, ids.data(), ids.size(), &o, &h, e_.get()) : orrery_generate(s, &o, &h, e_.get());
         },
         &of);
     made(status, h);
@@ -379,19 +353,14 @@ class Program {
     orrery_calibration_free(t_.calibration);
     t_.calibration = h;
     std::vector<char> profile, steps, again;
-    const auto write = [&](char* out, size_t m, size_t* bytes, orrery_error* e) {
-      return orrery_calibration_profile(h, out, m, bytes, e);
-    };
+    const auto write = [&](char* out, size_t m, size_t* bytes, orrery_error* e) { return orrery_calibration_profile(h, out, m, bytes, e); };
     if (sized_out<char>(write, &profile) != ORRERY_OK) return;
     profile.push_back('\0');
-    require(sized_out<char>(
-                [&](char* out, size_t m, size_t* bytes, orrery_error* e) {
-                  return orrery_head_profile_import(profile.data(), out, m, bytes, e);
-                },
-                &again) == ORRERY_OK,
+    require(sized_out<char>([&](char* out, size_t m, size_t* bytes,
+                                orrery_error* e) { return orrery_head_profile_import(profile.data(), out, m, bytes, e); },
+                            &again) == ORRERY_OK,
             "a calibration's profile reads back");
-    sized_out<char>([&](char* out, size_t m, size_t* bytes,
-                        orrery_error* e) { return orrery_calibration_steps(h, out, m, bytes, e); },
+    sized_out<char>([&](char* out, size_t m, size_t* bytes, orrery_error* e) { return orrery_calibration_steps(h, out, m, bytes, e); },
                     &steps);
   }
   void plan() {
@@ -405,11 +374,8 @@ class Program {
     orrery_plan_result result = options(&orrery_plan_result_init);
     e_.check(orrery_plan(path.c_str(), &runtime, nullptr, &o, &result, e_.get()));
     std::vector<char> json;
-    sized_out<char>([&](char* out, size_t m, size_t* n,
-                        orrery_error* e) { return orrery_inspect(path.c_str(), out, m, n, e); },
-                    &json);
-    require(orrery_status_name(r_.byte()) != nullptr && orrery_version() != nullptr &&
-                orrery_build_info() != nullptr,
+    sized_out<char>([&](char* out, size_t m, size_t* n, orrery_error* e) { return orrery_inspect(path.c_str(), out, m, n, e); }, &json);
+    require(orrery_status_name(r_.byte()) != nullptr && orrery_version() != nullptr && orrery_build_info() != nullptr,
             "names are never NULL");
   }
 
@@ -420,17 +386,14 @@ class Program {
       if (s == nullptr) continue;
       orrery_stats stats = options(&orrery_stats_init);
       require(e_.check(orrery_session_stats(s, &stats, e_.get())) == ORRERY_OK, "a session tells of itself");
-      require(e_.check(orrery_session_add_message(s, "user", "x", e_.get())) == ORRERY_OK,
-              "a session takes a message");
+      require(e_.check(orrery_session_add_message(s, "user", "x", e_.get())) == ORRERY_OK, "a session takes a message");
       // A parked session has no room in the arena, and may find none.
       const auto works = [&](orrery_status status) {
-        require(status == ORRERY_OK || (status == ORRERY_OUT_OF_DEVICE_MEMORY && stats.parked),
-                "a session works", (*e_).message);
+        require(status == ORRERY_OK || (status == ORRERY_OUT_OF_DEVICE_MEMORY && stats.parked), "a session works", (*e_).message);
       };
       works(e_.check(orrery_session_rewind(s, 0, e_.get())));
       const int32_t token = 70;
-      if (orrery_session_n_tokens(s) == 0)
-        works(e_.check(orrery_session_evaluate(s, &token, 1, nullptr, e_.get())));
+      if (orrery_session_n_tokens(s) == 0) works(e_.check(orrery_session_evaluate(s, &token, 1, nullptr, e_.get())));
     }
   }
 
@@ -439,8 +402,7 @@ class Program {
   size_t many() { return r_.byte() % CallTable::kMany; }
   std::vector<int32_t> tokens() {
     std::vector<int32_t> out(r_.byte() % 48);
-    for (int32_t& id : out)
-      id = static_cast<int32_t>(r_.byte()) + (out.size() == 7 ? 1000 : 3) - (out.size() == 8 ? 9 : 0);
+    for (int32_t& id : out) id = static_cast<int32_t>(r_.byte()) + (out.size() == 7 ? 1000 : 3) - (out.size() == 8 ? 9 : 0);
     out.resize(std::min(out.size(), kMostTokens));
     return out;
   }
@@ -489,23 +451,20 @@ class Program {
     require(status != ORRERY_BUSY || busy, "busy means a generation under way");
     require(status != ORRERY_OK || (s != nullptr && !busy), "a session under way is not changed");
     require(status != ORRERY_DEVICE_LOST, "no device is lost", (*e_).message);
-    if (status != ORRERY_OK)
-      require(Snapshot(s) == before, "a call that fails changes nothing", (*e_).message);
+    if (status != ORRERY_OK) require(Snapshot(s) == before, "a call that fails changes nothing", (*e_).message);
     return status;
   }
   static bool alive(const GenerationState& g) { return g.handle && !g.finished; }
   void check_working(orrery_status s) {
-    require(s == ORRERY_OK || s == ORRERY_OUT_OF_DEVICE_MEMORY || s == ORRERY_OUT_OF_HOST_MEMORY ||
-                s == ORRERY_BAD_MODEL || s == ORRERY_CANCELLED || s == ORRERY_INVALID_ARGUMENT ||
-                s == ORRERY_CONTEXT_FULL || s == ORRERY_UNSUPPORTED_TEMPLATE,
+    require(s == ORRERY_OK || s == ORRERY_OUT_OF_DEVICE_MEMORY || s == ORRERY_OUT_OF_HOST_MEMORY || s == ORRERY_BAD_MODEL ||
+                s == ORRERY_CANCELLED || s == ORRERY_INVALID_ARGUMENT || s == ORRERY_CONTEXT_FULL || s == ORRERY_UNSUPPORTED_TEMPLATE,
             "an answer goes on", (*e_).message);
   }
   void pull(size_t slot, int times) {
     GenerationState& g = t_.generations[slot];
     if (g.handle == nullptr) {
       orrery_event none = options(&orrery_event_init);
-      require(e_.check(orrery_next(nullptr, &none, e_.get())) == ORRERY_INVALID_ARGUMENT,
-              "NULL is no generation");
+      require(e_.check(orrery_next(nullptr, &none, e_.get())) == ORRERY_INVALID_ARGUMENT, "NULL is no generation");
       return;
     }
     for (; times > 0; --times) {
@@ -565,8 +524,7 @@ void begin(CallTable* t, bool small) {
   o.reservoir_bytes = uint64_t{2} << 20;
   CheckedError e;
   require(e.check(orrery_runtime_create(&o, &t->runtimes[0], e.get())) == ORRERY_OK, "a runtime opens");
-  require(e.check(orrery_model_open(t->runtimes[0], files().paths[0].c_str(), nullptr, &t->models[0],
-                                    e.get())) == ORRERY_OK,
+  require(e.check(orrery_model_open(t->runtimes[0], files().paths[0].c_str(), nullptr, &t->models[0], e.get())) == ORRERY_OK,
           "a model opens", (*e).message);
   orrery_session_options s = session_options();
   s.n_context = 96;

@@ -28,15 +28,13 @@ struct World {
     spec.more_template = "{{ bos_token }}{% for m in messages %}{{ m | tojson }}\n{% endfor %}{{ tools }}";
     CheckedError error;
     orrery_vocab* h = nullptr;
-    require(orrery_vocab_open(dir.write("vocab.gguf", spec.build()).c_str(), &h, error.get()) == ORRERY_OK,
-            "the vocabulary opens");
+    require(orrery_vocab_open(dir.write("vocab.gguf", spec.build()).c_str(), &h, error.get()) == ORRERY_OK, "the vocabulary opens");
     vocab.reset(h);
   }
 };
 
 // Whether rendering stays inside small limits: the text, or an error that is not a limit's.
-bool is_quick(const std::string& source, const std::string& messages, const std::string* tools,
-              const std::string* variables) {
+bool is_quick(const std::string& source, const std::string& messages, const std::string* tools, const std::string* variables) {
   Result<text::ChatTemplate> compiled = text::ChatTemplate::compile(source);
   Result<text::Value> list = text::parse_json(messages);
   if (!compiled.ok() || !list.ok() || !list->is_list()) return true;

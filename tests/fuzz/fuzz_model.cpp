@@ -42,8 +42,7 @@ struct World {
   const FileParts& base(uint8_t model, uint8_t matrices, uint8_t vectors) {
     static constexpr TensorType kVectors[] = {TensorType::f32, TensorType::f16, TensorType::bf16};
     const size_t which = model % names.size(), types = std::size(kTypeTraits);
-    const uint32_t key = static_cast<uint32_t>((which * types + matrices % types) * std::size(kVectors) +
-                                               vectors % std::size(kVectors));
+    const uint32_t key = static_cast<uint32_t>((which * types + matrices % types) * std::size(kVectors) + vectors % std::size(kVectors));
     if (const auto it = bases.find(key); it != bases.end()) return it->second;
     const nlohmann::json spec = load_model_spec(names[which]);
     MatrixStorage storage;
@@ -51,16 +50,14 @@ struct World {
     const TensorType type = kTypeTraits[matrices % types].type;
     if (can_store(spec, type)) storage.type = type;
     FileParts parts = FileParts::take_apart(build_model_gguf(spec, storage));
-    parts.keys.push_back(
-        {"tokenizer.chat_template", static_cast<uint32_t>(gguf::ValueType::string),
-         ByteWriter().text("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}").bytes});
+    parts.keys.push_back({"tokenizer.chat_template", static_cast<uint32_t>(gguf::ValueType::string),
+                          ByteWriter().text("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}").bytes});
     return bases.emplace(key, std::move(parts)).first->second;
   }
 };
 
 bool is_about_the_file(orrery_status s) {
-  return s == ORRERY_BAD_MODEL || s == ORRERY_UNSUPPORTED_ARCHITECTURE ||
-         s == ORRERY_UNSUPPORTED_QUANTIZATION || s == ORRERY_UNSUPPORTED ||
+  return s == ORRERY_BAD_MODEL || s == ORRERY_UNSUPPORTED_ARCHITECTURE || s == ORRERY_UNSUPPORTED_QUANTIZATION || s == ORRERY_UNSUPPORTED ||
          s == ORRERY_OUT_OF_DEVICE_MEMORY || s == ORRERY_OUT_OF_HOST_MEMORY;
 }
 
@@ -71,8 +68,7 @@ void use_vocabulary(const Model& model) {
   std::vector<int32_t> ids;
   const orrery_status status = sized_out<int32_t>(
       [&](int32_t* out, size_t capacity, size_t* n, orrery_error* error) {
-        return orrery_tokenize(vocab.get(), text.data(), text.size(), ORRERY_TOKENIZE_BOS, out, capacity, n,
-                               error);
+        return orrery_tokenize(vocab.get(), text.data(), text.size(), ORRERY_TOKENIZE_BOS, out, capacity, n, error);
       },
       &ids);
   require(status == ORRERY_OK, "any text can be tokenized");
@@ -89,17 +85,14 @@ void use_vocabulary(const Model& model) {
 void use_session(const Model& model, const Session& session, uint8_t seed) {
   CheckedError error;
   orrery_model_info info = options(&orrery_model_info_init);
-  require(error.check(orrery_model_get_info(model.get(), &info, error.get())) == ORRERY_OK,
-          "a model tells of itself");
+  require(error.check(orrery_model_get_info(model.get(), &info, error.get())) == ORRERY_OK, "a model tells of itself");
   require(info.n_vocab > 0 && info.n_layers > 0, "a model has tokens and layers");
   std::vector<int32_t> prompt(1 + seed % 7);
-  for (size_t i = 0; i < prompt.size(); ++i)
-    prompt[i] = static_cast<int32_t>((seed * uint64_t{31} + i * 17) % info.n_vocab);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>((seed * uint64_t{31} + i * 17) % info.n_vocab);
   std::vector<float> logits(prompt.size() * info.n_vocab);
-  const orrery_status evaluated = error.check(
-      orrery_session_evaluate(session.get(), prompt.data(), prompt.size(), logits.data(), error.get()));
-  require(evaluated == ORRERY_OK || evaluated == ORRERY_BAD_MODEL,
-          "tokens are computed, or the model is at fault", (*error).message);
+  const orrery_status evaluated =
+      error.check(orrery_session_evaluate(session.get(), prompt.data(), prompt.size(), logits.data(), error.get()));
+  require(evaluated == ORRERY_OK || evaluated == ORRERY_BAD_MODEL, "tokens are computed, or the model is at fault", (*error).message);
   for (const bool conversation : {false, true}) {
     orrery_generate_options o = generate_options(3);
     o.ignore_end = 1;
@@ -107,11 +100,9 @@ void use_session(const Model& model, const Session& session, uint8_t seed) {
     o.n_logprobs = 2;
     orrery_generation* h = nullptr;
     if (conversation) {
-      require(error.check(orrery_session_add_message(session.get(), "user", "hi", error.get())) == ORRERY_OK,
-              "a message is added");
+      require(error.check(orrery_session_add_message(session.get(), "user", "hi", error.get())) == ORRERY_OK, "a message is added");
       if (error.check(orrery_generate(session.get(), &o, &h, error.get())) != ORRERY_OK) return;
-    } else if (error.check(orrery_generate_tokens(session.get(), prompt.data(), prompt.size(), &o, &h,
-                                                  error.get())) != ORRERY_OK) {
+    } else if (error.check(orrery_generate_tokens(session.get(), prompt.data(), prompt.size(), &o, &h, error.get())) != ORRERY_OK) {
       fault("a continuation of tokens begins", (*error).message);
     }
     const Generation generation(h);
@@ -121,11 +112,9 @@ void use_session(const Model& model, const Session& session, uint8_t seed) {
       // The first call makes the prompt: a template may refuse the conversation, or make too long a text of it.
       const bool refused = conversation && (s == ORRERY_UNSUPPORTED_TEMPLATE || s == ORRERY_INVALID_ARGUMENT || s == ORRERY_CONTEXT_FULL ||
                                             s == ORRERY_UNSUPPORTED);
-      require(s == ORRERY_OK || s == ORRERY_BAD_MODEL || refused, "an answer goes on, or the model is at fault",
-              (*error).message);
+      require(s == ORRERY_OK || s == ORRERY_BAD_MODEL || refused, "an answer goes on, or the model is at fault", (*error).message);
       if (s != ORRERY_OK) break;
-      if (e.type == ORRERY_EVENT_TOKEN)
-        require(e.token >= 0 && static_cast<uint32_t>(e.token) < info.n_vocab, "a token of the vocabulary");
+      if (e.type == ORRERY_EVENT_TOKEN) require(e.token >= 0 && static_cast<uint32_t>(e.token) < info.n_vocab, "a token of the vocabulary");
       if (e.type == ORRERY_EVENT_TEXT) require(whole_utf8({e.text, e.text_bytes}), "text is whole UTF-8");
     }
   }
@@ -164,25 +153,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           "a plan, or what is wrong with the file", (*error).message);
 
   orrery_model* h = reinterpret_cast<orrery_model*>(1);
-  const orrery_status opened =
-      error.check(orrery_model_open(world.runtime.get(), path.c_str(), &m, &h, error.get()));
+  const orrery_status opened = error.check(orrery_model_open(world.runtime.get(), path.c_str(), &m, &h, error.get()));
   require((opened == ORRERY_OK) == (h != nullptr), "a model, or NULL");
   const Model model(h);
   if (opened != ORRERY_OK) {
-    require(opened == ORRERY_INVALID_ARGUMENT || is_about_the_file(opened),
-            "a model, or what is wrong with it", (*error).message);
+    require(opened == ORRERY_INVALID_ARGUMENT || is_about_the_file(opened), "a model, or what is wrong with it", (*error).message);
   } else {
     orrery_session* session_handle = reinterpret_cast<orrery_session*>(1);
-    const orrery_status begun =
-        error.check(orrery_session_open(model.get(), &s, &session_handle, error.get()));
+    const orrery_status begun = error.check(orrery_session_open(model.get(), &s, &session_handle, error.get()));
     require((begun == ORRERY_OK) == (session_handle != nullptr), "a session, or NULL");
     const Session session(session_handle);
-    require((planned == ORRERY_OK && plan.fits) == (begun == ORRERY_OK),
-            "a session opens where the plan says that it fits", (*error).message);
+    require((planned == ORRERY_OK && plan.fits) == (begun == ORRERY_OK), "a session opens where the plan says that it fits",
+            (*error).message);
     use_vocabulary(model);
     if (begun == ORRERY_OK) {
-      require(arena_used(world.runtime) == world.idle_bytes + plan.device_bytes,
-              "a session takes what was planned");
+      require(arena_used(world.runtime) == world.idle_bytes + plan.device_bytes, "a session takes what was planned");
       use_session(model, session, input.head[3]);
       require(arena_used(world.runtime) == world.idle_bytes + plan.device_bytes, "working takes no more");
     }

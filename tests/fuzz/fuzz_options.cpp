@@ -53,10 +53,8 @@ std::vector<int32_t> answer(const Session& session, const std::vector<int32_t>& 
   orrery_generate_options o = generate_options(kAnswer);
   o.ignore_end = 1;
   orrery_generation* h = nullptr;
-  const orrery_status begun =
-      error.check(orrery_generate_tokens(session.get(), tokens.data(), tokens.size(), &o, &h, error.get()));
-  require(begun == ORRERY_OK || begun == ORRERY_CONTEXT_FULL, "an answer begins, or the context is full",
-          (*error).message);
+  const orrery_status begun = error.check(orrery_generate_tokens(session.get(), tokens.data(), tokens.size(), &o, &h, error.get()));
+  require(begun == ORRERY_OK || begun == ORRERY_CONTEXT_FULL, "an answer begins, or the context is full", (*error).message);
   const Generation generation(h);
   std::vector<int32_t> out;
   orrery_event e = options(&orrery_event_init);
@@ -70,10 +68,8 @@ std::vector<int32_t> answer(const Session& session, const std::vector<int32_t>& 
 void use(World* world, const Session& session, const orrery_plan_result& plan) {
   CheckedError error;
   orrery_stats stats = options(&orrery_stats_init);
-  require(error.check(orrery_session_stats(session.get(), &stats, error.get())) == ORRERY_OK,
-          "a session tells of itself");
-  require(stats.n_context == plan.n_context && stats.reservoir_bytes == plan.reservoir_bytes &&
-              stats.device_kv_type == plan.device_kv_type,
+  require(error.check(orrery_session_stats(session.get(), &stats, error.get())) == ORRERY_OK, "a session tells of itself");
+  require(stats.n_context == plan.n_context && stats.reservoir_bytes == plan.reservoir_bytes && stats.device_kv_type == plan.device_kv_type,
           "a session is what was planned");
   const std::vector<int32_t> all = [] {
     std::vector<int32_t> out(kPrompt);
@@ -94,13 +90,9 @@ void use(World* world, const Session& session, const orrery_plan_result& plan) {
   require((forked == ORRERY_OK) == (h != nullptr), "a fork, or NULL");
   const Session fork(h);
   orrery_stats of_fork = options(&orrery_stats_init);
-  if (h)
-    require(error.check(orrery_session_stats(h, &of_fork, error.get())) == ORRERY_OK,
-            "a fork tells of itself");
-  if (h && of_fork.parked == 0)
-    require(answer(fork, longer) == answer(session, longer), "a fork answers as its session does");
-  require(error.check(orrery_session_rewind(session.get(), prompt.size() / 2, error.get())) == ORRERY_OK,
-          "a session rewinds");
+  if (h) require(error.check(orrery_session_stats(h, &of_fork, error.get())) == ORRERY_OK, "a fork tells of itself");
+  if (h && of_fork.parked == 0) require(answer(fork, longer) == answer(session, longer), "a fork answers as its session does");
+  require(error.check(orrery_session_rewind(session.get(), prompt.size() / 2, error.get())) == ORRERY_OK, "a session rewinds");
   require(answer(session, prompt) == first, "a rewound session answers as before");
 }
 
@@ -122,8 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   o.kv_budget_share = r.number<float>();
   o.kv_budget_bytes = r.number<uint32_t>();
   if (o.n_context == 0) o.n_context = kMostContext;
-  std::vector<std::string> fields =
-      split({reinterpret_cast<const char*>(data) + kHead, size - kHead}, '\x1E');
+  std::vector<std::string> fields = split({reinterpret_cast<const char*>(data) + kHead, size - kHead}, '\x1E');
   fields.resize(std::max<size_t>(fields.size(), 3));
   if (!fields[0].empty()) o.policy = fields[0].c_str();
   if (!fields[2].empty()) o.head_profile = fields[2].c_str();
@@ -141,8 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckedError error;
   const orrery_runtime_options runtime = World::runtime_options_of();
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  const orrery_status planned =
-      error.check(orrery_plan(world.paths[which].c_str(), &runtime, nullptr, &o, &plan, error.get()));
+  const orrery_status planned = error.check(orrery_plan(world.paths[which].c_str(), &runtime, nullptr, &o, &plan, error.get()));
   require(planned == ORRERY_OK || planned == ORRERY_INVALID_ARGUMENT || planned == ORRERY_UNSUPPORTED,
           "a plan, or what is wrong with the options", (*error).message);
   orrery_plan_region regions[32];
@@ -155,8 +145,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < n_regions; ++i) device_bytes += regions[i].device_bytes;
   require(device_bytes == plan.device_bytes, "regions that add up to the plan");
   orrery_session* h = reinterpret_cast<orrery_session*>(1);
-  const orrery_status opened =
-      error.check(orrery_session_open(world.models[which].get(), &o, &h, error.get()));
+  const orrery_status opened = error.check(orrery_session_open(world.models[which].get(), &o, &h, error.get()));
   require((opened == ORRERY_OK) == (h != nullptr), "a session, or NULL");
   const Session session(h);
   require(opened == ORRERY_OK || opened == ORRERY_INVALID_ARGUMENT || opened == ORRERY_UNSUPPORTED ||

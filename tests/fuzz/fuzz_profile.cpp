@@ -14,11 +14,9 @@ using namespace orrery;
 using namespace orrery::fuzz;
 
 orrery_status import_profile(const std::string& text, std::vector<char>* json) {
-  return sized_out<char>(
-      [&](char* out, size_t capacity, size_t* n, orrery_error* error) {
-        return orrery_head_profile_import(text.c_str(), out, capacity, n, error);
-      },
-      json);
+  return sized_out<char>([&](char* out, size_t capacity, size_t* n,
+                             orrery_error* error) { return orrery_head_profile_import(text.c_str(), out, capacity, n, error); },
+                         json);
 }
 
 }  // namespace
@@ -32,20 +30,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const orrery_status status = profile ? import_profile(text, &json)
                                        : sized_out<char>(
                                              [&](char* out, size_t capacity, size_t* n, orrery_error* error) {
-                                               return orrery_head_profile_import_gates(
-                                                   text.c_str(), sparsity, out, capacity, n, error);
+                                               return orrery_head_profile_import_gates(text.c_str(), sparsity, out, capacity, n, error);
                                              },
                                              &json);
   // Unsupported is a profile of another version.
-  require(
-      status == ORRERY_OK || status == ORRERY_INVALID_ARGUMENT || (profile && status == ORRERY_UNSUPPORTED),
-      "a profile is accepted, or an invalid argument");
+  require(status == ORRERY_OK || status == ORRERY_INVALID_ARGUMENT || (profile && status == ORRERY_UNSUPPORTED),
+          "a profile is accepted, or an invalid argument");
   if (status == ORRERY_OK) {
     require(sparsity <= 1.0 || profile, "sparsity is at most 1");
     require(whole_utf8({json.data(), json.size()}), "a profile is UTF-8");
     std::vector<char> again;
-    require(import_profile(std::string(json.begin(), json.end()), &again) == ORRERY_OK,
-            "what is written reads back");
+    require(import_profile(std::string(json.begin(), json.end()), &again) == ORRERY_OK, "what is written reads back");
     require(again == json, "what is written reads back as it was");
   }
   return 0;

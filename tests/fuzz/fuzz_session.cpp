@@ -63,8 +63,7 @@ Bytes session_file(const Bytes& like, const uint8_t* data, size_t size) {
   const uint64_t n_pages = field<uint32_t>(file, kPages), page_bytes = field<uint64_t>(file, kPageBytes);
   if ((flags & 2) && page_bytes <= kMaxPages && n_pages * page_bytes <= kMaxPages) {
     const size_t n = static_cast<size_t>(n_pages * page_bytes);
-    for (size_t i = 0; i < n; ++i)
-      file.push_back(flags & 4 ? static_cast<unsigned char>(i * 97 + i / 255) : 0);
+    for (size_t i = 0; i < n; ++i) file.push_back(flags & 4 ? static_cast<unsigned char>(i * 97 + i / 255) : 0);
   }
   if (flags & 1) {
     const uint64_t in_front = uint64_t{field<uint32_t>(file, kTokens)} * 5;
@@ -86,8 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static World world;
   const Bytes file = session_file(world.before, data, size);
   Error error;
-  const orrery_status status =
-      orrery_session_load_buffer(world.session.get(), file.data(), file.size(), &error);
+  const orrery_status status = orrery_session_load_buffer(world.session.get(), file.data(), file.size(), &error);
   if (status != ORRERY_OK) {
     if (status != ORRERY_BAD_SESSION && status != ORRERY_CONTEXT_FULL) fault();
     if (error.message[0] == '\0' || save(world.session) != world.before) fault();
@@ -97,8 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t n = orrery_session_n_tokens(world.session.get());
   if (n > 128) fault();
   const Bytes saved = save(world.session);
-  if (orrery_session_load_buffer(world.session.get(), saved.data(), saved.size(), &error) != ORRERY_OK)
-    fault();
+  if (orrery_session_load_buffer(world.session.get(), saved.data(), saved.size(), &error) != ORRERY_OK) fault();
   if (save(world.session) != saved) fault();
   for (size_t i = 0; i < orrery_session_n_messages(world.session.get()); ++i) message_of(world.session, i);
   // Work: its conversation may be nonsense to a template, its KV no numbers; but nothing else may go wrong.
@@ -110,10 +107,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (orrery_event e = options(&orrery_event_init); h && e.type != ORRERY_EVENT_DONE;) {
     const orrery_status s = orrery_next(h, &e, &error);
     if (s == ORRERY_INTERNAL || s == ORRERY_BUSY) fault();
-    if (s != ORRERY_OK) break;   // of the conversation, or the KV
+    if (s != ORRERY_OK) break;  // of the conversation, or the KV
   }
-  if (orrery_session_load_buffer(world.session.get(), world.before.data(), world.before.size(), &error) !=
-      ORRERY_OK)
-    fault();
+  if (orrery_session_load_buffer(world.session.get(), world.before.data(), world.before.size(), &error) != ORRERY_OK) fault();
   return 0;
 }

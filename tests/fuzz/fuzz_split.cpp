@@ -48,8 +48,7 @@ void use(const gguf::File& file, bool header_only) {
     require((t.data == nullptr) == header_only, "data are there unless only the header was asked for");
     for (uint64_t i = 0; t.data && i < t.bytes; ++i) sum += static_cast<uint8_t>(t.data[i]);
   }
-  for (uint64_t i = 0; i < file.n_keys(); ++i)
-    require(file.find(file.key(i)) != nullptr, "a key is found by its name");
+  for (uint64_t i = 0; i < file.n_keys(); ++i) require(file.find(file.key(i)) != nullptr, "a key is found by its name");
   uint8_t digest[16];
   file.fingerprint(false, digest);
   const volatile uint64_t sink = sum;
@@ -72,12 +71,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Reader r(input.frames[i].arguments.data(), input.frames[i].arguments.size());
     const uint32_t part = r.byte() % n;
     const uint8_t operation = input.frames[i].operation % kOperations;
-    if (operation == kLeaveOut)
-      names[part].clear();
-    else if (operation == kMisplace)
-      names[part] = name_of(r.byte() % 8, 1 + r.byte() % 8);
-    else
-      apply(static_cast<Edit>(operation), &r, &parts[part]);
+    if (operation == kLeaveOut) names[part].clear();
+    else if (operation == kMisplace) names[part] = name_of(r.byte() % 8, 1 + r.byte() % 8);
+    else apply(static_cast<Edit>(operation), &r, &parts[part]);
   }
   std::vector<std::string> written;
   for (uint32_t i = 0; i < n; ++i)
@@ -94,8 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const ErrorDetail& e = file.status().detail();
     require(e.code == Code::bad_model || e.code == Code::unsupported_quantization || e.code == Code::io,
             "parts that are wrong, or cannot be read", e.message.c_str());
-    require(e.message.find("m-0") != std::string::npos && whole_utf8(e.message), "an error names the part",
-            e.message.c_str());
+    require(e.message.find("m-0") != std::string::npos && whole_utf8(e.message), "an error names the part", e.message.c_str());
   }
   for (const std::string& p : written) std::remove(p.c_str());
   return 0;

@@ -20,8 +20,7 @@ const char* const kContext =
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  Result<ChatTemplate> compiled =
-      ChatTemplate::compile(std::string_view(reinterpret_cast<const char*>(data), size));
+  Result<ChatTemplate> compiled = ChatTemplate::compile(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!compiled.ok()) {
     if (compiled.status().code() != Code::unsupported_template) std::abort();
     return 0;

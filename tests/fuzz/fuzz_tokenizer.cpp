@@ -63,8 +63,7 @@ void check_pieces(PreTokenizer kind, std::string_view text) {
   require(from == text.size());
 }
 
-void check_stream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
-                  const std::vector<std::string>& stops) {
+void check_stream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::vector<std::string>& stops) {
   Result<TextStream> stream = TextStream::create(stops);
   if (!stream.ok()) return;
   std::string shown, at_once, all;
@@ -125,8 +124,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Result<Tokenizer> tokenizer = Tokenizer::from_vocab(vocab);
   if (!tokenizer.ok()) {
     const ErrorDetail& e = tokenizer.status().detail();
-    require(e.code == Code::bad_model && e.message.compare(0, 15, "tokenizer.ggml.") == 0 &&
-            utf8_valid(e.message));
+    require(e.code == Code::bad_model && e.message.compare(0, 15, "tokenizer.ggml.") == 0 && utf8_valid(e.message));
     require(e.message.size() < 1000);
     return 0;
   }
@@ -151,8 +149,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (int32_t id = -1; id <= tokenizer->n_vocab(); id++) {
     const int32_t found = tokenizer->find(tokenizer->token_bytes(id));
-    require(found < tokenizer->n_vocab() &&
-            (found < 0 || tokenizer->token_bytes(found) == tokenizer->token_bytes(id)));
+    require(found < tokenizer->n_vocab() && (found < 0 || tokenizer->token_bytes(found) == tokenizer->token_bytes(id)));
   }
   return 0;
 }

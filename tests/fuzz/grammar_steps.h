@@ -1,5 +1,5 @@
-// What every grammar must do, whoever wrote it: it is refused with a message, or answers can be walked through it. A walk takes tokens out of
-// the masks, in turns that its input says; what it checks holds for every grammar.
+// What every grammar must do, whoever wrote it: it is refused with a message, or answers can be walked through it. A walk takes tokens out
+// of the masks, in turns that its input says; what it checks holds for every grammar.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,13 @@ inline std::shared_ptr<grammar::TokenTrie> fuzz_trie() {
   static const std::shared_ptr<grammar::TokenTrie> trie = [] {
     std::vector<std::string> tokens;
     for (int c = 0; c < 256; ++c) tokens.push_back(std::string(1, static_cast<char>(c)));
-    for (const char* word : {"a", "ab", "abc", "aa", "\":", "{\"", "\"}", "true", "nul", "\xc3\xa9", "\xe2\x82", "\xac\"", "12", "3.", "e+", " ", "  ", "],", "[[", "\\\""})
+    for (const char* word : {"a",        "ab",     "abc", "aa", "\":", "{\"", "\"}", "true", "nul", "\xc3\xa9",
+                             "\xe2\x82", "\xac\"", "12",  "3.", "e+",  " ",   "  ",  "],",   "[[",  "\\\""})
       tokens.emplace_back(word);
     tokens.emplace_back();
-    return std::move(grammar::TokenTrie::make(std::vector<std::string_view>(tokens.begin(), tokens.end()), {static_cast<int32_t>(tokens.size()) - 1})).value();
+    return std::move(grammar::TokenTrie::make(std::vector<std::string_view>(tokens.begin(), tokens.end()),
+                                              {static_cast<int32_t>(tokens.size()) - 1}))
+        .value();
   }();
   return trie;
 }
@@ -62,11 +65,9 @@ inline void walk(const grammar::Grammar& form, const uint8_t* turns, size_t n_tu
     std::vector<int32_t> allowed;
     int32_t refused = -1;
     for (int32_t id = 0; id < static_cast<int32_t>(form.trie().n_vocab()); ++id)
-      if (words[static_cast<size_t>(id) / 32] >> (id % 32) & 1)
-        allowed.push_back(id);
-      else if (refused < 0 || id % 256 == turn)
-        refused = id;
-    if (allowed.empty()) std::abort();   // a mask is never empty, but where it says so
+      if (words[static_cast<size_t>(id) / 32] >> (id % 32) & 1) allowed.push_back(id);
+      else if (refused < 0 || id % 256 == turn) refused = id;
+    if (allowed.empty()) std::abort();  // a mask is never empty, but where it says so
     if (refused >= 0) {
       auto taken = matcher.accept(refused);
       if (taken.ok() && *taken) std::abort();
@@ -74,7 +75,7 @@ inline void walk(const grammar::Grammar& form, const uint8_t* turns, size_t n_tu
     const int32_t token = allowed[turn * 7919u % allowed.size()];
     const bool closes = matcher.can_close_after(token, 3);
     auto taken = matcher.accept(token);
-    if (!taken.ok()) return;   // too ambiguous
+    if (!taken.ok()) return;  // too ambiguous
     if (!*taken) std::abort();
     if (!matcher.ended()) {
       if (closes && matcher.tokens_to_end() > 3) std::abort();
@@ -88,7 +89,7 @@ inline void walk(const grammar::Grammar& form, const uint8_t* turns, size_t n_tu
         if (!matcher.ended()) std::abort();
       }
     }
-    if (turn % 11 == 0 && matcher.n_tokens() > 1) {   // back, and the same mask as before
+    if (turn % 11 == 0 && matcher.n_tokens() > 1) {  // back, and the same mask as before
       const size_t keep = matcher.n_tokens() / 2;
       matcher.rewind(keep);
       if (matcher.n_tokens() != keep) std::abort();

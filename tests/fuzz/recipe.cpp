@@ -23,21 +23,16 @@ size_t scalar_bytes(uint32_t type) {
   switch (type) {
     case 0:
     case 1:
-    case 7:
-      return 1;
+    case 7: return 1;
     case 2:
-    case 3:
-      return 2;
+    case 3: return 2;
     case 4:
     case 5:
-    case 6:
-      return 4;
+    case 6: return 4;
     case 10:
     case 11:
-    case 12:
-      return 8;
-    default:
-      return 0;  // strings and arrays, and what is no type
+    case 12: return 8;
+    default: return 0;  // strings and arrays, and what is no type
   }
 }
 
@@ -77,13 +72,10 @@ uint64_t interesting(uint8_t which, uint64_t spelt) {
 }
 uint64_t read_number(Reader* r) {
   const uint8_t which = r->byte();
-  return interesting(which, which < 32    ? r->number<uint64_t>()
-                            : which < 128 ? r->number<uint16_t>()
-                                          : r->byte());
+  return interesting(which, which < 32 ? r->number<uint64_t>() : which < 128 ? r->number<uint16_t>() : r->byte());
 }
 double read_real(Reader* r) {
-  static const double kReals[] = {0.0,  -0.0, 1.0,   -1.0,         0.5,      1e-5,     1e-30,
-                                  1e30, 3e38, 1e300, std::nan(""), HUGE_VAL, -HUGE_VAL};
+  static const double kReals[] = {0.0, -0.0, 1.0, -1.0, 0.5, 1e-5, 1e-30, 1e30, 3e38, 1e300, std::nan(""), HUGE_VAL, -HUGE_VAL};
   const uint8_t which = r->byte();
   return which < std::size(kReals) ? kReals[which] : which < 128 ? r->number<float>() : r->byte() / 16.0;
 }
@@ -196,10 +188,8 @@ std::string family_of(FileParts* file) {
 }
 
 void set_key(FileParts* file, const std::string& name, uint32_t type, Bytes value) {
-  if (FileParts::Key* key = file->find(name))
-    *key = {name, type, std::move(value)};
-  else
-    file->keys.push_back({name, type, std::move(value)});
+  if (FileParts::Key* key = file->find(name)) *key = {name, type, std::move(value)};
+  else file->keys.push_back({name, type, std::move(value)});
 }
 
 void edit_key(Edit edit, Reader* r, FileParts* file) {
@@ -212,21 +202,15 @@ void edit_key(Edit edit, Reader* r, FileParts* file) {
       break;
     case Edit::retype_key:
       key.type = r->byte() % 14;
-      if (scalar_bytes(key.type) > 0)
-        key.value = read_scalar(r, key.type);
-      else if (key.type == number(ValueType::string))
-        key.value = text_value(r->text());
+      if (scalar_bytes(key.type) > 0) key.value = read_scalar(r, key.type);
+      else if (key.type == number(ValueType::string)) key.value = text_value(r->text());
       break;
     case Edit::set_text:
       key.type = number(ValueType::string);
       key.value = text_value(r->text());
       break;
-    case Edit::rename_key:
-      key.name = r->text();
-      break;
-    case Edit::drop_key:
-      file->keys.erase(file->keys.begin() + static_cast<std::ptrdiff_t>(i));
-      break;
+    case Edit::rename_key: key.name = r->text(); break;
+    case Edit::drop_key: file->keys.erase(file->keys.begin() + static_cast<std::ptrdiff_t>(i)); break;
     case Edit::double_key: {
       FileParts::Key copy = key;
       file->keys.push_back(std::move(copy));
@@ -239,8 +223,7 @@ void edit_key(Edit edit, Reader* r, FileParts* file) {
       if (edit == Edit::resize_array) {
         if (!array.elements.empty()) array.elements.resize(n % 600, array.elements.back());
       } else if (!array.elements.empty()) {
-        array.elements[n % array.elements.size()] =
-            scalar_bytes(array.element) > 0 ? read_scalar(r, array.element) : text_value(r->text());
+        array.elements[n % array.elements.size()] = scalar_bytes(array.element) > 0 ? read_scalar(r, array.element) : text_value(r->text());
       }
       key.value = array.value();
     }
@@ -275,15 +258,9 @@ void edit_tensor(Edit edit, Reader* r, FileParts* file) {
       t.type = r->byte() % 48;
       if ((r->byte() & 1) == 0) refit(&t);
       break;
-    case Edit::fill_data:
-      fill_data(r, &t);
-      break;
-    case Edit::rename_tensor:
-      t.name = r->text();
-      break;
-    case Edit::drop_tensor:
-      file->tensors.erase(file->tensors.begin() + static_cast<std::ptrdiff_t>(i));
-      break;
+    case Edit::fill_data: fill_data(r, &t); break;
+    case Edit::rename_tensor: t.name = r->text(); break;
+    case Edit::drop_tensor: file->tensors.erase(file->tensors.begin() + static_cast<std::ptrdiff_t>(i)); break;
     case Edit::double_tensor: {
       FileParts::Tensor copy = t;
       copy.name = r->text();
@@ -291,8 +268,7 @@ void edit_tensor(Edit edit, Reader* r, FileParts* file) {
       file->tensors.push_back(std::move(copy));
       break;
     }
-    default:
-      std::swap(t.name, file->tensors[r->byte() % file->tensors.size()].name);
+    default: std::swap(t.name, file->tensors[r->byte() % file->tensors.size()].name);
   }
 }
 
@@ -322,8 +298,7 @@ void add_known_key(Reader* r, FileParts* file) {
   const std::string name = known.name[0] == '%' ? family_of(file) + (known.name + 1) : known.name;
   static constexpr const char* kTexts[] = {"none", "linear",  "yarn",  "llama3",    "longrope",   "llama",
                                            "gpt2", "default", "qwen2", "llama-bpe", "chatglm-bpe"};
-  if (known.type != ValueType::string)
-    return set_key(file, name, number(known.type), read_scalar(r, number(known.type)));
+  if (known.type != ValueType::string) return set_key(file, name, number(known.type), read_scalar(r, number(known.type)));
   const uint8_t which = r->byte();
   set_key(file, name, number(known.type), text_value(which < std::size(kTexts) ? kTexts[which] : r->text()));
 }
@@ -338,17 +313,14 @@ void set_token(Reader* r, FileParts* file) {
   const double score = read_real(r);
   array.elements[i] = text_value(r->text());
   tokens->value = array.value();
-  if (FileParts::Key* types = file->find("tokenizer.ggml.token_type");
-      types && types->type == number(ValueType::array)) {
+  if (FileParts::Key* types = file->find("tokenizer.ggml.token_type"); types && types->type == number(ValueType::array)) {
     Array of(types->value);
     if (i < of.elements.size()) of.elements[i] = ByteWriter().put(int32_t{type % 9}).bytes;
     types->value = of.value();
   }
-  if (FileParts::Key* scores = file->find("tokenizer.ggml.scores");
-      scores && scores->type == number(ValueType::array)) {
+  if (FileParts::Key* scores = file->find("tokenizer.ggml.scores"); scores && scores->type == number(ValueType::array)) {
     Array of(scores->value);
-    if (i < of.elements.size())
-      of.elements[i] = ByteWriter().put(static_cast<float>(std::clamp(score, -3e38, 3e38))).bytes;
+    if (i < of.elements.size()) of.elements[i] = ByteWriter().put(static_cast<float>(std::clamp(score, -3e38, 3e38))).bytes;
     scores->value = of.value();
   }
 }
@@ -356,8 +328,7 @@ void set_token(Reader* r, FileParts* file) {
 void add_merge(Reader* r, FileParts* file) {
   FileParts::Key* merges = file->find("tokenizer.ggml.merges");
   if (!merges) {
-    file->keys.push_back({"tokenizer.ggml.merges", number(ValueType::array),
-                          ByteWriter().put(ValueType::string).put(uint64_t{0}).bytes});
+    file->keys.push_back({"tokenizer.ggml.merges", number(ValueType::array), ByteWriter().put(ValueType::string).put(uint64_t{0}).bytes});
     merges = &file->keys.back();
   }
   if (merges->type != number(ValueType::array)) return;
@@ -387,10 +358,7 @@ FileParts FileParts::take_apart(const Bytes& bytes) {
     out.keys.push_back(std::move(key));
   }
   for (const gguf::Tensor& t : file->tensors())
-    out.tensors.push_back({std::string(t.name),
-                           {t.dims, t.dims + t.n_dims},
-                           static_cast<uint32_t>(t.type),
-                           {t.data, t.data + t.bytes}});
+    out.tensors.push_back({std::string(t.name), {t.dims, t.dims + t.n_dims}, static_cast<uint32_t>(t.type), {t.data, t.data + t.bytes}});
   return out;
 }
 
@@ -432,8 +400,7 @@ void apply(Edit edit, Reader* r, FileParts* file) {
     case Edit::drop_key:
     case Edit::double_key:
     case Edit::set_element:
-    case Edit::resize_array:
-      return edit_key(edit, r, file);
+    case Edit::resize_array: return edit_key(edit, r, file);
     case Edit::set_dim:
     case Edit::add_dim:
     case Edit::retype_tensor:
@@ -441,36 +408,25 @@ void apply(Edit edit, Reader* r, FileParts* file) {
     case Edit::rename_tensor:
     case Edit::drop_tensor:
     case Edit::double_tensor:
-    case Edit::swap_tensors:
-      return edit_tensor(edit, r, file);
-    case Edit::scale_everywhere:
-      return scale_everywhere(r, file);
-    case Edit::set_family:
-      return set_family(r, file);
-    case Edit::add_known_key:
-      return add_known_key(r, file);
-    case Edit::set_token:
-      return set_token(r, file);
-    case Edit::add_merge:
-      return add_merge(r, file);
+    case Edit::swap_tensors: return edit_tensor(edit, r, file);
+    case Edit::scale_everywhere: return scale_everywhere(r, file);
+    case Edit::set_family: return set_family(r, file);
+    case Edit::add_known_key: return add_known_key(r, file);
+    case Edit::set_token: return set_token(r, file);
+    case Edit::add_merge: return add_merge(r, file);
     case Edit::poke: {
       const auto at = r->number<uint32_t>();
       file->pokes.emplace_back(at, r->byte());
       return;
     }
-    case Edit::cut:
-      file->cut = r->number<uint32_t>() % (1u << 19);
-      return;
+    case Edit::cut: file->cut = r->number<uint32_t>() % (1u << 19); return;
     case Edit::claim:
       file->more_keys = interesting(r->byte(), 0);
       file->more_tensors = interesting(r->byte(), 0);
       file->version = r->byte() % 6;
       return;
-    case Edit::set_alignment:
-      set_key(file, "general.alignment", number(ValueType::u32), read_scalar(r, number(ValueType::u32)));
-      return;
-    case Edit::count:
-      return;
+    case Edit::set_alignment: set_key(file, "general.alignment", number(ValueType::u32), read_scalar(r, number(ValueType::u32))); return;
+    case Edit::count: return;
   }
 }
 

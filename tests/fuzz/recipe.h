@@ -28,8 +28,7 @@ struct FileParts {
   };
   std::vector<Key> keys;
   std::vector<Tensor> tensors;
-  std::vector<std::pair<uint32_t, uint8_t>>
-      pokes;  // where (modulo the file's size), and what is written there
+  std::vector<std::pair<uint32_t, uint8_t>> pokes;  // where (modulo the file's size), and what is written there
   uint32_t version = 3;
   uint32_t cut = UINT32_MAX;                 // bytes of the file that are left
   uint64_t more_keys = 0, more_tensors = 0;  // than there are, by the header

@@ -19,8 +19,7 @@
 #include "tests/support/random_blocks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most,
-                                                                unsigned seed);
+extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed);
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 
 namespace {
@@ -40,22 +39,13 @@ void mutate(orrery::testing::Random* random, std::vector<uint8_t>* input) {
     const auto from = input->begin() + static_cast<std::ptrdiff_t>(at);
     const auto to = from + static_cast<std::ptrdiff_t>(length);
     switch (random->below(5)) {
-      case 0:
-        *from = static_cast<uint8_t>(*from ^ (1u << random->below(8)));
-        break;
-      case 1:
-        *from = kLoud[random->below(std::size(kLoud))];
-        break;
-      case 2:
-        std::fill(from, to, kLoud[random->below(std::size(kLoud))]);
-        break;
-      case 3:
-        input->erase(from, to);
-        break;
+      case 0: *from = static_cast<uint8_t>(*from ^ (1u << random->below(8))); break;
+      case 1: *from = kLoud[random->below(std::size(kLoud))]; break;
+      case 2: std::fill(from, to, kLoud[random->below(std::size(kLoud))]); break;
+      case 3: input->erase(from, to); break;
       default: {
         const std::vector<uint8_t> copy(from, to);
-        input->insert(input->begin() + static_cast<std::ptrdiff_t>(random->below(input->size())),
-                      copy.begin(), copy.end());
+        input->insert(input->begin() + static_cast<std::ptrdiff_t>(random->below(input->size())), copy.begin(), copy.end());
       }
     }
   }
@@ -69,8 +59,7 @@ std::vector<uint8_t> mutant_of(const std::vector<uint8_t>& input, orrery::testin
     return mutant;
   }
   mutant.resize(input.size() + 512);
-  mutant.resize(LLVMFuzzerCustomMutator(mutant.data(), input.size(), mutant.size(),
-                                        static_cast<unsigned>(random->bits())));
+  mutant.resize(LLVMFuzzerCustomMutator(mutant.data(), input.size(), mutant.size(), static_cast<unsigned>(random->bits())));
   return mutant;
 }
 
@@ -100,8 +89,7 @@ int main(int n_args, char** args) {
     std::sort(paths.begin(), paths.end());
     for (const std::filesystem::path& path : paths) {
       std::ifstream in(path, std::ios::binary);
-      const std::vector<uint8_t> input((std::istreambuf_iterator<char>(in)),
-                                       std::istreambuf_iterator<char>());
+      const std::vector<uint8_t> input((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
       std::printf("%s (%zu bytes)\n", path.filename().c_str(), input.size());
       std::fflush(stdout);  // the last line before a trap names the input
       run(input);

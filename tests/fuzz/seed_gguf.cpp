@@ -25,11 +25,7 @@ bool write(const std::filesystem::path& path, const Bytes& bytes) {
 
 GgufBuilder scalars(uint32_t version) {
   GgufBuilder b(version);
-  b.key("u8", uint8_t{1})
-      .key("i8", int8_t{-1})
-      .key("u16", uint16_t{1})
-      .key("i16", int16_t{-1})
-      .key("u32", uint32_t{1});
+  b.key("u8", uint8_t{1}).key("i8", int8_t{-1}).key("u16", uint16_t{1}).key("i16", int16_t{-1}).key("u32", uint32_t{1});
   b.key("i32", int32_t{-1}).key("u64", uint64_t{1}).key("i64", int64_t{-1}).key("f32", 1.0f).key("f64", 1.0);
   return b.key("bool", true).key("string", "text");
 }
@@ -38,15 +34,9 @@ Bytes arrays() {
   ByteWriter nested;
   nested.put(gguf::ValueType::array).put(uint64_t{2});
   nested.put(gguf::ValueType::string).put(uint64_t{1}).text("inner");
-  nested.put(gguf::ValueType::array)
-      .put(uint64_t{1})
-      .put(gguf::ValueType::i16)
-      .put(uint64_t{1})
-      .put(int16_t{-3});
+  nested.put(gguf::ValueType::array).put(uint64_t{1}).put(gguf::ValueType::i16).put(uint64_t{1}).put(int16_t{-3});
   GgufBuilder b;
-  b.array("u32", std::vector<uint32_t>{1, 2})
-      .array("f32", std::vector<float>{0.5f})
-      .array("none", std::vector<double>{});
+  b.array("u32", std::vector<uint32_t>{1, 2}).array("f32", std::vector<float>{0.5f}).array("none", std::vector<double>{});
   b.array("bool", std::vector<bool>{true, false}).array("string", std::vector<std::string>{"a", "", "ccc"});
   return b.raw_key("nested", 9, nested.bytes).build();
 }
@@ -55,8 +45,7 @@ Bytes tensors() {
   GgufBuilder b;
   b.key("general.architecture", "llama");
   for (const TypeTraits& t : kTypeTraits)
-    b.tensor(t.name, t.type, {t.block_elements, 1},
-             testing::random_blocks(t.type, t.block_elements, 1, 1.0f));
+    b.tensor(t.name, t.type, {t.block_elements, 1}, testing::random_blocks(t.type, t.block_elements, 1, 1.0f));
   return b.build();
 }
 
@@ -78,12 +67,11 @@ int main(int n_args, char** args) {
   twice.key("k", uint8_t{1}).key("k", uint8_t{2});
   GgufBuilder foreign;
   foreign.raw_tensor("w", 1, {256}, 39, 0);
-  const bool ok = write(dir / "scalars-v2", scalars(2).build()) &&
-                  write(dir / "scalars-v3", scalars(3).build()) && write(dir / "arrays", arrays()) &&
-                  write(dir / "tensors", tensors()) && write(dir / "aligned", aligned.build()) &&
-                  write(dir / "split", split.build()) && write(dir / "overlap", overlap.build()) &&
-                  write(dir / "wraps", wraps.build()) && write(dir / "duplicate-key", twice.build()) &&
-                  write(dir / "foreign-type", foreign.build()) && write(dir / "empty", Bytes());
+  const bool ok = write(dir / "scalars-v2", scalars(2).build()) && write(dir / "scalars-v3", scalars(3).build()) &&
+                  write(dir / "arrays", arrays()) && write(dir / "tensors", tensors()) && write(dir / "aligned", aligned.build()) &&
+                  write(dir / "split", split.build()) && write(dir / "overlap", overlap.build()) && write(dir / "wraps", wraps.build()) &&
+                  write(dir / "duplicate-key", twice.build()) && write(dir / "foreign-type", foreign.build()) &&
+                  write(dir / "empty", Bytes());
   if (!ok) std::fprintf(stderr, "cannot write into %s\n", args[1]);
   return ok ? 0 : 1;
 }

@@ -17,9 +17,8 @@ using nlohmann::json;
 TEST(DemoModel, AnswersAsTheOracleDoes) {
   std::ifstream in(source_path("tests/golden/demo_model.json"));
   const json golden = json::parse(in);
-  const auto model = unwrap(
-      engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, "auto", 128u << 20))),
-                                  source_path("samples/models/demo-q8_0.gguf"), {}));
+  const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, "auto", 128u << 20))),
+                                                        source_path("samples/models/demo-q8_0.gguf"), {}));
   const json& runs = golden.at("models").at("demo-q8_0.gguf");
   for (const KvType kv : {KvType::f16, KvType::q8_0, KvType::k8v4}) {
     if (in_blocks(kv) && model->description().kv().head_dim % 32 != 0) continue;

@@ -15,15 +15,13 @@ namespace {
 using namespace orrery::testing;
 
 // Runs a golden run, gives the deviation of its logits, and adds up the tokens that came out differently.
-Deviation replay(const std::shared_ptr<engine::LanguageModel>& model, const ModelRun& run, KvType kv,
-                 int* n_wrong) {
+Deviation replay(const std::shared_ptr<engine::LanguageModel>& model, const ModelRun& run, KvType kv, int* n_wrong) {
   const auto session = open_session(model, run.n_ctx, kv);
   const size_t n_vocab = session->logits().size();
   std::vector<float> logits(run.prompt.size() * n_vocab);
   unwrap(session->prefill(run.prompt, nullptr, logits.data()));
   Deviation deviation;
-  for (size_t i = 0; i < run.positions.size(); ++i)
-    deviation.add(&logits[run.positions[i] * n_vocab], run.prompt_logits.row(i), n_vocab);
+  for (size_t i = 0; i < run.positions.size(); ++i) deviation.add(&logits[run.positions[i] * n_vocab], run.prompt_logits.row(i), n_vocab);
   for (size_t i = 0; i < run.answer.size(); ++i) {
     *n_wrong += argmax(session->logits()) != run.answer[i];
     feed(session.get(), run.answer[i]);
@@ -83,7 +81,7 @@ TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
   for_each_run([&](const std::string& path, const auto& model, const ModelRun& run) {
     for (const auto& [kv, dense, mixture] : kBounds) {
       if (kv != KvType::f16 && model->description().kv().head_dim % 32 != 0) continue;
-      if (key_type(kv) != value_type(kv) && model->description().shares_values()) continue;   // refused
+      if (key_type(kv) != value_type(kv) && model->description().shares_values()) continue;  // refused
       int n_wrong = 0;
       const double rms = replay(model, run, kv, &n_wrong).rms();
       // Recurrent layers keep no KV: with three of them in four, the rows of a mixture keep their experts.
@@ -104,9 +102,7 @@ TEST(ModelGoldensRefused, HeadsThatDifferBetweenLayers) {
   auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())), path, {});
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().code(), Code::unsupported_architecture);
-  EXPECT_NE(
-      std::string(model.status().message()).find("'llama.attention.head_count_kv' differs between layers"),
-      std::string::npos)
+  EXPECT_NE(std::string(model.status().message()).find("'llama.attention.head_count_kv' differs between layers"), std::string::npos)
       << model.status().message();
 }
 
@@ -118,8 +114,7 @@ TEST(ModelGoldensRefused, WidthsThatDifferBetweenLayersAreRun) {
     if (key[0] == "llama.attention.head_count_kv") key = {"llama.attention.head_count_kv", "u32", 2};
   for (nlohmann::json& tensor : spec["tensors"]) {
     const std::string name = tensor["name"];
-    if (name.find("attn_k") != std::string::npos || name.find("attn_v") != std::string::npos)
-      tensor["shape"][1] = 32;
+    if (name.find("attn_k") != std::string::npos || name.find("attn_v") != std::string::npos) tensor["shape"][1] = 32;
   }
   const auto model = open_bytes(build_model_gguf(spec));
   std::vector<int32_t> widths;

@@ -30,12 +30,12 @@ std::vector<std::byte> dequantized_demo() {
   const Span<const gguf::Tensor> tensors = file.tensors();
   const std::string first(tensors[0].name);
   ByteWriter out;
-  out.raw(bytes.data(), bytes.find(first) - sizeof(uint64_t));   // up to where its name's length stands
+  out.raw(bytes.data(), bytes.find(first) - sizeof(uint64_t));  // up to where its name's length stands
   uint64_t offset = 0;
   for (const gguf::Tensor& t : tensors) {
     out.text(t.name).put(t.n_dims);
     for (uint32_t i = 0; i < t.n_dims; ++i) out.put(t.dims[i]);
-    out.put(uint32_t{0}).put(offset);   // F32
+    out.put(uint32_t{0}).put(offset);  // F32
     offset += (t.n_elements * sizeof(float) + 31) / 32 * 32;
   }
   out.bytes.resize((out.bytes.size() + 31) / 32 * 32);
@@ -88,7 +88,7 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
           const HeadView& view = resident.views()[head];
           const auto weight = means[head][0].get<double>();
           EXPECT_NEAR(static_cast<double>(view.compensation_weight), weight, 1e-3 * weight) << "step " << step << ", head " << head;
-          for (size_t part = 0; part < 2 && view.compensation_weight > 0; ++part) {   // K, V
+          for (size_t part = 0; part < 2 && view.compensation_weight > 0; ++part) {  // K, V
             const auto* x = reinterpret_cast<const float*>(view.compensation_token.address) + part * dim;
             const double norm = std::sqrt(std::inner_product(x, x + dim, x, 0.0)), expected = means[head][part + 1].get<double>();
             EXPECT_NEAR(norm, expected, 1e-3 * expected) << "step " << step << ", head " << head << (part == 0 ? ", K" : ", V");
@@ -103,7 +103,7 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
             std::sort(s.begin(), s.end());
             return s;
           }();
-          if (state.empty()) {   // everything
+          if (state.empty()) {  // everything
             EXPECT_EQ(sorted.size(), n) << "step " << step << ", head " << head;
             continue;
           }
@@ -114,7 +114,8 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
             n_maybe += expected == 2, n_in += expected == 1, ++n_all;
             if (expected != 2 && is_in != (expected == 1)) ++wrong, example = token;
           }
-          EXPECT_EQ(wrong, 0u) << "step " << step << ", head " << head << ": token " << example << " for one, of " << held.size() << " held";
+          EXPECT_EQ(wrong, 0u) << "step " << step << ", head " << head << ": token " << example << " for one, of " << held.size()
+                               << " held";
         }
       }
       return ok_status();

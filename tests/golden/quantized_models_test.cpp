@@ -64,8 +64,7 @@ TEST_P(QuantizedModels, OnlyTheRoundingOfActivationsSetsThemApart) {
 }
 
 std::string test_name(const ::testing::TestParamInfo<TypeTraits>& type) { return type.param.name; }
-INSTANTIATE_TEST_SUITE_P(Types, QuantizedModels,
-                         ::testing::ValuesIn(std::begin(kTypeTraits), std::end(kTypeTraits)), test_name);
+INSTANTIATE_TEST_SUITE_P(Types, QuantizedModels, ::testing::ValuesIn(std::begin(kTypeTraits), std::end(kTypeTraits)), test_name);
 
 }  // namespace
 }  // namespace orrery::quantized_models_test

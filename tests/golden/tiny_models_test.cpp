@@ -1,5 +1,5 @@
-// Tiny models of published families, as their converter writes them, against logits of their published implementations. They are third-party
-// files (../shared/tiny-models): where those are missing, these tests are skipped, and the goldens of our own models remain.
+// Tiny models of published families, as their converter writes them, against logits of their published implementations. They are
+// third-party files (../shared/tiny-models): where those are missing, these tests are skipped, and the goldens of our own models remain.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -48,7 +48,8 @@ std::vector<T> array_of(const std::string& archive, const std::string& name) {
   throw std::runtime_error("no array " + name);
 }
 
-// The bytes of a GGUF file with one more number among its keys. Another key follows, so that both take a multiple of 32 bytes and tensors stay aligned.
+// The bytes of a GGUF file with one more number among its keys. Another key follows, so that both take a multiple of 32 bytes and tensors
+// stay aligned.
 std::vector<std::byte> with_key(const std::string& file, const std::string& key, uint32_t value) {
   const auto bytes_of = [](auto n) { return std::string(reinterpret_cast<const char*>(&n), sizeof n); };
   const auto text = [&](const std::string& s) { return bytes_of(uint64_t{s.size()}) + s; };
@@ -67,7 +68,8 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
   if (shared_path("tiny-models").empty()) GTEST_SKIP() << "no shared tiny models";
   std::string file = shared_path(std::string("tiny-models/") + GetParam() + ".gguf");
   const TempDir dir;
-  if (GetParam() == std::string("glm47flash"))   // its converter writes no gating function, and it is not as large as models whose gating is known
+  if (GetParam() ==
+      std::string("glm47flash"))  // its converter writes no gating function, and it is not as large as models whose gating is known
     file = dir.write("glm47flash.gguf", with_key(read_file(file), "deepseek2.expert_gating_func", 2));
   const std::string goldens = read_file(shared_path(std::string("tiny-models/") + GetParam() + ".npz"));
   const auto ids = array_of<int64_t>(goldens, "ids");
@@ -76,7 +78,7 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
   ASSERT_EQ(tokens.size(), 40u);
   const size_t n_vocab = expected.size() / tokens.size();
   engine::ModelOptions options;
-  if (GetParam() == std::string("gptoss_trunc")) {   // YaRN as published, which the file cannot say
+  if (GetParam() == std::string("gptoss_trunc")) {  // YaRN as published, which the file cannot say
     options.weights.rope.set = true;
     options.weights.rope.scaling = model::RopeScaling::yarn;
     options.weights.rope.factor = 32.0f;
@@ -100,8 +102,10 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TinyModels, ::testing::Values("qwen35", "qwen3moe", "qwen35moe", "qwen3next", "gemma3", "muse", "ministral3", "gptoss", "gptoss_hot",
-                                                                 "gptoss_trunc", "lfm2", "nemotronh", "gemma4", "gemma4b", "gemma4moe", "glm47flash"),
+INSTANTIATE_TEST_SUITE_P(Families, TinyModels,
+                         ::testing::Values("qwen35", "qwen3moe", "qwen35moe", "qwen3next", "gemma3", "muse", "ministral3", "gptoss",
+                                           "gptoss_hot", "gptoss_trunc", "lfm2", "nemotronh", "gemma4", "gemma4b", "gemma4moe",
+                                           "glm47flash"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

@@ -19,11 +19,11 @@ constexpr double kDecodeError = 3e-5, kPrefillError = 2e-3;
 struct Case {
   KvType type;
   int32_t dim, n_kv_heads, group;
-  std::vector<int32_t> lengths;          // of the sequences, the step's rows included
-  std::vector<int32_t> rows;             // the number of each sequence's last tokens that are rows of the step
+  std::vector<int32_t> lengths;  // of the sequences, the step's rows included
+  std::vector<int32_t> rows;     // the number of each sequence's last tokens that are rows of the step
   int32_t window = 0;
-  bool sinks = false;                    // of other size for each query head
-  int32_t shared_values = 0;             // KvFormat's
+  bool sinks = false;         // of other size for each query head
+  int32_t shared_values = 0;  // KvFormat's
 };
 
 StepLimits limits(const Case& c, int32_t max_context = 2048) {
@@ -49,7 +49,7 @@ std::vector<float> attend(Machine* m, Phase phase, const Case& c, size_t first_q
   queries.erase(queries.begin(), queries.begin() + static_cast<ptrdiff_t>(first_query));
   Buffer<float> sinks(m, normal_values(static_cast<size_t>(c.n_kv_heads * c.group), 9, 4.0f));
   Buffer<float> q(m, queries), out(m, (rows.size() - 1) * out_stride + out_width);
-  std::vector<std::unique_ptr<Made>> pages;   // last: nothing waits for the device from here on
+  std::vector<std::unique_ptr<Made>> pages;  // last: nothing waits for the device from here on
   std::vector<KvView> views;
   for (size_t s = 0; s < c.lengths.size(); ++s) {
     pages.push_back(std::make_unique<Made>(m, kv, c.lengths[s], 20 + s));
@@ -80,7 +80,7 @@ void expect_as_plain(Phase phase, const Case& c) {
 }
 
 constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256, 512};
-bool attends(KvType type, int32_t dim) { return stores(type, dim) && (dim < 512 || type != KvType::f32); }   // CudaBackend::check_heads()
+bool attends(KvType type, int32_t dim) { return stores(type, dim) && (dim < 512 || type != KvType::f32); }  // CudaBackend::check_heads()
 
 TEST(GpuAttendDecode, EveryTypeAndHeadSize) {
   for (const KvType type : kKvTypes)
@@ -106,7 +106,8 @@ TEST(GpuAttendPrefill, ValuesThatAreAPartOfKeys) {
       expect_as_plain(Phase::prefill, latent(type, 48, 32, group, {83}, {11}));
       expect_as_plain(Phase::prefill, latent(type, 96, 64, group, {130, 20}, {30, 20}));
     }
-  for (const int32_t length : {1, 17, 90}) expect_as_plain(Phase::prefill, latent(KvType::f16, 576, 512, 20, {length}, {std::min(length, 21)}));
+  for (const int32_t length : {1, 17, 90})
+    expect_as_plain(Phase::prefill, latent(KvType::f16, 576, 512, 20, {length}, {std::min(length, 21)}));
 }
 
 TEST(GpuAttendDecode, EveryGroup) {
@@ -122,7 +123,7 @@ TEST(GpuAttendDecode, EveryLength) {
 TEST(GpuAttendDecode, LongerSplits) {
   expect_as_plain(Phase::decode, {KvType::f16, 32, 1, 2, {2047}, {1}});
   for (const Case& c : {Case{KvType::f16, 32, 1, 2, {2049}, {1}}, Case{KvType::f16, 32, 1, 2, {2300}, {1}},
-                        Case{KvType::f32, 256, 1, 1, {2300}, {1}}}) {   // the last: K and V of a strip take turns in shared memory
+                        Case{KvType::f32, 256, 1, 1, {2300}, {1}}}) {  // the last: K and V of a strip take turns in shared memory
     const auto [expected, got] = on_both(limits(c, 2300), [&](Machine* m) { return attend(m, Phase::decode, c); });
     expect_near(got, expected, kDecodeError);
   }
@@ -141,9 +142,7 @@ TEST(GpuAttendDecode, Sinks) {
       for (const int32_t window : {0, 50}) expect_as_plain(Phase::decode, {type, dim, 2, 4, {170}, {2}, window, true});
 }
 
-TEST(GpuAttendDecode, RowsOfSeveralSequences) {
-  expect_as_plain(Phase::decode, {KvType::f16, 64, 2, 4, {70, 3, 129}, {3, 1, 2}});
-}
+TEST(GpuAttendDecode, RowsOfSeveralSequences) { expect_as_plain(Phase::decode, {KvType::f16, 64, 2, 4, {70, 3, 129}, {3, 1, 2}}); }
 
 // A model's scratch memory is planned for its largest heads, and serves layers whose heads are smaller: more of their rows run in a wave.
 TEST(GpuAttendDecode, ScratchOfLargeHeadsHoldsWavesOfSmallOnes) {
@@ -151,7 +150,8 @@ TEST(GpuAttendDecode, ScratchOfLargeHeadsHoldsWavesOfSmallOnes) {
     for (const int32_t context : {2048, 40000}) {
       Case large{KvType::f16, 512, 1, n_heads, {}, {}}, small{KvType::f16, 64, 1, n_heads, {}, {}};
       Machine m(true, limits(large));
-      EXPECT_GE(m->scratch_bytes(limits(large, context)), m->scratch_bytes(limits(small, context))) << n_heads << " heads, context " << context;
+      EXPECT_GE(m->scratch_bytes(limits(large, context)), m->scratch_bytes(limits(small, context)))
+          << n_heads << " heads, context " << context;
     }
 }
 
@@ -168,8 +168,9 @@ TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
 
 // Rows whose splits differ in number and length, with windows, and more rows than a wave has: each has the bits of its own step.
 TEST(GpuAttendDecode, EachRowHasTheBitsOfAStepOfItsOwn) {
-  for (const Case& all : {Case{KvType::f16, 32, 3, 2, {2051}, {6}}, Case{KvType::f16, 32, 2, 9, {130}, {3}},
-                          Case{KvType::f16, 32, 1, 2, {67}, {35}}, Case{KvType::q8_0, 64, 2, 2, {300}, {5}, 70}, Case{KvType::k8v4, 32, 2, 3, {140}, {4}, 50}}) {
+  for (const Case& all :
+       {Case{KvType::f16, 32, 3, 2, {2051}, {6}}, Case{KvType::f16, 32, 2, 9, {130}, {3}}, Case{KvType::f16, 32, 1, 2, {67}, {35}},
+        Case{KvType::q8_0, 64, 2, 2, {300}, {5}, 70}, Case{KvType::k8v4, 32, 2, 3, {140}, {4}, 50}}) {
     Machine m(true, limits(all, 2051));
     const size_t width = static_cast<size_t>(all.n_kv_heads * all.group * all.dim), q_stride = width + 16, out_stride = width + 3;
     const std::vector<float> together = attend(&m, Phase::decode, all);
@@ -186,16 +187,18 @@ TEST(GpuAttendDecode, EachRowHasTheBitsOfAStepOfItsOwn) {
 #ifdef ORRERY_EMULATED
 // The order of threads does not change results: no barrier is missing.
 TEST(GpuAttendDecode, ThreadsRunInAnyOrder) {
-  for (const Case& c : {latent(KvType::f16, 576, 512, 20, {90}, {1}), latent(KvType::f32, 48, 32, 20, {90}, {1}), Case{KvType::f32, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::f16, 64, 2, 9, {200, 90}, {1, 2}},
+  for (const Case& c : {latent(KvType::f16, 576, 512, 20, {90}, {1}), latent(KvType::f32, 48, 32, 20, {90}, {1}),
+                        Case{KvType::f32, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::f16, 64, 2, 9, {200, 90}, {1, 2}},
                         Case{KvType::q8_0, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::q4_0, 64, 2, 9, {200, 90}, {1, 2}},
-                        Case{KvType::k8v4, 64, 2, 9, {200, 90}, {1, 2}},
-                        Case{KvType::f16, 512, 1, 4, {90}, {1}}, Case{KvType::k8v4, 512, 1, 4, {90}, {1}}}) {
+                        Case{KvType::k8v4, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::f16, 512, 1, 4, {90}, {1}},
+                        Case{KvType::k8v4, 512, 1, 4, {90}, {1}}}) {
     Machine m(true, limits(c));
     const std::vector<float> forwards = attend(&m, Phase::decode, c);
     emulated::set_reversed(true);
     const std::vector<float> backwards = attend(&m, Phase::decode, c);
     emulated::set_reversed(false);
-    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << kv_type_name(c.type) << " of " << c.dim;
+    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0)
+        << kv_type_name(c.type) << " of " << c.dim;
   }
 }
 #endif
@@ -234,16 +237,18 @@ TEST(GpuAttendDecode, ResidentHeads) {
     KvType type;
     int32_t dim, group = 2;
   };
-  for (const Slots slots : {Slots{KvType::f16, 64}, Slots{KvType::f32, 80}, Slots{KvType::q8_0, 96}, Slots{KvType::q4_0, 32},
-                            Slots{KvType::k8v4, 32}, Slots{KvType::k8v4, 96}, Slots{KvType::f16, 32, 11}, Slots{KvType::f16, 512, 4}, Slots{KvType::q8_0, 512}}) {
+  for (const Slots slots :
+       {Slots{KvType::f16, 64}, Slots{KvType::f32, 80}, Slots{KvType::q8_0, 96}, Slots{KvType::q4_0, 32}, Slots{KvType::k8v4, 32},
+        Slots{KvType::k8v4, 96}, Slots{KvType::f16, 32, 11}, Slots{KvType::f16, 512, 4}, Slots{KvType::q8_0, 512}}) {
     SCOPED_TRACE(kv_type_name(slots.type));
-    const KvFormat kv = kv_format(KvType::f32, kLayers, kKvHeads, slots.dim), heads_kv = kv_format(slots.type, kLayers, kKvHeads, slots.dim);
+    const KvFormat kv = kv_format(KvType::f32, kLayers, kKvHeads, slots.dim),
+                   heads_kv = kv_format(slots.type, kLayers, kKvHeads, slots.dim);
     const auto [expected, got] = on_both(limits({KvType::f32, slots.dim, kKvHeads, slots.group, {}, {}}), [&](Machine* m) {
       const std::vector<int32_t> capacities = {1, 65, 130, 3, 64, 19};
       int32_t n_slots = 0;
       for (const int32_t c : capacities) n_slots += c;
       const KvFormat one = kv_format(slots.type, 1, 1, slots.dim);
-      std::vector<std::byte> bytes((static_cast<uint64_t>(n_slots) * one.token_bytes() + 63) / 64 * 64);   // as HeadStore's
+      std::vector<std::byte> bytes((static_cast<uint64_t>(n_slots) * one.token_bytes() + 63) / 64 * 64);  // as HeadStore's
       Random random(5);
       for (int32_t s = 0; s < n_slots; ++s) store_token(one, s, &random, bytes.data());
       Buffer<std::byte> store(m, bytes);
@@ -263,7 +268,11 @@ TEST(GpuAttendDecode, ResidentHeads) {
         uint64_t first = store.address();
         for (size_t h = 0; h < tiles.size(); ++h) {
           for (int32_t t = 0; t * kPageTokens < capacities[h]; ++t) tiles[h].push_back(first + static_cast<uint64_t>(t) * one.head_bytes());
-          heads.push_back({tiles[h].data(), std::max(1, capacities[h] - missing), first, {}, means.cptr() + h * mean_values,
+          heads.push_back({tiles[h].data(),
+                           std::max(1, capacities[h] - missing),
+                           first,
+                           {},
+                           means.cptr() + h * mean_values,
                            static_cast<float>(missing) * static_cast<float>(h % 3) * (h == 1 ? .37f : 40)});
           if (missing > 1 && h % 4 != 3) heads.back().compensation_logs = logs.cptr() + h * static_cast<uint64_t>(slots.group);
           first += static_cast<uint64_t>(capacities[h]) * one.token_bytes();
@@ -326,12 +335,12 @@ TEST(GpuAttendPrefill, RowsOfSeveralSequences) {
 
 // A row's bits depend neither on the chunks of the prompt nor on other rows.
 TEST(GpuAttendPrefill, ChunksChangeNothing) {
-  for (const int32_t window : {0, 40, -1}) {   // -1: heads of 512
+  for (const int32_t window : {0, 40, -1}) {  // -1: heads of 512
     Case whole{KvType::f16, window < 0 ? 512 : 64, 1, 4, {100}, {50}, std::max(window, 0)};
     Machine m(true, limits(whole));
     const std::vector<float> together = attend(&m, Phase::prefill, whole);
     Case part = whole;
-    for (const int32_t n : {1, 7, 33, 49}) {   // the step's first n queries
+    for (const int32_t n : {1, 7, 33, 49}) {  // the step's first n queries
       part.lengths = {50 + n}, part.rows = {n};
       const std::vector<float> alone = attend(&m, Phase::prefill, part);
       EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0) << n;
@@ -340,12 +349,12 @@ TEST(GpuAttendPrefill, ChunksChangeNothing) {
 }
 
 // Keys in host memory come in segments of a few pages, or of all. Results have the bits of keys that are read in place.
-const Case kStaged[] = {{KvType::f16, 64, 2, 3, {700}, {90}},     {KvType::f16, 64, 2, 3, {640}, {64}, 150}, {KvType::f16, 32, 1, 2, {40}, {40}},
-                        {KvType::q8_0, 32, 2, 17, {600}, {30}},   {KvType::q4_0, 64, 1, 4, {500}, {21}, 70}, {KvType::f32, 80, 2, 1, {330}, {10}},
-                        {KvType::k8v4, 32, 2, 3, {500}, {21}, 70},       {KvType::f16, 64, 2, 3, {300}, {20}, 0, true},
-                        {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 512, 1, 8, {140}, {9}},
-                         latent(KvType::f16, 576, 512, 20, {140}, {9}), latent(KvType::f32, 48, 32, 5, {200}, {9}),
-                         {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
+const Case kStaged[] = {
+    {KvType::f16, 64, 2, 3, {700}, {90}},      {KvType::f16, 64, 2, 3, {640}, {64}, 150},     {KvType::f16, 32, 1, 2, {40}, {40}},
+    {KvType::q8_0, 32, 2, 17, {600}, {30}},    {KvType::q4_0, 64, 1, 4, {500}, {21}, 70},     {KvType::f32, 80, 2, 1, {330}, {10}},
+    {KvType::k8v4, 32, 2, 3, {500}, {21}, 70}, {KvType::f16, 64, 2, 3, {300}, {20}, 0, true}, {KvType::f16, 256, 1, 2, {300}, {70}, 1},
+    {KvType::f16, 512, 1, 8, {140}, {9}},      latent(KvType::f16, 576, 512, 20, {140}, {9}), latent(KvType::f32, 48, 32, 5, {200}, {9}),
+    {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
 StepLimits staged_limits(const Case& c, uint64_t bytes) {
   StepLimits l = limits(c);
   l.staging_bytes = bytes;
@@ -353,8 +362,8 @@ StepLimits staged_limits(const Case& c, uint64_t bytes) {
 }
 TEST(GpuAttendPrefill, KeysFromHostMemory) {
   for (const Case& c : kStaged) {
-    SCOPED_TRACE(std::string(kv_type_name(c.type)) + " of " + std::to_string(c.dim) + ", length " + std::to_string(c.lengths[0]) + ", window " +
-                 std::to_string(c.window));
+    SCOPED_TRACE(std::string(kv_type_name(c.type)) + " of " + std::to_string(c.dim) + ", length " + std::to_string(c.lengths[0]) +
+                 ", window " + std::to_string(c.window));
     Machine in_place(true, limits(c));
     const std::vector<float> expected = attend<HostPages>(&in_place, Phase::prefill, c);
     for (const uint64_t bytes : {uint64_t{1}, uint64_t{4} << 20}) {
@@ -369,7 +378,8 @@ TEST(GpuAttendPrefill, KeysFromHostMemory) {
 // Pages whose content is copied on the device's own queue, before the step.
 class CopiedPages {
  public:
-  CopiedPages(Machine* m, const KvFormat& kv, int32_t n_tokens, uint64_t seed) : from_(m, kv, n_tokens, seed), to_(m, kv, n_tokens, seed + 100) {
+  CopiedPages(Machine* m, const KvFormat& kv, int32_t n_tokens, uint64_t seed)
+      : from_(m, kv, n_tokens, seed), to_(m, kv, n_tokens, seed + 100) {
     for (int32_t p = 0; p < to_.view().n_pages; ++p)
       for (int32_t layer = 0; layer < kv.n_layers; ++layer) {
         const uint64_t at = kv.head_offset(layer, 0);
@@ -391,7 +401,8 @@ TEST(GpuAttendPrefill, SegmentsKeepTheirOrder) {
       emulated::set_schedule(seed);
       const std::vector<float> got = attend<CopiedPages>(&m, Phase::prefill, c);
       emulated::set_schedule(0);
-      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << "length " << c.lengths[0] << ", schedule " << seed;
+      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
+          << "length " << c.lengths[0] << ", schedule " << seed;
     }
   }
 }

@@ -31,7 +31,7 @@ struct Matrix {
     EXPECT_TRUE((*m)->place_weight(type, n_rows, n_cols, file.data(), device.ptr(), &weight).ok());
   }
   Buffer<std::byte> device;
-  std::vector<float> values;   // (n_rows, n_cols)
+  std::vector<float> values;  // (n_rows, n_cols)
   Weight weight;
 };
 
@@ -45,11 +45,13 @@ void expect_product(const Matrix& matrix, const std::vector<float>& x, int64_t s
     for (int64_t o = 0; o < n_out; ++o) {
       double sum = before[static_cast<size_t>(r * n_out + o)], magnitude = 0;
       for (int64_t c = 0; c < n_in; ++c) {
-        const double term = static_cast<double>(matrix.values[static_cast<size_t>(o * n_in + c)]) * static_cast<double>(x[static_cast<size_t>(r * stride + c)]);
+        const double term = static_cast<double>(matrix.values[static_cast<size_t>(o * n_in + c)]) *
+                            static_cast<double>(x[static_cast<size_t>(r * stride + c)]);
         sum += term, magnitude += std::fabs(term);
       }
       const double bound = share(matrix.weight.type) * magnitude + of_before * std::fabs(sum);
-      ASSERT_NEAR(static_cast<double>(got[static_cast<size_t>(r * n_out + o)]), sum, bound) << type_traits(matrix.weight.type)->name << ", row " << r << ", out " << o;
+      ASSERT_NEAR(static_cast<double>(got[static_cast<size_t>(r * n_out + o)]), sum, bound)
+          << type_traits(matrix.weight.type)->name << ", row " << r << ", out " << o;
     }
 }
 
@@ -72,7 +74,7 @@ TEST_P(GpuCublas, MatchesTheDoubleProduct) {
     const int64_t stride = s.n_in + 3;
     const std::vector<float> values = normal_values(static_cast<size_t>(stride * s.n_rows), 11);
     const Buffer<float> x(&m, values);
-    const Buffer<float> out(&m, static_cast<size_t>(s.n_rows * s.n_out));   // poison: a product that is not accumulated does not read it
+    const Buffer<float> out(&m, static_cast<size_t>(s.n_rows * s.n_out));  // poison: a product that is not accumulated does not read it
     const Product product{&matrix.weight, {}, out.ptr(), s.n_out, false};
     m.begin(Phase::prefill, s.n_rows);
     m->matmul({&product, 1}, x.cptr(), stride, s.n_rows);
@@ -90,9 +92,10 @@ TEST_P(GpuCublas, BiasAccumulationAndRowsThatHalvesDoNotHold) {
   std::vector<float> values = normal_values(static_cast<size_t>(n_rows * n_in), 3);
   const float sizes[] = {1.0f, 1e9f, 1e-12f, 300.0f, 1.0f};
   for (size_t i = 0; i < values.size(); ++i) values[i] *= sizes[i / static_cast<size_t>(n_in)];
-  values.back() = 0x1p30f;   // the row's last value decides its scale; F16 holds it exactly
+  values.back() = 0x1p30f;  // the row's last value decides its scale; F16 holds it exactly
   const Buffer<float> x(&m, values);
-  const std::vector<float> biases = normal_values(static_cast<size_t>(n_out), 4), held = normal_values(static_cast<size_t>(n_rows * n_out), 6);
+  const std::vector<float> biases = normal_values(static_cast<size_t>(n_out), 4),
+                           held = normal_values(static_cast<size_t>(n_rows * n_out), 6);
   const Buffer<float> bias(&m, biases);
   for (const bool biased : {false, true})
     for (const bool accumulate : {false, true}) {
@@ -132,10 +135,11 @@ TEST_P(GpuCublas, StrangeActivationsStayStrange) {
 std::vector<TensorType> types() {
   std::vector<TensorType> all;
   for (const TypeTraits& traits : kTypeTraits)
-    if (cuda::least_cublas_rows(cuda::tuning_of(90), traits.type) > 0) all.push_back(traits.type);   // F32 and MXFP4 have our own kernel
+    if (cuda::least_cublas_rows(cuda::tuning_of(90), traits.type) > 0) all.push_back(traits.type);  // F32 and MXFP4 have our own kernel
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Types, GpuCublas, ::testing::ValuesIn(types()), [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
+INSTANTIATE_TEST_SUITE_P(Types, GpuCublas, ::testing::ValuesIn(types()),
+                         [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
 
 // Of several products of one input, some use cuBLAS. The others have the bits that they have without it.
 TEST(GpuCublasProducts, EachGoesItsOwnWay) {
@@ -147,7 +151,8 @@ TEST(GpuCublasProducts, EachGoesItsOwnWay) {
   const auto run = [&](Machine* machine, TensorType type) {
     const Matrix a(machine, TensorType::q4_k, 45, n_in, 1), b(machine, type, 20, n_in, 2), c(machine, TensorType::bf16, 30, n_in, 3);
     const Buffer<float> x(machine, values), out(machine, std::vector<float>(100 * static_cast<size_t>(n_rows), 77.0f));
-    const Product products[] = {{&a.weight, {}, out.ptr(), 100, false}, {&b.weight, {}, out.ptr() + 50, 100, false}, {&c.weight, {}, out.ptr() + 70, 100, false}};
+    const Product products[] = {
+        {&a.weight, {}, out.ptr(), 100, false}, {&b.weight, {}, out.ptr() + 50, 100, false}, {&c.weight, {}, out.ptr() + 70, 100, false}};
     machine->begin(Phase::prefill, n_rows);
     (*machine)->matmul({products, 3}, x.cptr(), n_in, n_rows);
     machine->end();
@@ -158,7 +163,7 @@ TEST(GpuCublasProducts, EachGoesItsOwnWay) {
     const std::vector<float> got = run(&m, type), expected = run(&own, type);
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t at = i % 100;
-      if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // this type, and the gaps
+      if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;  // this type, and the gaps
       else EXPECT_NEAR(got[i], expected[i], 0.5f) << at;
     }
   }
@@ -188,8 +193,10 @@ class Cublas : public ::testing::Test {
 };
 
 TEST_F(Cublas, TheTableSaysWhatGoesThere) {
-  const auto n = [&](TensorType type, Phase phase, int32_t rows) { return counted([&] { product(Options::Products::tuned, type, phase, rows); }); };
-  EXPECT_EQ(n(TensorType::f16, Phase::prefill, 64), 1u);   // an emulated device is an sm_86
+  const auto n = [&](TensorType type, Phase phase, int32_t rows) {
+    return counted([&] { product(Options::Products::tuned, type, phase, rows); });
+  };
+  EXPECT_EQ(n(TensorType::f16, Phase::prefill, 64), 1u);  // an emulated device is an sm_86
   EXPECT_EQ(n(TensorType::bf16, Phase::prefill, 65), 1u);
   EXPECT_EQ(n(TensorType::f16, Phase::prefill, 63), 0u);
   EXPECT_EQ(n(TensorType::f16, Phase::decode, 64), 0u);
@@ -213,10 +220,11 @@ TEST_F(Cublas, LongMatricesGoInStripes) {
   const Buffer<float> x(&m, values), out(&m, static_cast<size_t>(n_out));
   const Product p{&matrix.weight, {}, out.ptr(), n_out, false};
   EXPECT_EQ(counted([&] {
-    m.begin(Phase::prefill, 1);
-    m->matmul({&p, 1}, x.cptr(), n_in, 1);
-    m.end();
-  }), 3u);
+              m.begin(Phase::prefill, 1);
+              m->matmul({&p, 1}, x.cptr(), n_in, 1);
+              m.end();
+            }),
+            3u);
   expect_product(matrix, values, n_in, std::vector<float>(static_cast<size_t>(n_out)), 1e-6, out.get(), 1);
 }
 #endif

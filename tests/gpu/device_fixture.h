@@ -1,8 +1,8 @@
 // Helpers for the tests of cuda/: a device, buffers on it, and the CPU backend's plain kernels, which are the oracle.
 //
 // The same tests run on a GPU and, compiled for the CPU, in emulation (ORRERY_EMULATED). In emulation an inaccessible page follows each
-// buffer. On a GPU a buffer has margins, which are checked afterwards. Buffers are NaN until they are written. There a machine takes a backend
-// that another machine has left (pool.h): tests open some 2,000 machines.
+// buffer. On a GPU a buffer has margins, which are checked afterwards. Buffers are NaN until they are written. There a machine takes a
+// backend that another machine has left (pool.h): tests open some 2,000 machines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ namespace orrery::testing {
 class Machine {
  public:
   // Our own kernels compute products, unless a test asks for cuBLAS.
-  Machine(bool cuda, const StepLimits& limits, orrery::cuda::Options::Products products = orrery::cuda::Options::Products::own) : cuda_(cuda) {
+  Machine(bool cuda, const StepLimits& limits, orrery::cuda::Options::Products products = orrery::cuda::Options::Products::own)
+      : cuda_(cuda) {
     constexpr uint64_t kMemory = uint64_t{256} << 20;
 #ifndef ORRERY_EMULATED
     if (cuda) {
@@ -110,7 +111,7 @@ class Buffer {
  public:
   Buffer(Machine* machine, size_t n) : machine_(*machine), n_(n) {
 #ifdef ORRERY_EMULATED
-    if (!emulated::device || !machine->cuda()) {   // the CPU backend's memory is the host's
+    if (!emulated::device || !machine->cuda()) {  // the CPU backend's memory is the host's
       memory_ = std::make_unique<Guarded<T>>(n);
       at_ = {memory_->ptr().address};
       return;

@@ -54,8 +54,8 @@ TEST_F(GpuErrors, FewLeaveTheDeviceWell) {
     EXPECT_TRUE(cuda::loses_device(static_cast<DriverError>(lost))) << lost;
 }
 
-// A driver without memory for a call: each call of a token in turn. The step is refused, the session is as it was before the step, and so is
-// a session beside it. All answer with the bits of a run without faults.
+// A driver without memory for a call: each call of a token in turn. The step is refused, the session is as it was before the step, and so
+// is a session beside it. All answer with the bits of a run without faults.
 TEST_F(GpuErrors, ATokenThatIsRefusedIsComputedAgain) {
   const auto model = open_spec("qwen3", on_cuda());
   const std::vector<int32_t> prompt = random_tokens(*model, 70, 1);
@@ -69,7 +69,7 @@ TEST_F(GpuErrors, ATokenThatIsRefusedIsComputedAgain) {
   int n_refused = 0;
   for (const auto error : {DriverError::out_of_memory, DriverError::launch_out_of_resources})
     for (int64_t at = 0;; ++at) {
-      const auto fresh = open_spec("qwen3", on_cuda());   // its graphs are made in this token
+      const auto fresh = open_spec("qwen3", on_cuda());  // its graphs are made in this token
       const auto session = open_session(fresh, 128, KvType::f16);
       unwrap(session->prefill(prompt, nullptr, nullptr));
       session->push_generated(argmax(session->logits()));
@@ -97,7 +97,9 @@ TEST_F(GpuErrors, APromptThatIsRefusedIsComputedAgain) {
   for (const char* policy : {"full", "quest", "synckv"}) {
     const auto model = open_spec("qwen3", on_cuda());
     const std::vector<int32_t> prompt = random_tokens(*model, 70, 1);
-    const auto open = [&] { return unwrap(Session::open(model, with_mode({"", policy, {}, false}, policy == std::string("full") ? 1.0 : 0.6, 128))); };
+    const auto open = [&] {
+      return unwrap(Session::open(model, with_mode({"", policy, {}, false}, policy == std::string("full") ? 1.0 : 0.6, 128)));
+    };
     const std::vector<float> expected = answer(open().get(), prompt, 3);
     int64_t n = 0;
     for (int64_t at = 0; at <= n; at += 3) {
@@ -108,7 +110,8 @@ TEST_F(GpuErrors, APromptThatIsRefusedIsComputedAgain) {
       emulated::fault = nullptr;
       if (first.ok()) continue;
       EXPECT_EQ(session->tokens().size(), 0u);
-      EXPECT_TRUE(same_bits(answer(session.get(), prompt, 3), expected)) << policy << ": " << emulated::failed_call.load() << ", call " << at;
+      EXPECT_TRUE(same_bits(answer(session.get(), prompt, 3), expected))
+          << policy << ": " << emulated::failed_call.load() << ", call " << at;
     }
     EXPECT_GT(n, 20);
   }
@@ -131,7 +134,7 @@ TEST_F(GpuErrors, PoliciesGoOn) {
       emulated::fault = nullptr;
       if (refused.ok()) continue;
       ++n_refused;
-      const auto twin = unwrap(session->fork());   // without that token's attempt in its slots
+      const auto twin = unwrap(session->fork());  // without that token's attempt in its slots
       std::vector<float> one, two;
       unwrap(session->decode()), unwrap(twin->decode());
       greedy(session.get(), 2, &one), greedy(twin.get(), 2, &two);
@@ -158,7 +161,7 @@ TEST_F(GpuErrors, RefusedPinnedMemoryEndsNothing) {
   emulated::pinned_most = SIZE_MAX;
   const auto opened = unwrap(Session::open(model, larger));
   const size_t pinned = emulated::pinned_bytes();
-  emulated::pinned_most = pinned;   // no step of an open session takes more
+  emulated::pinned_most = pinned;  // no step of an open session takes more
   unwrap(opened->prefill(prompt, nullptr, nullptr));
   greedy(opened.get(), 2);
   EXPECT_EQ(emulated::pinned_bytes(), pinned);
@@ -229,7 +232,8 @@ TEST_F(GpuErrors, ACopyOfTheOtherThreadIsToldItsFailure) {
   unwrap(backend->copy_in(backend->arena(), {&piece, 1}));
 }
 
-// Waits sleep until the device interrupts: by events that say so, and not by the stream, whose wait spins under the context's default flags.
+// Waits sleep until the device interrupts: by events that say so, and not by the stream, whose wait spins under the context's default
+// flags.
 namespace spy {
 unsigned flags_missing = 0, stream_waits = 0, event_waits = 0, queries = 0;
 cuda::Driver real;
@@ -287,8 +291,10 @@ TEST_F(GpuErrors, AChildOfForkIsRefused) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(60);   // a hang is a failure
-    const auto has = [](const Status& s, Code code, const char* text) { return s.code() == code && std::string(s.message()).find(text) != std::string::npos; };
+    alarm(60);  // a hang is a failure
+    const auto has = [](const Status& s, Code code, const char* text) {
+      return s.code() == code && std::string(s.message()).find(text) != std::string::npos;
+    };
     int failed = 0;
     std::byte bytes[64] = {};
     backend->upload(backend->arena(), bytes, sizeof bytes);
@@ -297,7 +303,7 @@ TEST_F(GpuErrors, AChildOfForkIsRefused) {
     failed |= !has(cuda::make_backend({}).status(), Code::unsupported, "a child of fork() cannot use CUDA") << 2;
     failed |= (engine::Runtime::create(runtime_options(1)).value()->backend_info().name != std::string("cpu")) << 3;
     backend.reset();
-    failed |= (emulated::n_live() != live) << 4;   // what is the parent's is left alone
+    failed |= (emulated::n_live() != live) << 4;  // what is the parent's is left alone
     _exit(failed);
   }
   int status = 0;
@@ -309,8 +315,8 @@ TEST_F(GpuErrors, AChildOfForkIsRefused) {
   unwrap(backend->synchronize());
 }
 
-// Whether a driver is new enough shows when it takes the kernels or not. The message says what was found and what was needed; `auto` computes
-// on the processor, and logs why.
+// Whether a driver is new enough shows when it takes the kernels or not. The message says what was found and what was needed; `auto`
+// computes on the processor, and logs why.
 TEST_F(GpuErrors, ADriverThatIsTooOldIsNamed) {
   static std::string logged;
   logged.clear();
@@ -327,8 +333,7 @@ TEST_F(GpuErrors, ADriverThatIsTooOldIsNamed) {
     if (fits) continue;
     const std::string found = "Its driver is for CUDA " + cuda::version_text(version) + ", the kernels are compiled by CUDA " +
                               cuda::version_text(cuda::archive_version());
-    for (const std::string& said : {std::string(on_gpu.status().message()), logged})
-      EXPECT_NE(said.find(found), std::string::npos) << said;
+    for (const std::string& said : {std::string(on_gpu.status().message()), logged}) EXPECT_NE(said.find(found), std::string::npos) << said;
   }
 }
 
@@ -336,7 +341,7 @@ TEST_F(GpuErrors, ADriverThatIsTooOldIsNamed) {
 TEST_F(GpuErrors, TheBudgetLeavesWhatTheDriverTakes) {
   const auto backend = unwrap(cuda::make_backend({}));
   EXPECT_GE(backend->driver_bytes(), cuda::Graphs::kMostBytes);
-  const uint64_t free_bytes = emulated::memory_bytes - emulated::device_bytes().total();   // beside the context and the kernels
+  const uint64_t free_bytes = emulated::memory_bytes - emulated::device_bytes().total();  // beside the context and the kernels
   EXPECT_EQ(engine::budget_bytes({}, *backend), free_bytes - backend->driver_bytes() - engine::kLeftToOthers);
   engine::RuntimeOptions said;
   said.device_budget_bytes = 12345;

@@ -1,5 +1,5 @@
-// Mixtures of experts on the device: the router against the CPU backend's, the products against the device's own product of each slot's input
-// with its expert's matrix.
+// Mixtures of experts on the device: the router against the CPU backend's, the products against the device's own product of each slot's
+// input with its expert's matrix.
 #include "tests/gpu/device_fixture.h"
 
 namespace orrery::experts_test {
@@ -62,7 +62,8 @@ TEST(GpuExperts, ChoosesAsTheCpu) {
           scales(m, normal_values(n, 5));
       const Routed routed(m, c.router, c.n_rows);
       m->begin(Phase::prefill, c.n_rows);
-      (*m)->experts()->route(logits.cptr(), c.biased ? bias.cptr() : Ptr<const float>{}, c.router.normalised ? scales.cptr() : Ptr<const float>{}, c.router, routed.rows);
+      (*m)->experts()->route(logits.cptr(), c.biased ? bias.cptr() : Ptr<const float>{},
+                             c.router.normalised ? scales.cptr() : Ptr<const float>{}, c.router, routed.rows);
       m->end();
       return std::make_pair(routed.weights(), routed.numbers());
     });
@@ -73,8 +74,8 @@ TEST(GpuExperts, ChoosesAsTheCpu) {
 
 TEST(GpuExperts, EqualOnesByIndexAndNoNumbersLast) {
   const float nan = std::nanf(""), inf = INFINITY;
-  const std::vector<float> logits = {1, 2, 2, 1, 2, 2,    0, -0.0f, 0, 0, -0.0f, 0,          3, 1, 3, 1, 1, 2,
-                                     nan, 1, nan, -inf, 2, 1, nan, nan, nan, nan, nan, nan, -inf, nan, -inf, -inf, -inf, 0};
+  const std::vector<float> logits = {1,   2, 2,   1,    2, 2, 0,   -0.0f, 0,   0,   -0.0f, 0,   3,    1,   3,    1,    1,    2,
+                                     nan, 1, nan, -inf, 2, 1, nan, nan,   nan, nan, nan,   nan, -inf, nan, -inf, -inf, -inf, 0};
   const RouterShape r = router_of(6, 3, Gating::softmax, true);
   const auto [expected, got] = on_both(limits_of(r, 6, 64), [&](Machine* m) {
     const Buffer<float> x(m, logits);
@@ -85,14 +86,15 @@ TEST(GpuExperts, EqualOnesByIndexAndNoNumbersLast) {
     return routed.numbers();
   });
   EXPECT_EQ(got, expected);
-  EXPECT_EQ(std::vector<int32_t>(got.begin(), got.begin() + 18), (std::vector<int32_t>{1, 2, 4, 0, 1, 2, 0, 2, 5, 4, 1, 5, 0, 1, 2, 5, 0, 1}));
+  EXPECT_EQ(std::vector<int32_t>(got.begin(), got.begin() + 18),
+            (std::vector<int32_t>{1, 2, 4, 0, 1, 2, 0, 2, 5, 4, 1, 5, 0, 1, 2, 5, 0, 1}));
 }
 
 class GpuExpertProducts : public ::testing::TestWithParam<TensorType> {};
 
 TEST_P(GpuExpertProducts, AreThoseOfEachSlotAlone) {
   constexpr int64_t kOut = 21, kExperts = 5;
-  const int64_t n_in = 1056 % type_traits(GetParam())->block_elements == 0 ? 1056 : 512;   // a round of units and more
+  const int64_t n_in = 1056 % type_traits(GetParam())->block_elements == 0 ? 1056 : 512;  // a round of units and more
   const RouterShape r = router_of(kExperts, 2);
   for (const int32_t n_rows : {1, 23}) {
     Machine m(true, limits_of(r, n_rows, n_in));
@@ -105,8 +107,10 @@ TEST_P(GpuExpertProducts, AreThoseOfEachSlotAlone) {
       ASSERT_TRUE(m->place_weight(GetParam(), kOut, n_in, file.data() + e * of_file, memory.ptr() + e * stride, &experts[e]).ok());
     const ExpertWeights weights{experts[0], stride};
     std::vector<float> scores = normal_values(static_cast<size_t>(n_rows * kExperts), 3);
-    for (size_t row = 0; row < static_cast<size_t>(n_rows); ++row) scores[row * kExperts + 1] += 2.0f;   // more slots than a thread block has
-    const Buffer<float> logits(&m, scores), x(&m, normal_values(static_cast<size_t>(n_rows * n_in), 4)), bias(&m, normal_values(kExperts * kOut, 5));
+    for (size_t row = 0; row < static_cast<size_t>(n_rows); ++row)
+      scores[row * kExperts + 1] += 2.0f;  // more slots than a thread block has
+    const Buffer<float> logits(&m, scores), x(&m, normal_values(static_cast<size_t>(n_rows * n_in), 4)),
+        bias(&m, normal_values(kExperts * kOut, 5));
     const Routed routed(&m, r, n_rows);
     const Buffer<float> of_rows(&m, routed.n_slots * kOut), of_slots(&m, routed.n_slots * kOut);
     m.begin(Phase::decode, n_rows);
@@ -117,7 +121,8 @@ TEST_P(GpuExpertProducts, AreThoseOfEachSlotAlone) {
     const std::vector<int32_t> numbers = routed.numbers();
     const int32_t *rows = &numbers[2 * routed.n_slots], *owners = &numbers[3 * routed.n_slots];
     const std::vector<float> biased = of_rows.get(), plain = of_slots.get();
-    const Buffer<float> slots(&m, normal_values(routed.n_slots * static_cast<size_t>(n_in), 6)), alone(&m, kOut), alone_biased(&m, kOut), slot_alone(&m, kOut);
+    const Buffer<float> slots(&m, normal_values(routed.n_slots * static_cast<size_t>(n_in), 6)), alone(&m, kOut), alone_biased(&m, kOut),
+        slot_alone(&m, kOut);
     m.begin(Phase::decode, n_rows);
     const ExpertProduct q{&weights, bias.cptr(), of_slots.ptr()};
     m->experts()->multiply_experts({&q, 1}, r, routed.rows, slots.cptr(), false);
@@ -126,7 +131,8 @@ TEST_P(GpuExpertProducts, AreThoseOfEachSlotAlone) {
     for (size_t s = 0; s < routed.n_slots; ++s) {
       const auto e = static_cast<uint64_t>(owners[s]);
       m.begin(Phase::decode, 1);
-      const Product own[] = {{&experts[e], {}, alone.ptr(), kOut, false}, {&experts[e], bias.cptr() + e * kOut, alone_biased.ptr(), kOut, false}};
+      const Product own[] = {{&experts[e], {}, alone.ptr(), kOut, false},
+                             {&experts[e], bias.cptr() + e * kOut, alone_biased.ptr(), kOut, false}};
       m->matmul({own, 2}, x.cptr() + static_cast<uint64_t>(rows[s] * n_in), n_in, 1);
       const Product of_slot{&experts[e], bias.cptr() + e * kOut, slot_alone.ptr(), kOut, false};
       m->matmul({&of_slot, 1}, slots.cptr() + s * static_cast<uint64_t>(n_in), n_in, 1);
@@ -143,16 +149,17 @@ std::vector<TensorType> all_types() {
   for (const TypeTraits& type : kTypeTraits) types.push_back(type.type);
   return types;
 }
-INSTANTIATE_TEST_SUITE_P(Types, GpuExpertProducts, ::testing::ValuesIn(all_types()), [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
+INSTANTIATE_TEST_SUITE_P(Types, GpuExpertProducts, ::testing::ValuesIn(all_types()),
+                         [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
 
 TEST(GpuExperts, SumsAndGatesAsOnTheCpu) {
   const RouterShape r = router_of(5, 2, Gating::softmax, true);
   constexpr int32_t kRows = 3;
   constexpr int64_t kWidth = 300;
   const auto [expected, got] = on_both(limits_of(r, kRows, kWidth), [&](Machine* m) {
-    const Buffer<float> logits(m, normal_values(kRows * 5, 1)), y(m, normal_values(kRows * 2 * kWidth, 2)), gates(m, normal_values(kRows, 3)),
-        x(m, normal_values(kRows * kWidth, 4)), sums(m, std::vector<float>(kRows * kWidth, NAN));
-    std::vector<float> wide = normal_values(kRows * kWidth, 5, 8.0f);   // beyond the clamps
+    const Buffer<float> logits(m, normal_values(kRows * 5, 1)), y(m, normal_values(kRows * 2 * kWidth, 2)),
+        gates(m, normal_values(kRows, 3)), x(m, normal_values(kRows * kWidth, 4)), sums(m, std::vector<float>(kRows * kWidth, NAN));
+    std::vector<float> wide = normal_values(kRows * kWidth, 5, 8.0f);  // beyond the clamps
     wide[3] = 7.0f, wide[4] = -7.0f;
     const Buffer<float> gate(m, wide), up(m, normal_values(kRows * kWidth, 6, 8.0f)), clamped(m, kRows * kWidth),
         squared(m, normal_values(kRows * kWidth, 7));

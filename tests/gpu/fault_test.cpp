@@ -54,10 +54,10 @@ class GpuFaults : public ::testing::Test {
       session->push_generated(argmax(session->logits()));
       const Status s = session->decode();
       if (s.ok()) continue;
-      if (s.code() == Code::device_lost) {   // later calls fail too, and the session still accepts any call
+      if (s.code() == Code::device_lost) {  // later calls fail too, and the session still accepts any call
         EXPECT_EQ(session->decode().code(), s.code());
         EXPECT_FALSE(session->fork().ok() && session->prefill(random_tokens(*model, 3, 2), nullptr, nullptr).ok());
-      } else {   // the device is well: the token is computed again (errors_test.cpp), unless that is refused, too
+      } else {  // the device is well: the token is computed again (errors_test.cpp), unless that is refused, too
         EXPECT_NE(session->decode().code(), Code::device_lost);
       }
       return Status(s.detail());
@@ -81,7 +81,7 @@ class GpuFaults : public ::testing::Test {
   static void every_call_in_turn(const char* policy, int64_t n_tries) {
     const TempDir dir;
     MatrixStorage halves;
-    halves.type = TensorType::f16;   // so that cuBLAS takes part
+    halves.type = TensorType::f16;  // so that cuBLAS takes part
     const std::string path = dir.write("model.gguf", named_model_gguf("qwen3", halves));
     const size_t before = emulated::n_live();
     std::vector<float> expected, logits;
@@ -100,14 +100,15 @@ class GpuFaults : public ::testing::Test {
           const Status s = use(path, policy, &logits);
           emulated::fault = nullptr;
           EXPECT_EQ(emulated::n_live(), before) << emulated::failed_call.load() << ", call " << at << " of " << n;
-          if (s.ok()) {   // the failure of some calls changes nothing, for example of asking for the free memory
+          if (s.ok()) {  // the failure of some calls changes nothing, for example of asking for the free memory
             EXPECT_FALSE(and_after) << emulated::failed_call.load() << ", call " << at << " of " << n;
             harmless += std::string(" ") + emulated::failed_call.load();
             continue;
           }
           ++refused;
           const Code code = s.code();
-          EXPECT_TRUE(code == Code::device_lost || code == Code::out_of_device_memory || code == Code::out_of_pinned_memory || code == Code::unsupported)
+          EXPECT_TRUE(code == Code::device_lost || code == Code::out_of_device_memory || code == Code::out_of_pinned_memory ||
+                      code == Code::unsupported)
               << "call " << at << " of " << n << ": " << s.message();
         }
     EXPECT_GT(refused, n_tries * 7 / 2) << "of " << 4 * n_tries << "; harmless:" << harmless;
@@ -143,16 +144,24 @@ TEST_F(GpuFaults, TooLittleMemoryIsSaidInBytes) {
 
 TEST_F(GpuFaults, WhatIsMissingIsNamed) {
   const auto said = [] { return std::string(engine::Runtime::create(on_cuda()).take_status().message()); };
+  const auto use = [] { return unwrap(engine::Runtime::create(runtime_options(1)))->gpu_use(); };
+  EXPECT_EQ(use().use, DeviceUse::used);
   emulated::driver_version = 0;
+  EXPECT_EQ(use().use, DeviceUse::no_driver);
+  EXPECT_NE(use().why.find("no NVIDIA driver"), std::string::npos) << use().why;
   EXPECT_NE(said().find("no NVIDIA driver"), std::string::npos) << said();
   EXPECT_STREQ(unwrap(engine::Runtime::create(runtime_options(1)))->backend_info().name, "cpu");
   emulated::driver_version = 11080;
+  EXPECT_EQ(use().use, DeviceUse::driver_too_old);
+  EXPECT_NE(use().why.find("for CUDA 11.8"), std::string::npos) << use().why;
   EXPECT_NE(said().find("driver is for CUDA 11.8, the kernels are compiled by CUDA "), std::string::npos) << said();
   emulated::driver_version = emulated::kDriverVersion;
   emulated::missing_function = "cuGraphInstantiateWithFlags";
+  EXPECT_EQ(use().use, DeviceUse::driver_too_old);
   EXPECT_NE(said().find("has no cuGraphInstantiateWithFlags"), std::string::npos) << said();
   emulated::missing_function = nullptr;
   refuse(cuda::DriverError::no_device, 0, true);
+  EXPECT_EQ(use().use, DeviceUse::none);
   EXPECT_NE(said().find("no CUDA device can be used: an injected fault"), std::string::npos) << said();
 }
 

@@ -31,17 +31,17 @@ StepLimits limits(int32_t most_keys = kMostKeys) {
 struct Case {
   int32_t page_tokens, n_keys, k, first_page, n_first, n_last;
   int32_t n_jobs = 4;
-  int32_t n_numbers = kMostKeys;    // keys behind these are NaN
-  bool equal_keys = false;          // each tile of keys is the first one
+  int32_t n_numbers = kMostKeys;  // keys behind these are NaN
+  bool equal_keys = false;        // each tile of keys is the first one
   KvType from = KvType::f16, to = KvType::f16;
-  int32_t n_excluded = 0;           // every third key
+  int32_t n_excluded = 0;  // every third key
   bool one_set = false, lowest_first = false;
   int32_t n_others = 0;
-  bool own_keys = false;            // each job has the tiles in another order
-  std::vector<int32_t> infinite = {}, mixed = {};   // keys whose products are infinite: above zero, or of different signs
-  bool holds_unwanted = false;      // at first each held page is none that can be wanted
-  float alpha = -1;                 // not negative: fetch_near_best()
-  int32_t most_keys = kMostKeys;    // of the limits
+  bool own_keys = false;                           // each job has the tiles in another order
+  std::vector<int32_t> infinite = {}, mixed = {};  // keys whose products are infinite: above zero, or of different signs
+  bool holds_unwanted = false;                     // at first each held page is none that can be wanted
+  float alpha = -1;                                // not negative: fetch_near_best()
+  int32_t most_keys = kMostKeys;                   // of the limits
   bool near_best() const { return alpha >= 0; }
   bool has_entry() const { return lowest_first || near_best(); }
   int32_t n_held() const { return n_first + k + n_last + n_others; }
@@ -54,8 +54,8 @@ struct Fetched {
   std::vector<std::byte> slots[2];
 };
 
-// held becomes what the job's head wants. Returns the moved pages as (place, page). scores: of the keys, with lowest_first; held has an entry
-// more then.
+// held becomes what the job's head wants. Returns the moved pages as (place, page). scores: of the keys, with lowest_first; held has an
+// entry more then.
 std::vector<std::pair<uint32_t, uint32_t>> plan(const Case& c, const std::vector<uint32_t>& best, const std::vector<float>& scores,
                                                 std::vector<uint32_t>* held) {
   std::vector<uint32_t> wanted;
@@ -70,9 +70,8 @@ std::vector<std::pair<uint32_t, uint32_t>> plan(const Case& c, const std::vector
     if (!in(wanted, before[place])) free.push_back(place);
   const auto score = [&](uint32_t place) { return policy::order_of(scores[before[place] - static_cast<uint32_t>(c.first_page)]); };
   if (c.lowest_first)
-    std::sort(free.begin(), free.end(), [&](uint32_t a, uint32_t b) {
-      return score(a) != score(b) ? score(a) < score(b) : before[a] > before[b];
-    });
+    std::sort(free.begin(), free.end(),
+              [&](uint32_t a, uint32_t b) { return score(a) != score(b) ? score(a) < score(b) : before[a] > before[b]; });
   size_t next = 0;
   for (const uint32_t page : wanted) {
     if (in(before, page)) continue;
@@ -98,7 +97,8 @@ std::vector<float> products(Machine* m, const std::vector<FetchJob>& jobs, const
 }
 std::vector<float> mean_products(Machine* m, const std::vector<FetchJob>& jobs, const KeysShape& of) {
   std::vector<float> mean(static_cast<size_t>(jobs[0].n_keys));
-  EXPECT_TRUE(policy::group_reduce(products(m, jobs, of), static_cast<uint32_t>(jobs.size()) * kGroup, policy::GroupReduce::mean, mean).ok());
+  EXPECT_TRUE(
+      policy::group_reduce(products(m, jobs, of), static_cast<uint32_t>(jobs.size()) * kGroup, policy::GroupReduce::mean, mean).ok());
   return mean;
 }
 
@@ -108,7 +108,7 @@ std::vector<std::vector<std::pair<uint32_t, uint32_t>>> plan_near_best(const Cas
   const auto n = static_cast<size_t>(c.n_keys), n_jobs = all_held->size();
   size_t n_near = 0;
   for (size_t row = 0; row < n_jobs * kGroup; ++row) {
-    float* first = &rows[row / kGroup * kGroup * n];   // the job's first row becomes its keys' smallest distances
+    float* first = &rows[row / kGroup * kGroup * n];  // the job's first row becomes its keys' smallest distances
     float* of_row = &rows[row * n];
     const float best = *std::max_element(of_row, of_row + n);
     for (size_t i = 0; i < n; ++i) {
@@ -129,7 +129,9 @@ std::vector<std::vector<std::pair<uint32_t, uint32_t>>> plan_near_best(const Cas
     pages.resize(n_wanted);
     std::sort(pages.begin(), pages.end());
     const std::vector<uint32_t> before(held.begin(), held.end() - 1);
-    const auto in = [](const std::vector<uint32_t>& list, uint32_t page) { return std::find(list.begin(), list.end(), page) != list.end(); };
+    const auto in = [](const std::vector<uint32_t>& list, uint32_t page) {
+      return std::find(list.begin(), list.end(), page) != list.end();
+    };
     for (uint32_t place = 0; place < before.size(); ++place)
       if (!in(pages, before[place])) free.push_back(place);
     std::sort(free.begin(), free.end(), [&](uint32_t a, uint32_t b) {
@@ -157,8 +159,9 @@ Fetched fetched(Machine* m, const Case& c) {
     queries[head * kDim] = 1.0f, queries[head * kDim + 1] = head % 2 == 0 ? 1.0f : -1.0f;
   const auto set_infinite = [&](int32_t key, uint64_t dimension) {
     const uint16_t infinity = 0x7C00;
-    (*m)->upload({tiles[static_cast<size_t>(key / kPageTokens)] + static_cast<uint64_t>(key % kPageTokens) * keys_kv.token_bytes() + 2 * dimension},
-                 &infinity, sizeof infinity);
+    (*m)->upload(
+        {tiles[static_cast<size_t>(key / kPageTokens)] + static_cast<uint64_t>(key % kPageTokens) * keys_kv.token_bytes() + 2 * dimension},
+        &infinity, sizeof infinity);
   };
   for (const int32_t key : c.infinite) set_infinite(key, 0);
   for (const int32_t key : c.mixed) set_infinite(key, 1);
@@ -172,7 +175,9 @@ Fetched fetched(Machine* m, const Case& c) {
     std::vector<uint32_t> all(static_cast<size_t>(n_pages));
     std::iota(all.begin(), all.end(), 0u);
     for (size_t at = all.size(); at > 1; --at) std::swap(all[at - 1], all[random.below(at)]);
-    const auto is_nothing = [&](uint32_t page) { return page >= static_cast<uint32_t>(c.n_first) && page < static_cast<uint32_t>(c.first_page); };
+    const auto is_nothing = [&](uint32_t page) {
+      return page >= static_cast<uint32_t>(c.n_first) && page < static_cast<uint32_t>(c.first_page);
+    };
     if (c.has_entry()) all.erase(std::remove_if(all.begin(), all.end(), is_nothing), all.end());
     if (c.holds_unwanted) std::partition(all.begin(), all.end(), is_nothing);
     tables.emplace_back(all.begin(), all.begin() + static_cast<ptrdiff_t>(n_held));
@@ -212,10 +217,8 @@ Fetched fetched(Machine* m, const Case& c) {
       FetchShape fetch;
       fetch.reservoir = kv, fetch.slot_type = c.to, fetch.page_tokens = c.page_tokens;
       fetch.one_set = c.one_set, fetch.lowest_first = c.lowest_first;
-      if (c.near_best())
-        (*m)->kv_moves()->join_moves((*m)->fetches()->fetch_near_best(jobs, shape, fetch, c.alpha, download));
-      else
-        (*m)->fetches()->fetch_best(jobs, shape, fetch, download);
+      if (c.near_best()) (*m)->kv_moves()->join_moves((*m)->fetches()->fetch_near_best(jobs, shape, fetch, c.alpha, download));
+      else (*m)->fetches()->fetch_best(jobs, shape, fetch, download);
       m->end();
       (*m)->fetches()->download_told(download);
       for (size_t i = 0; i < n_jobs; ++i) {
@@ -309,17 +312,17 @@ Case one_set(int32_t page_tokens, int32_t n_keys, int32_t k, int32_t n_others) {
 
 TEST(GpuFetch, OneSetForAllHeads) {
   expect_as_planned(one_set(16, 70, 9, -1));
-  expect_as_planned(one_set(8, 130, 120, -1));   // most of the scores are negative
+  expect_as_planned(one_set(8, 130, 120, -1));  // most of the scores are negative
   expect_as_planned(one_set(16, 40, 40, -1));
 }
 
 TEST(GpuFetch, LowestScoresAreReplaced) {
   expect_as_planned(one_set(16, 70, 9, 11));
-  expect_as_planned(one_set(8, 150, 30, 0));     // each unwanted page is replaced, in the order of the scores
+  expect_as_planned(one_set(8, 150, 30, 0));  // each unwanted page is replaced, in the order of the scores
   expect_as_planned(one_set(8, 150, 1, 140));
   expect_as_planned(one_set(1, 1190, 500, 600));
-  expect_as_planned(one_set(1, 1190, 1100, 60));   // more wanted pages than threads
-  expect_as_planned(one_set(8, 150, 10, 2));       // the place that is replaced next has a positive score
+  expect_as_planned(one_set(1, 1190, 1100, 60));  // more wanted pages than threads
+  expect_as_planned(one_set(8, 150, 10, 2));      // the place that is replaced next has a positive score
 }
 
 TEST(GpuFetch, OneSetInSeveralBatches) {
@@ -338,7 +341,8 @@ TEST(GpuFetch, OneSetWithTiesAndNoNumbers) {
   expect_as_planned(c);
 }
 
-// A mean of infinite products of both signs is no number: its pages come last. A page with an infinite score is not replaced before it must be.
+// A mean of infinite products of both signs is no number: its pages come last. A page with an infinite score is not replaced before it must
+// be.
 TEST(GpuFetch, OneSetWithInfiniteScores) {
   Case c = one_set(8, 60, 50, 6);
   c.infinite = {3, 4, 5}, c.mixed = {7, 8, 20, 21};
@@ -359,11 +363,11 @@ Case near_best(int32_t n_keys, int32_t k, int32_t n_others, float alpha) {
 
 TEST(GpuFetch, KeysNearTheBest) {
   expect_as_planned(near_best(300, 60, 20, 1.5f));
-  expect_as_planned(near_best(300, 10, 70, 1.5f));   // more are near than a head may have
-  expect_as_planned(near_best(300, 10, 30, 0.0f));   // none is: nothing is fetched
-  expect_as_planned(near_best(65, 65, 0, 100.0f));   // all are
-  expect_as_planned(near_best(1190, 1150, 20, 100.0f));   // more wanted keys than threads
-  expect_as_planned(near_best(1190, 20, 1030, 2.0f));     // more unwanted ones
+  expect_as_planned(near_best(300, 10, 70, 1.5f));       // more are near than a head may have
+  expect_as_planned(near_best(300, 10, 30, 0.0f));       // none is: nothing is fetched
+  expect_as_planned(near_best(65, 65, 0, 100.0f));       // all are
+  expect_as_planned(near_best(1190, 1150, 20, 100.0f));  // more wanted keys than threads
+  expect_as_planned(near_best(1190, 20, 1030, 2.0f));    // more unwanted ones
 }
 
 TEST(GpuFetch, KeysNearTheBestInSeveralBatches) {
@@ -381,7 +385,7 @@ TEST(GpuFetch, KeysNearTheBestWithTiesAndNoNumbers) {
   c.n_jobs = 2, c.n_numbers = 70;
   expect_as_planned(c);
   c = near_best(120, 60, 50, 3.0f);
-  c.mixed = {7, 8, 20, 21};   // two query heads have nothing near infinity
+  c.mixed = {7, 8, 20, 21};  // two query heads have nothing near infinity
   expect_as_planned(c);
 }
 
@@ -398,13 +402,13 @@ TEST(GpuFetchByManyBlocks, PagesAndTokens) {
   const auto launches = [](const char* kernel) { return emulated::launches_of(kernel); };
   const uint64_t n_selected = launches("write_taken_kernel"), n_planned = launches("list_misses_kernel");
 #endif
-  expect_as_planned(many({1, 5000, 40, 4, 0, 0}));           // one thread block plans
-  expect_as_planned(many({1, 6145, 2100, 7, 3, 5}));         // one key behind a slice
+  expect_as_planned(many({1, 5000, 40, 4, 0, 0}));    // one thread block plans
+  expect_as_planned(many({1, 6145, 2100, 7, 3, 5}));  // one key behind a slice
   expect_as_planned(many({1, 8192, 4096, 4, 4, 0}));
-  expect_as_planned(many({1, 4097, 4097, 2, 1, 3}));         // all
-  expect_as_planned(many({1, 5000, 0, 1200, 1000, 1500}));   // none
+  expect_as_planned(many({1, 4097, 4097, 2, 1, 3}));        // all
+  expect_as_planned(many({1, 5000, 0, 1200, 1000, 1500}));  // none
   expect_as_planned(many({1, 5000, 1, 1200, 1000, 1500}));
-  Case c = many({1, 5000, 2100, 2200, 3, 5});   // all are missing
+  Case c = many({1, 5000, 2100, 2200, 3, 5});  // all are missing
   c.holds_unwanted = true;
   expect_as_planned(c);
 #ifdef ORRERY_EMULATED
@@ -419,7 +423,7 @@ TEST(GpuFetchByManyBlocks, TiesAndNoNumbers) {
   c.equal_keys = true;
   expect_as_planned(c);
   c = many({1, 6200, 6180, 0, 0, 2});
-  c.n_numbers = 6150;   // all tiles are there
+  c.n_numbers = 6150;  // all tiles are there
   expect_as_planned(c);
 }
 
@@ -438,9 +442,9 @@ TEST(GpuFetchByManyBlocks, OneSetAndNearTheBest) {
   c = many({1, 5000, 900, 3, 0, 0});
   c.n_others = 100, c.alpha = 1.5f;
   expect_as_planned(c);
-  c.k = 10;   // more are near than a head may have
+  c.k = 10;  // more are near than a head may have
   expect_as_planned(c);
-  c.alpha = 0.0f;   // none is
+  c.alpha = 0.0f;  // none is
   expect_as_planned(c);
 }
 
@@ -458,10 +462,10 @@ TEST(GpuFetch, ConvertsAsMovesDo) {
 struct ChangeCase {
   int32_t page_tokens, n_keys, k, n_first, n_last;
   bool completes = false;
-  int32_t n_changed = 1;            // of kKvHeads, from first_changed on
+  int32_t n_changed = 1;  // of kKvHeads, from first_changed on
   KvType to = KvType::f16;
-  int32_t n_followers = 0;          // of each KV head: fetch_followers()
-  int32_t n_numbers = kMostKeys;    // as Case
+  int32_t n_followers = 0;        // of each KV head: fetch_followers()
+  int32_t n_numbers = kMostKeys;  // as Case
   bool equal_keys = false;
   int32_t first_changed = 0;
   int32_t most_keys = kMostKeys;
@@ -489,7 +493,7 @@ double cosine(const float* a, const float* b) {
 struct Changed {
   std::vector<std::vector<uint32_t>> tables;
   std::vector<uint32_t> n_missed;
-  std::vector<std::byte> slots, attended;   // behind the step; and as the layer's attention finds them
+  std::vector<std::byte> slots, attended;  // behind the step; and as the layer's attention finds them
 };
 
 Changed changed(Machine* m, const ChangeCase& c) {
@@ -508,12 +512,13 @@ Changed changed(Machine* m, const ChangeCase& c) {
   Buffer<float> q(m, now), last(m, before);
   const size_t n_jobs = c.n_jobs(), most_held = c.n_held(0);
   const uint64_t head_bytes = most_held * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes();
-  Buffer<std::byte> slots(m, std::vector<std::byte>(n_jobs * head_bytes, std::byte{0x5A})), attended(m, std::vector<std::byte>(n_jobs * head_bytes));
+  Buffer<std::byte> slots(m, std::vector<std::byte>(n_jobs * head_bytes, std::byte{0x5A})),
+      attended(m, std::vector<std::byte>(n_jobs * head_bytes));
   Buffer<uint32_t> working(m, std::vector<uint32_t>(most_held * n_jobs, 7));
   Buffer<FetchTold> told(m, std::vector<FetchTold>(n_jobs));
   Changed result;
   Random random(3);
-  for (size_t i = 0; i < n_jobs; ++i) {   // the last pages, and others in any order
+  for (size_t i = 0; i < n_jobs; ++i) {  // the last pages, and others in any order
     std::vector<uint32_t> all(static_cast<size_t>(n_pages - 1 - c.n_last));
     std::iota(all.begin(), all.end(), 0u);
     for (size_t at = all.size(); at > 1; --at) std::swap(all[at - 1], all[random.below(at)]);
@@ -551,11 +556,9 @@ Changed changed(Machine* m, const ChangeCase& c) {
     fetch.reservoir = kv, fetch.slot_type = c.to, fetch.page_tokens = c.page_tokens;
     QueryChange change;
     change.before = last.ptr(), change.tau = .9;
-    if (c.n_followers > 0)
-      (*m)->fetches()->fetch_followers(jobs, shape, fetch, change, download);
-    else
-      (*m)->fetches()->fetch_changed(jobs, next, shape, fetch, change, download);
-    (*m)->send();   // nothing: the layer has not attended
+    if (c.n_followers > 0) (*m)->fetches()->fetch_followers(jobs, shape, fetch, change, download);
+    else (*m)->fetches()->fetch_changed(jobs, next, shape, fetch, change, download);
+    (*m)->send();  // nothing: the layer has not attended
     (*m)->copy(attended.ptr(), slots.ptr(), n_jobs * head_bytes);
     m->end();
     (*m)->fetches()->download_told(download);
@@ -628,7 +631,7 @@ TEST(GpuFetchChanged, ForThisStepOrTheNext) {
 
 TEST(GpuFetchChanged, AStepThatCompletesAPage) {
   expect_changed({16, 30, 7, 1, 2, true});
-  expect_changed({4, 60, 20, 0, 1, true});   // the page that leaves is the only window page
+  expect_changed({4, 60, 20, 0, 1, true});  // the page that leaves is the only window page
 }
 
 TEST(GpuFetchChanged, MorePlacesThanThreads) { expect_changed({1, 1190, 1100, 2, 2, true}); }
@@ -642,8 +645,8 @@ ChangeCase followers(int32_t n_keys, int32_t k, int32_t n_followers) {
 
 TEST(GpuFetchFollowers, ForThisStepOrTheNext) {
   expect_changed(followers(300, 60, 3));
-  expect_changed(followers(1190, 1150, 2));   // more places than threads
-  expect_changed(followers(64, 64, 1));       // every key
+  expect_changed(followers(1190, 1150, 2));  // more places than threads
+  expect_changed(followers(64, 64, 1));      // every key
   ChangeCase c = followers(130, 20, 4);
   c.to = KvType::q8_0;
   expect_changed(c);
@@ -709,14 +712,14 @@ TEST(GpuFetchChanged, AtTheThreshold) {
   double mean = 0;
   for (int g = 0; g < kGroup; ++g) mean += cosine(&now[static_cast<size_t>(g * kDim)], &before[static_cast<size_t>(g * kDim)]);
   const auto threshold = static_cast<float>(mean / kGroup);
-  std::fill(now.begin() + kGroup * kDim, now.end(), 0.0f);   // zero vectors: their cosine is 0
+  std::fill(now.begin() + kGroup * kDim, now.end(), 0.0f);  // zero vectors: their cosine is 0
   Machine machine(true, limits());
   constexpr uint32_t kChanged = QueryChange::kChanged;
   EXPECT_EQ(on(&machine, now, before, static_cast<double>(threshold))[0], 0u);
   EXPECT_EQ(on(&machine, now, before, std::nextafter(static_cast<double>(threshold), 2.0))[0], kChanged);
   EXPECT_EQ(on(&machine, now, before, 0.0)[1], 0u);
   EXPECT_EQ(on(&machine, now, before, 1e-300)[1], kChanged);
-  now[kGroup * kDim] = INFINITY, before[kGroup * kDim] = 1;   // the cosine is no number
+  now[kGroup * kDim] = INFINITY, before[kGroup * kDim] = 1;  // the cosine is no number
   EXPECT_EQ(on(&machine, now, before, 2.0)[1], 0u);
 }
 
@@ -726,8 +729,8 @@ enum Count : size_t { kMissed = 1, kRequests = 6 };
 struct Told {
   std::vector<float> logits;
   std::vector<uint64_t> counts;
-  uint64_t forked_ahead = 0;   // tokens that the last step before the fork has fetched for the next one
-  uint64_t fetched = 0;        // tokens in all
+  uint64_t forked_ahead = 0;  // tokens that the last step before the fork has fetched for the next one
+  uint64_t fetched = 0;       // tokens in all
   void add(Session* session) {
     read_positions(session);
     const policy::Report report = session->resident()->report();
@@ -767,9 +770,9 @@ Told told(const std::shared_ptr<engine::LanguageModel>& model, const engine::Ses
     session->resident()->set_step_fault(nullptr);
   };
   fail();
-  greedy(session.get(), 4, &all.logits);   // completes a page
+  greedy(session.get(), 4, &all.logits);  // completes a page
   fail();
-  unwrap(session->rewind(61));   // heads have fewer slots than in the step that failed
+  unwrap(session->rewind(61));  // heads have fewer slots than in the step that failed
   unwrap(session->prefill(random_tokens(*model, 3, 4), nullptr, nullptr));
   greedy(session.get(), 2, &all.logits);
   all.add(session.get());
@@ -777,25 +780,28 @@ Told told(const std::shared_ptr<engine::LanguageModel>& model, const engine::Ses
   return all;
 }
 
-using Mode = std::pair<const char*, KvType>;   // the type of resident KV
+using Mode = std::pair<const char*, KvType>;  // the type of resident KV
 // Satellites need layers of several KV heads.
 std::string spec_of(const Mode& mode) { return std::string(mode.first).substr(0, 10) == "satellites" ? "llama-plain" : "qwen3"; }
 engine::SessionOptions options_of(const Mode& mode) {
   std::vector<PolicyMode> modes = policy_modes();
-  modes.push_back({"arkvale_all", "arkvale", {{"page", "8"}, {"sinks", "8"}, {"window", "16"}, {"first_layers", "0"}, {"asked", "1"}}, true, true});
+  modes.push_back(
+      {"arkvale_all", "arkvale", {{"page", "8"}, {"sinks", "8"}, {"window", "16"}, {"first_layers", "0"}, {"asked", "1"}}, true, true});
   modes.push_back({"arkvale_adaptive",
                    "arkvale",
                    {{"page", "4"}, {"sinks", "0"}, {"window", "8"}, {"first_layers", "0"}, {"digest", "range"}, {"heads", "adaptive"}},
                    true,
                    true});
   modes.push_back({"arkvale_next", "arkvale", {{"page", "8"}, {"set", "head"}, {"tau", "0"}, {"first_layers", "0"}}, true});
-  modes.push_back({"freekv_seldom", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true});
+  modes.push_back(
+      {"freekv_seldom", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true});
   modes.push_back({"freekv_adaptive",
                    "freekv",
                    {{"page", "4"}, {"first_layers", "0"}, {"window", "8"}, {"digest", "deviation"}, {"heads", "adaptive"}},
                    true,
                    true});
-  modes.push_back({"keycodes_best", "keycodes", {{"bits", "4"}, {"window", "8"}, {"stay", "1"}, {"compensation", "0"}, {"heads", "uniform"}}, true});
+  modes.push_back(
+      {"keycodes_best", "keycodes", {{"bits", "4"}, {"window", "8"}, {"stay", "1"}, {"compensation", "0"}, {"heads", "uniform"}}, true});
   modes.push_back({"keycodes_staying", "keycodes", {{"bits", "1"}, {"window", "4"}, {"stay", "32"}, {"reduce", "mean"}}, true});
   const policy::Options satellites = {{"tau_sim", "0"}, {"full_share", "0.25"}, {"satellites", "speculative"}, {"calibration", "4"}};
   for (const auto& [name, tau] : {std::pair("satellites", "0.95"), std::pair("satellites_seldom", "0.05")}) {
@@ -805,7 +811,7 @@ engine::SessionOptions options_of(const Mode& mode) {
   modes.push_back({"freekv_corrected", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"tau", "0.99"}}, true, true});
   const auto found = std::find_if(modes.begin(), modes.end(), [&](const PolicyMode& m) { return m.name == std::string(mode.first); });
   if (found == modes.end()) throw std::runtime_error(mode.first);
-  const bool small = mode.second == KvType::k8v4;   // the reservoir has K8V4, too; digests are a larger share of it
+  const bool small = mode.second == KvType::k8v4;  // the reservoir has K8V4, too; digests are a larger share of it
   const KvType kept = small ? KvType::k8v4 : KvType::f16;
   engine::SessionOptions options = with_mode(*found, share_of_tokens(small ? 0.6 : 0.55, kept, mode.second), 128, kept);
   options.device_kv_type = mode.second;
@@ -819,7 +825,8 @@ TEST_P(GpuFetchModes, TheHostsSelectionToTheBit) {
 #ifdef ORRERY_EMULATED
   const auto plans = [] {
     uint64_t n = 0;
-    for (const char* plan : {"fetch", "replacing", "changed", "lowest"}) n += emulated::launches_of("plan_" + std::string(plan) + "_kernel");
+    for (const char* plan : {"fetch", "replacing", "changed", "lowest"})
+      n += emulated::launches_of("plan_" + std::string(plan) + "_kernel");
     return n;
   };
   const uint64_t before = plans();
@@ -840,20 +847,20 @@ TEST_P(GpuFetchModes, TheHostsSelectionToTheBit) {
   EXPECT_TRUE(!fetches_ahead || expected.forked_ahead > 0) << "the fork has nothing to go on from";
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, GpuFetchModes,
-                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"quest_adaptive", KvType::q8_0}, Mode{"loki", KvType::f16},
-                                           Mode{"loki_max", KvType::q8_0}, Mode{"shadowkv", KvType::f16}, Mode{"shadowkv_exact_keys", KvType::f16},
-                                           Mode{"shadowkv_plus", KvType::q8_0}, Mode{"arkvale", KvType::f16}, Mode{"arkvale", KvType::q8_0},
-                                           Mode{"arkvale_all", KvType::f16}, Mode{"arkvale_adaptive", KvType::f16},
-                                           Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_seldom", KvType::q8_0},
-                                           Mode{"freekv_adaptive", KvType::f16}, Mode{"infinigen", KvType::f16},
-                                           Mode{"keycodes", KvType::f16}, Mode{"keycodes_best", KvType::q8_0}, Mode{"keycodes_staying", KvType::f16},
-                                           Mode{"keycodes", KvType::k8v4}, Mode{"infinigen_few", KvType::q8_0}, Mode{"satellites", KvType::f16},
-                                           Mode{"satellites_seldom", KvType::f16}, Mode{"quest", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4},
-                                           Mode{"freekv_corrected", KvType::k8v4}));
+INSTANTIATE_TEST_SUITE_P(
+    Modes, GpuFetchModes,
+    ::testing::Values(Mode{"quest", KvType::f16}, Mode{"quest_adaptive", KvType::q8_0}, Mode{"loki", KvType::f16},
+                      Mode{"loki_max", KvType::q8_0}, Mode{"shadowkv", KvType::f16}, Mode{"shadowkv_exact_keys", KvType::f16},
+                      Mode{"shadowkv_plus", KvType::q8_0}, Mode{"arkvale", KvType::f16}, Mode{"arkvale", KvType::q8_0},
+                      Mode{"arkvale_all", KvType::f16}, Mode{"arkvale_adaptive", KvType::f16}, Mode{"freekv_corrected", KvType::f16},
+                      Mode{"freekv_seldom", KvType::q8_0}, Mode{"freekv_adaptive", KvType::f16}, Mode{"infinigen", KvType::f16},
+                      Mode{"keycodes", KvType::f16}, Mode{"keycodes_best", KvType::q8_0}, Mode{"keycodes_staying", KvType::f16},
+                      Mode{"keycodes", KvType::k8v4}, Mode{"infinigen_few", KvType::q8_0}, Mode{"satellites", KvType::f16},
+                      Mode{"satellites_seldom", KvType::f16}, Mode{"quest", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4},
+                      Mode{"freekv_corrected", KvType::k8v4}));
 
-// Tokens that kernels read in the reservoir, ahead or within their layer, are those that the I/O thread carries over a link: within a step, or
-// for the next one.
+// Tokens that kernels read in the reservoir, ahead or within their layer, are those that the I/O thread carries over a link: within a step,
+// or for the next one.
 class GpuDirectModes : public ::testing::TestWithParam<Mode> {};
 
 TEST_P(GpuDirectModes, TheIoThreadsTokensToTheBit) {
@@ -862,17 +869,19 @@ TEST_P(GpuDirectModes, TheIoThreadsTokensToTheBit) {
   Told expected = told(open_spec(spec_of(GetParam()), with_link), options_of(GetParam()), false);
   Told got = told(open_spec(spec_of(GetParam()), on_cuda()), options_of(GetParam()), false);
   EXPECT_TRUE(same_bits(got.logits, expected.logits));
-  expected.counts[kRequests] = got.counts[kRequests];   // the I/O thread cuts them
+  expected.counts[kRequests] = got.counts[kRequests];  // the I/O thread cuts them
   EXPECT_EQ(got.counts, expected.counts);
   EXPECT_GT(expected.fetched, 0u) << "nothing is fetched";
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuDirectModes,
-                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16}, Mode{"keycodes", KvType::q8_0},
-                                           Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0}, Mode{"infinigen_few", KvType::f16},
-                                           Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_small_pages", KvType::q8_0}, Mode{"synckv_every_step", KvType::q8_0},
-                                           Mode{"synckv_late", KvType::f16}, Mode{"arkvale_next", KvType::f16}, Mode{"satellites_seldom", KvType::f16},
-                                           Mode{"omnikv", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4}));
+                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16},
+                                           Mode{"keycodes", KvType::q8_0}, Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0},
+                                           Mode{"infinigen_few", KvType::f16}, Mode{"freekv_corrected", KvType::f16},
+                                           Mode{"freekv_small_pages", KvType::q8_0}, Mode{"synckv_every_step", KvType::q8_0},
+                                           Mode{"synckv_late", KvType::f16}, Mode{"arkvale_next", KvType::f16},
+                                           Mode{"satellites_seldom", KvType::f16}, Mode{"omnikv", KvType::k8v4},
+                                           Mode{"shadowkv", KvType::k8v4}));
 
 }  // namespace
 }  // namespace orrery

@@ -17,14 +17,14 @@ std::vector<float> embedded(TensorType type, int64_t n_cols, int32_t n_rows, con
   Weight weight;
   EXPECT_TRUE(m->place_weight(type, n_rows, n_cols, table, at.ptr(), &weight).ok());
   Buffer<float> out(&m, static_cast<size_t>(n_rows * n_cols));
-  m.begin(Phase::prefill, n_rows);   // row i is token i
+  m.begin(Phase::prefill, n_rows);  // row i is token i
   m->embed(weight, 1.0f, out.ptr());
   m.end();
   return out.get();
 }
 
-// A step's rows lie in pinned memory and in scratch until the device has run it. Other scratch memory for the next step, larger or not, takes
-// neither away.
+// A step's rows lie in pinned memory and in scratch until the device has run it. Other scratch memory for the next step, larger or not,
+// takes neither away.
 TEST(GpuFormats, ScratchChangesBehindAStep) {
   const int32_t n_rows = 5;
   const int64_t n_cols = 96;
@@ -35,13 +35,14 @@ TEST(GpuFormats, ScratchChangesBehindAStep) {
 #endif
   for (const uint64_t schedule : schedules)
     for (const Phase phase : {Phase::prefill, Phase::decode})
-      for (const int32_t more : {0, 1 << 16}) {   // the latter's page tables are longer than all before
+      for (const int32_t more : {0, 1 << 16}) {  // the latter's page tables are longer than all before
         SCOPED_TRACE(schedule);
         StepLimits limits = product_limits(n_rows, 32);
         Machine m(true, limits);
         Buffer<std::byte> at(&m, m->weight_bytes(TensorType::f32, n_rows, n_cols));
         Weight weight;
-        ASSERT_TRUE(m->place_weight(TensorType::f32, n_rows, n_cols, reinterpret_cast<const std::byte*>(table.data()), at.ptr(), &weight).ok());
+        ASSERT_TRUE(
+            m->place_weight(TensorType::f32, n_rows, n_cols, reinterpret_cast<const std::byte*>(table.data()), at.ptr(), &weight).ok());
         Buffer<float> out(&m, table.size());
         limits.max_context += more;
         const uint64_t bytes = m->scratch_bytes(limits);
@@ -75,7 +76,7 @@ TEST(GpuFormats, RowsThatTheHostWrites) {
       SCOPED_TRACE(n_cols);
       Machine m(true, product_limits(n_rows, 32));
       Buffer<float> out(&m, static_cast<size_t>(n_rows * n_cols));
-      m.begin(phase, n_rows);   // row i is token i
+      m.begin(phase, n_rows);  // row i is token i
       m->read_rows(read, &n_cols, n_cols, out.ptr());
       m.end();
       const std::vector<float> got = out.get();
@@ -146,7 +147,7 @@ TEST(GpuFormats, EveryBitOfABlockCounts) {
 // number of threads, with and without a load, and when the last thing that the device does is a copy.
 TEST(GpuFormats, DeviceBytesDependOnNoThread) {
   Machine m(true, product_limits(1, 32));
-  const int64_t n_cols = 4096, n_rows = 9001;   // 21 MB, 30 MB
+  const int64_t n_cols = 4096, n_rows = 9001;  // 21 MB, 30 MB
   for (const TensorType type : {TensorType::q4_k, TensorType::q6_k}) {
     const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(n_cols)), to_bytes = cuda::device_row_bytes(type, n_cols);
     const std::vector<std::byte> file = random_blocks(type, static_cast<uint64_t>(n_rows * n_cols), 21, 1.0f);
@@ -154,7 +155,7 @@ TEST(GpuFormats, DeviceBytesDependOnNoThread) {
     for (size_t i = 0; i < static_cast<size_t>(n_rows); ++i)
       plain::repack_row(type, n_cols, file.data() + i * from_bytes, expected.data() + i * to_bytes);
     Buffer<std::byte> at(&m, m->weight_bytes(type, n_rows, n_cols));
-    for (const int32_t n_threads : {-1, 1, 2, 5}) {   // -1: without a load
+    for (const int32_t n_threads : {-1, 1, 2, 5}) {  // -1: without a load
       at.set(std::vector<std::byte>(expected.size(), std::byte{0xFF}));
 #ifdef ORRERY_EMULATED
       emulated::set_schedule(emulated::kLatest);
@@ -176,7 +177,7 @@ TEST(GpuFormats, DeviceBytesDependOnNoThread) {
 // Each call of the driver that a load makes at its beginning fails in turn. The load is refused then, and no error stays.
 TEST(GpuFormats, ARefusedLoadPlacesAsWithoutOne) {
   Machine m(true, product_limits(1, 32));
-  const int64_t n_cols = 512, n_rows = 12000;   // 6 MB
+  const int64_t n_cols = 512, n_rows = 12000;  // 6 MB
   const std::vector<std::byte> file = random_blocks(TensorType::q8_0, static_cast<uint64_t>(n_rows * n_cols), 4, 1.0f);
   const size_t live = emulated::n_live();
   bool refused = true;
@@ -196,7 +197,7 @@ TEST(GpuFormats, ARefusedLoadPlacesAsWithoutOne) {
     const std::vector<std::byte> got = at.get();
     EXPECT_TRUE(std::equal(last.begin(), last.end(), got.end() - static_cast<std::ptrdiff_t>(last.size()))) << "call " << fails;
   }
-  EXPECT_EQ(emulated::n_live(), live);   // what a load takes goes with it
+  EXPECT_EQ(emulated::n_live(), live);  // what a load takes goes with it
 }
 #endif
 

@@ -40,11 +40,12 @@ Cached to_cache(const Heads& c, bool fused) {
   const int32_t n_rows = resident ? 1 : 5;
   const KvFormat kv = kv_format(c.type, kLayers, kKvHeads, c.dim), heads_kv = kv_format(c.slots, kLayers, kKvHeads, c.dim);
   const int64_t stride = (kHeads + 2 * kKvHeads) * c.dim + 4;
-  const Buffer<float> x(&m, normal_values(static_cast<size_t>(n_rows * stride), 3)), q_norm(&m, normal_values(static_cast<size_t>(c.dim), 4)),
-      k_norm(&m, normal_values(static_cast<size_t>(c.dim), 5));
+  const Buffer<float> x(&m, normal_values(static_cast<size_t>(n_rows * stride), 3)),
+      q_norm(&m, normal_values(static_cast<size_t>(c.dim), 4)), k_norm(&m, normal_values(static_cast<size_t>(c.dim), 5));
   const Ptr<float> q = x.ptr(), k = q + static_cast<uint64_t>(kHeads * c.dim), v = k + static_cast<uint64_t>(kKvHeads * c.dim);
   std::vector<float> frequencies;
-  for (int32_t i = 0; i < c.n_rot / 2; ++i) frequencies.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(c.n_rot)));
+  for (int32_t i = 0; i < c.n_rot / 2; ++i)
+    frequencies.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(c.n_rot)));
   const Pages pages(&m, kv, kPosition + n_rows, 9);
   const KvView view = pages.view();
   const Buffer<std::byte> tile(&m, std::vector<std::byte>(heads_kv.page_bytes()));
@@ -62,10 +63,10 @@ Cached to_cache(const Heads& c, bool fused) {
     float one;
     if (!fused) m->download(&one, {x.address()}, sizeof one);
   };
-  m.begin(c.phase, n_rows, kPosition, step);   // the rows cross the end of a page
+  m.begin(c.phase, n_rows, kPosition, step);  // the rows cross the end of a page
   m->prepare_rope({c.interleaved, c.n_rot, frequencies.data(), 1.0f});
   float first;
-  m->download(&first, {x.address()}, sizeof first);   // the counted operations begin here
+  m->download(&first, {x.address()}, sizeof first);  // the counted operations begin here
   if (c.q_norm) m->rms_norm(q, stride, q_norm.cptr(), q, stride, kHeads, c.dim, 1e-6f), between();
   m->rope(q, stride, kHeads, c.dim), between();
   if (c.k_norm) m->rms_norm(k, stride, k_norm.cptr(), k, stride, kKvHeads, c.dim, 1e-6f), between();
@@ -86,10 +87,19 @@ TEST(GpuFusions, HeadsOnTheirWayToTheCache) {
           for (const int norms : {0, 1, 2, 3})
             for (const Phase phase : {Phase::decode, Phase::prefill}) {
               if (!stores(type, dim) || (norms != 0 && norms != 3 && dim != 128)) continue;
-              const Heads c{type, type == KvType::f16 ? KvType::f16 : stores(KvType::q4_0, dim) ? KvType::q4_0 : type, dim, n_rot, interleaved,
-                            (norms & 1) != 0, (norms & 2) != 0, phase};
+              const Heads c{type,
+                            type == KvType::f16         ? KvType::f16
+                            : stores(KvType::q4_0, dim) ? KvType::q4_0
+                                                        : type,
+                            dim,
+                            n_rot,
+                            interleaved,
+                            (norms & 1) != 0,
+                            (norms & 2) != 0,
+                            phase};
               const Cached apart = to_cache(c, false), one = to_cache(c, true);
-              SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", " + std::to_string(n_rot) + " turned, norms " + std::to_string(norms));
+              SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", " + std::to_string(n_rot) +
+                           " turned, norms " + std::to_string(norms));
               ASSERT_TRUE(same_bits(apart.rows.data(), one.rows.data(), one.rows.size()));
               ASSERT_TRUE(apart.pages == one.pages);
               ASSERT_TRUE(apart.slots == one.slots);
@@ -135,7 +145,7 @@ TEST(GpuFusions, OtherRowsGoOneAfterAnother) {
 
 // The results of attention and of the gate are inputs of the next product.
 TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
-  for (const int32_t dim : {64, 80, 128})   // 80: a group of 32 would cross two heads
+  for (const int32_t dim : {64, 80, 128})  // 80: a group of 32 would cross two heads
     for (const TensorType type : {TensorType::q8_0, TensorType::f16})
       for (const Phase phase : {Phase::decode, Phase::prefill}) {
         std::vector<float> outs[2], floats[2];
@@ -149,14 +159,16 @@ TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
           const KvView view = pages.view();
           Step step;
           step.kv = kv, step.sequences = {&view, 1};
-          const Buffer<float> q(&m, normal_values(static_cast<size_t>(n_rows * width), 3)), up(&m, normal_values(static_cast<size_t>(n_rows * width), 4));
+          const Buffer<float> q(&m, normal_values(static_cast<size_t>(n_rows * width), 3)),
+              up(&m, normal_values(static_cast<size_t>(n_rows * width), 4));
           const Buffer<float> attended(&m, static_cast<size_t>(n_rows * width)), gated(&m, static_cast<size_t>(n_rows * width)),
               out(&m, static_cast<size_t>(2 * n_rows * n_out));
           const std::vector<std::byte> file = random_blocks(type, static_cast<uint64_t>(n_out * width), 6, 0.1f);
           const Buffer<std::byte> at(&m, m->weight_bytes(type, n_out, width));
           Weight weight;
           ASSERT_TRUE(m->place_weight(type, n_out, width, file.data(), at.ptr(), &weight).ok());
-          const Product first{&weight, {}, out.ptr(), n_out, false}, second{&weight, {}, out.ptr() + static_cast<uint64_t>(n_rows * n_out), n_out, false};
+          const Product first{&weight, {}, out.ptr(), n_out, false},
+              second{&weight, {}, out.ptr() + static_cast<uint64_t>(n_rows * n_out), n_out, false};
           const auto between = [&] {
             float one;
             if (!fused) m->download(&one, {q.address()}, sizeof one);
@@ -182,8 +194,8 @@ TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
       }
 }
 
-// Kernels of a graph may start before the kernels ahead of them end (from sm_90 on), and wait for them. A list for each operation has no such
-// kernels: the first kernel of a graph starts when all work before it has ended.
+// Kernels of a graph may start before the kernels ahead of them end (from sm_90 on), and wait for them. A list for each operation has no
+// such kernels: the first kernel of a graph starts when all work before it has ended.
 TEST(GpuFusions, KernelsThatStartEarlyChangeNothing) {
   for (const TensorType type : {TensorType::q4_k, TensorType::f16}) {
     std::vector<float> outs[2];
@@ -198,7 +210,8 @@ TEST(GpuFusions, KernelsThatStartEarlyChangeNothing) {
     for (const bool together : {false, true}) {
       Machine m(true, product_limits(1, width));
       const Buffer<std::byte> at(&m, m->weight_bytes(type, 2 * width, width));
-      const std::vector<std::byte> file = random_blocks(type, static_cast<uint64_t>(2 * width * width), 6, 0.3f / std::sqrt(static_cast<float>(width)));
+      const std::vector<std::byte> file =
+          random_blocks(type, static_cast<uint64_t>(2 * width * width), 6, 0.3f / std::sqrt(static_cast<float>(width)));
       Weight whole;
       ASSERT_TRUE(m->place_weight(type, 2 * width, width, file.data(), at.ptr(), &whole).ok());
       Weight half = whole;
@@ -220,7 +233,8 @@ TEST(GpuFusions, KernelsThatStartEarlyChangeNothing) {
           const Product up{&whole, {}, both.ptr(), 2 * width, false}, down{&half, {}, x.ptr(), width, true};
           m->rms_norm(x.cptr(), width, norm.cptr(), y.ptr(), width, 1, width, 1e-6f), between();
           m->matmul({&up, 1}, y.cptr(), width, 1), between();
-          m->swiglu(both.cptr(), {both.address() + static_cast<uint64_t>(width) * sizeof(float)}, 2 * width, gated.ptr(), width, width), between();
+          m->swiglu(both.cptr(), {both.address() + static_cast<uint64_t>(width) * sizeof(float)}, 2 * width, gated.ptr(), width, width),
+              between();
           m->matmul({&down, 1}, gated.cptr(), width, 1), between();
         }
         m.end();

@@ -1,5 +1,5 @@
-// Products of heads (cuda/kernels/experts.cu): each head of a row has the bits of its own product at decode, and the inputs that the product
-// leaves out follow it.
+// Products of heads (cuda/kernels/experts.cu): each head of a row has the bits of its own product at decode, and the inputs that the
+// product leaves out follow it.
 #include <algorithm>
 
 #include "tests/gpu/device_fixture.h"
@@ -16,7 +16,7 @@ TEST_P(GpuHeadProducts, AreThoseOfEachHeadAlone) {
   struct Shape {
     int64_t n_in, n_out, x_dim, out_dim;
   };
-  const int64_t n_in = 1056 % type_traits(GetParam())->block_elements == 0 ? 1056 : 512;   // a round of units and more
+  const int64_t n_in = 1056 % type_traits(GetParam())->block_elements == 0 ? 1056 : 512;  // a round of units and more
   for (const Shape& s : {Shape{n_in, 24, n_in + 16, 40}, Shape{n_in, 21, n_in, 21}, Shape{n_in, 9, n_in + 3, 16}})
     for (const int32_t n_rows : {1, 5, 19}) {
       Machine m(true, product_limits(n_rows, kHeads * ((n_in + 255) / 256 * 256)));
@@ -32,14 +32,16 @@ TEST_P(GpuHeadProducts, AreThoseOfEachHeadAlone) {
       m.end();
       const std::vector<float> got = out.get();
       for (uint64_t i = 0; i < n; ++i) {
-        m.begin(Phase::decode, 1);   // the vector with the matrices of all heads
+        m.begin(Phase::decode, 1);  // the vector with the matrices of all heads
         const Product product{&weight, {}, all.ptr(), kHeads * s.n_out, false};
         m->matmul({&product, 1}, x.cptr() + i * static_cast<uint64_t>(s.x_dim), s.x_dim, 1);
         m.end();
         const std::vector<float> expected = all.get();
         const auto n_out = static_cast<uint64_t>(s.n_out), n_copied = static_cast<uint64_t>(std::min(s.x_dim - n_in, s.out_dim - s.n_out));
         ASSERT_TRUE(same_bits(&got[i * out_dim], &expected[i % kHeads * n_out], n_out)) << n_rows << " rows, head " << i;
-        ASSERT_TRUE(same_bits(got.data() + i * out_dim + n_out, values.data() + i * static_cast<uint64_t>(s.x_dim) + static_cast<uint64_t>(n_in), n_copied)) << i;
+        ASSERT_TRUE(same_bits(got.data() + i * out_dim + n_out,
+                              values.data() + i * static_cast<uint64_t>(s.x_dim) + static_cast<uint64_t>(n_in), n_copied))
+            << i;
         for (uint64_t j = n_out + n_copied; j < out_dim; ++j) ASSERT_EQ(got[i * out_dim + j], 7.0f) << i;
       }
     }
@@ -50,7 +52,8 @@ std::vector<TensorType> all_types() {
   for (const TypeTraits& type : kTypeTraits) types.push_back(type.type);
   return types;
 }
-INSTANTIATE_TEST_SUITE_P(Types, GpuHeadProducts, ::testing::ValuesIn(all_types()), [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
+INSTANTIATE_TEST_SUITE_P(Types, GpuHeadProducts, ::testing::ValuesIn(all_types()),
+                         [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
 
 }  // namespace
 }  // namespace orrery::head_products_test

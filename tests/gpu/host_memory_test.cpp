@@ -1,5 +1,5 @@
-// Host memory that the device reaches: the reservoir where registered memory has the host's addresses, and where it has not (WSL2, Windows);
-// regions that are shared in parts; and refusals. Emulated alone: the tests choose what the driver says and gives.
+// Host memory that the device reaches: the reservoir where registered memory has the host's addresses, and where it has not (WSL2,
+// Windows); regions that are shared in parts; and refusals. Emulated alone: the tests choose what the driver says and gives.
 #ifdef ORRERY_EMULATED
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ class GpuHostMemory : public ::testing::Test {
   }
 };
 
-// Kernels and copies find the KV in memory that the driver has allocated: every way that they read the reservoir, and a staged prompt. Nothing
-// is registered: the emulated driver refuses that.
+// Kernels and copies find the KV in memory that the driver has allocated: every way that they read the reservoir, and a staged prompt.
+// Nothing is registered: the emulated driver refuses that.
 TEST_F(GpuHostMemory, PoliciesAnswerAlikeWhereRegisteredMemoryHasNoAddress) {
   for (const char* name : {"streaming", "quest", "synckv_every_step", "shadowkv", "keycodes", "freekv"}) {
     std::vector<float> expected;
@@ -47,7 +47,7 @@ TEST_F(GpuHostMemory, PoliciesAnswerAlikeWhereRegisteredMemoryHasNoAddress) {
         EXPECT_EQ(model->runtime().device().shares_by_allocating(), !at_host_address);
         const auto session = unwrap(Session::open(model, with_mode(mode_of(name), 0.6, 256, KvType::f16, 70)));
         const std::vector<float> logits = answer(session.get(), random_tokens(*model, 150, 1), 3);
-        const auto fork = unwrap(session->fork());   // shares pages, then copies them
+        const auto fork = unwrap(session->fork());  // shares pages, then copies them
         std::vector<float> more = logits;
         greedy(fork.get(), 2, &more);
         if (at_host_address) expected = more;
@@ -97,7 +97,7 @@ TEST_F(GpuHostMemory, ARefusedPartIsTriedAgain) {
     EXPECT_GT(refused.detail().bytes_available, 0u);
     unwrap(region.wait_shared(3 * kPart));
     emulated::pinned_most = SIZE_MAX;
-    (void)region.wait_shared(5 * kPart);   // may still be told of the try before
+    (void)region.wait_shared(5 * kPart);  // may still be told of the try before
     unwrap(region.wait_shared(5 * kPart));
     EXPECT_EQ(emulated::pinned_bytes() - before, 5 * kPart);
   }
@@ -123,7 +123,7 @@ TEST_F(GpuHostMemory, ASessionGoesOnWithinThePartsThatItHas) {
   const auto model = open_spec("qwen3", on_cuda());
   model->runtime().reservoir().share_in_parts_of(os::page_bytes());
   const std::vector<int32_t> prompt = random_tokens(*model, 70, 1);
-  const auto options = with_mode(mode_of("streaming"), 0.6, 512, KvType::f16, 64);   // two units of pages
+  const auto options = with_mode(mode_of("streaming"), 0.6, 512, KvType::f16, 64);  // two units of pages
   std::vector<float> expected;
   uint64_t half = 0;
   {

@@ -61,12 +61,10 @@ struct Codes {
   Buffer<std::byte> tiles;
   Buffer<float> mean;
   std::vector<uint64_t> addresses;
-  std::vector<std::byte> read;   // by fetch()
+  std::vector<std::byte> read;  // by fetch()
   Codes(Machine* m, int32_t bits, int32_t dim, int32_t n_tokens)
-      : format{bits, dim, false},
-        n_tiles((n_tokens + kPageTokens - 1) / kPageTokens),
-        tiles(m, static_cast<size_t>(n_tiles) * format.tile_bytes()),
-        mean(m, static_cast<size_t>(dim)) {
+      : format{bits, dim, false}, n_tiles((n_tokens + kPageTokens - 1) / kPageTokens),
+        tiles(m, static_cast<size_t>(n_tiles) * format.tile_bytes()), mean(m, static_cast<size_t>(dim)) {
     for (int32_t t = 0; t < n_tiles; ++t) addresses.push_back(tiles.address() + static_cast<uint64_t>(t) * format.tile_bytes());
   }
   KeyCodesJob job(const uint64_t* pages, uint64_t offset) const { return {pages, offset, mean.ptr(), tiles.ptr()}; }
@@ -120,7 +118,7 @@ Made made(Machine* m, const Case& c) {
     codes.encode_keys({jobs, 3}, shape, from, to);
   codes.mean_keys({jobs, 1}, shape, 0, 70, 1);
   codes.encode_keys({jobs, 1}, shape, 70, 100);
-  codes.mean_keys({jobs + 1, 1}, shape, 130, 130, 1);   // of no token
+  codes.mean_keys({jobs + 1, 1}, shape, 130, 130, 1);  // of no token
   codes.encode_keys({jobs + 1, 1}, shape, 135, 140);
   Made out;
   for (Codes* of : {&first, &second, &third}) {
@@ -223,7 +221,7 @@ TEST(GpuKeyCodes, KeysThatAreNotFinite) {
     std::vector<float> values = normal_values(kPageTokens * 64, 3);
     for (size_t i = 0; i < 32; ++i) values[9 * 64 + i] = 0;
     values[5 * 64 + 3] = NAN, values[40 * 64 + 31] = INFINITY, values[41 * 64] = -INFINITY;
-    for (size_t i = 0; i < 32; ++i) values[50 * 64 + i] *= 1e7f;   // its factor is the largest half
+    for (size_t i = 0; i < 32; ++i) values[50 * 64 + i] *= 1e7f;  // its factor is the largest half
     Buffer<std::byte> page(m, stored_tokens(kv, values));
     const uint64_t address = page.address();
     Codes codes(m, 2, 32, kPageTokens);
@@ -281,7 +279,7 @@ Doubles scores_of(const std::vector<Doubles>& rows, bool max_of_group) {
   }
   return all;
 }
-double largest_of(Doubles x, size_t n) {   // the n-th largest
+double largest_of(Doubles x, size_t n) {  // the n-th largest
   std::sort(x.begin(), x.end(), std::greater<>());
   return x[n - 1];
 }
@@ -297,15 +295,9 @@ struct Encoded {
   std::vector<float> queries;
   Buffer<float> ring;
   explicit Encoded(const Case& of, int32_t n = kTokens, int32_t in_group = kGroup, float query_scale = 1.7f)
-      : c(of),
-        n_tokens(n),
-        group(in_group),
-        kv(kv_format(of.type, kLayers, kKvHeads, of.dim)),
-        m(true, limits(of.dim, n, in_group)),
-        pages(&m, kv, n, 7),
-        codes(&m, of.bits, of.dim, n),
-        queries(normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * in_group * of.dim), 13, query_scale)),
-        ring(&m, queries) {
+      : c(of), n_tokens(n), group(in_group), kv(kv_format(of.type, kLayers, kKvHeads, of.dim)), m(true, limits(of.dim, n, in_group)),
+        pages(&m, kv, n, 7), codes(&m, of.bits, of.dim, n),
+        queries(normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * in_group * of.dim), 13, query_scale)), ring(&m, queries) {
     const KeyCodesJob job = codes.job(pages.addresses(), kv.head_offset(1, 1));
     const KeyCodesShape shape{kv, codes.format, c.block()};
     m->key_codes()->mean_keys({&job, 1}, shape, 0, n, 1);
@@ -412,7 +404,7 @@ TEST(GpuKeyCodes, BestKeysAndTheWeightOfTheOthers) {
     for (const bool max : {false, true}) {
       SCOPED_TRACE(::testing::PrintToString(c));
       const Encoded e(c, kTokens, kGroup, 1.2f);
-      const int32_t first = max ? 5 : 70, n = kTokens - 2, k = 40;   // two codes at the end are no candidates
+      const int32_t first = max ? 5 : 70, n = kTokens - 2, k = 40;  // two codes at the end are no candidates
       std::vector<uint32_t> out(static_cast<size_t>(k) + 1, 12345);
       Buffer<float> logs(const_cast<Machine*>(&e.m), kGroup);
       TopKeysJob job = e.job<TopKeysJob>(n, kTokens);
@@ -494,7 +486,7 @@ TEST(GpuKeyCodes, NothingIsLeftWhereAllAreBest) {
                                           std::tuple(0, 80, 80, false), std::tuple(0, 64, 64, false)})
     EXPECT_EQ(std::isfinite(ask(&e, first, n, k).log), left) << first << ", " << k;
   for (int32_t first = 0; first < 75; first += 3)
-    EXPECT_EQ(ask(&e, first, 80, 80 - first).log, -INFINITY) << first;   // whatever a tile's sum rounds to
+    EXPECT_EQ(ask(&e, first, 80, 80 - first).log, -INFINITY) << first;  // whatever a tile's sum rounds to
 }
 
 // Of 340 tokens' six tiles, four tell the variance of a query's products: 0, 1, 3 and 5. Above kMostCodeVariance there is no weight.
@@ -522,7 +514,7 @@ TEST(GpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
   std::vector<uint32_t> order(row.size()), held;
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return row[a] > row[b]; });
-  for (uint32_t i = 0; i < 10; ++i) held.push_back(order[kBest + 5 * i] + kFirst);   // just behind the best, and further behind
+  for (uint32_t i = 0; i < 10; ++i) held.push_back(order[kBest + 5 * i] + kFirst);  // just behind the best, and further behind
   for (const double stay : {1.0, 1.25, 2.0, 64.0}) {
     Doubles weighed = row;
     for (const uint32_t key : held) weighed[key - kFirst] += std::log(stay);
@@ -561,7 +553,7 @@ TEST(GpuKeyCodes, ScoresBelowTheLeastAreLeftOut) {
   const Doubles scores = e.scores(kKeys, kFirst, kKeys, false, &error);
   Doubles order = scores;
   std::sort(order.begin(), order.end(), std::greater<>());
-  const auto between = [&](size_t i) { return static_cast<float>(std::sqrt(order[i - 1] * order[i])); };   // i keys reach it
+  const auto between = [&](size_t i) { return static_cast<float>(std::sqrt(order[i - 1] * order[i])); };  // i keys reach it
   for (const auto& [least, n] :
        {std::pair(between(25), 25u), std::pair(between(1), 1u), std::pair(between(70), 50u), std::pair(1.0f, 1u), std::pair(0.0f, 50u)}) {
     const Asked got = ask(&e, kFirst, kKeys, 50, 1, least);
@@ -582,7 +574,7 @@ TEST(GpuKeyCodes, WhatIsNotFinite) {
     const uint16_t nan = 0x7E00;
     for (const size_t key : {20u, 21u}) std::memcpy(&bytes[e.codes.format.factors_offset() + 2 * key], &nan, 2);
     e.codes.tiles.set(bytes);
-    const Asked got = ask(&e, 3, 80, 75);   // of 77
+    const Asked got = ask(&e, 3, 80, 75);  // of 77
     std::vector<uint32_t> expected;
     for (uint32_t i = 0; i < 77; ++i)
       if (i != 17 && i != 18) expected.push_back(i);
@@ -670,10 +662,10 @@ TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
           ASSERT_TRUE(!(is_best || is_other) || (tokens.count(i + mode.n_first) > 0) == is_best)
               << "head " << head << ", token " << i + mode.n_first;
         }
-        for (uint32_t g = 0; head + kv_heads >= resident.store().n_heads() && g < group; ++g) {   // the other layers' are gone
+        for (uint32_t g = 0; head + kv_heads >= resident.store().n_heads() && g < group; ++g) {  // the other layers' are gone
           double evicted = 0;
           for (uint32_t i = 0; i < rows[g].size(); ++i) evicted += tokens.count(i + mode.n_first) ? 0 : std::exp(rows[g][i]);
-          if (std::isinf(logs[g])) continue;   // a query of which codes tell too little
+          if (std::isinf(logs[g])) continue;  // a query of which codes tell too little
           EXPECT_NEAR(static_cast<double>(logs[g]) * std::log(2.0), std::log(evicted), error + 1e-5);
           ++n_weighed;
         }
@@ -703,5 +695,5 @@ TEST(GpuKeyCodes, ThreadsRunInAnyOrder) {
 }
 #endif
 
-}   // namespace
-}   // namespace orrery::gpu_key_codes_test
+}  // namespace
+}  // namespace orrery::gpu_key_codes_test

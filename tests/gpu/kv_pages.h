@@ -70,7 +70,8 @@ class HostPages {
   HostPages(Machine* machine, const KvFormat& kv, int32_t n_tokens, uint64_t seed) : machine_(*machine) {
     Random random(seed);
     const int32_t n_pages = (n_tokens + kPageTokens - 1) / kPageTokens;
-    auto made = os::Region::allocate(static_cast<uint64_t>((n_pages + kPagesTogether - 1) / kPagesTogether * kPagesTogether) * kv.page_bytes());
+    auto made =
+        os::Region::allocate(static_cast<uint64_t>((n_pages + kPagesTogether - 1) / kPagesTogether * kPagesTogether) * kv.page_bytes());
     if (!made.ok()) throw std::runtime_error(made.status().message());
     memory_ = std::move(made).value();
     std::memset(memory_.data(), 0xFF, memory_.size());

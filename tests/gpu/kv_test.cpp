@@ -56,7 +56,7 @@ TEST(GpuKv, AppendsAsTheCpuDoes) {
         Step step;
         step.kv = kv;
         step.sequences = {&view, 1};
-        m->begin(Phase::prefill, kRows, 62, step);   // the rows cross the end of a page
+        m->begin(Phase::prefill, kRows, 62, step);  // the rows cross the end of a page
         (*m)->append_kv(1, k.cptr(), v.cptr(), static_cast<int64_t>(stride));
         m->end();
         return pages.bytes();
@@ -126,7 +126,8 @@ TEST(GpuKv, TokensGoWhereTheyBelong) {
       Buffer<std::byte> in(m, source), out(m, std::vector<std::byte>(kRuns * kMost * to_bytes, std::byte{0x5A}));
       std::vector<KvMove> moves;
       for (uint64_t i = 0; i < kRuns; ++i)
-        moves.push_back({out.address() + i * 407 % kRuns * kMost * to_bytes, in.address() + i * kMost * from_bytes, static_cast<uint32_t>(1 + i % kMost)});
+        moves.push_back({out.address() + i * 407 % kRuns * kMost * to_bytes, in.address() + i * kMost * from_bytes,
+                         static_cast<uint32_t>(1 + i % kMost)});
       (*m)->kv_moves()->move_kv(moves, to, KvType::f16, kValues);
       EXPECT_TRUE((*m)->synchronize().ok());
       return out.get();
@@ -138,10 +139,10 @@ TEST(GpuKv, TokensGoWhereTheyBelong) {
 // Moves ahead run behind the operations before them, and the operations behind join_moves() find their tokens, in any order of the streams
 // that events allow.
 TEST(GpuKv, MovesAheadAreInOrder) {
-  constexpr uint64_t kValues = 64, kTokens = 3000;   // more moves than one list holds
+  constexpr uint64_t kValues = 64, kTokens = 3000;  // more moves than one list holds
   const uint64_t bytes = kTokens * row_bytes(TensorType::f16, kValues);
   const std::vector<std::byte> before(bytes, std::byte{0x11}), source(bytes, std::byte{0x22});
-  std::vector<uint64_t> schedules = {0};   // a GPU has its own
+  std::vector<uint64_t> schedules = {0};  // a GPU has its own
 #ifdef ORRERY_EMULATED
   for (const uint64_t seed : emulated::schedules()) schedules.push_back(seed);
 #endif
@@ -154,7 +155,7 @@ TEST(GpuKv, MovesAheadAreInOrder) {
 #endif
     std::vector<KvMove> moves;
     for (uint64_t i = 0; i < kTokens; ++i) moves.push_back({to.address() + i * bytes / kTokens, in.address() + i * bytes / kTokens, 1});
-    m->copy(late.ptr(), Ptr<const std::byte>{to.address()}, bytes);   // reads the target before it is moved
+    m->copy(late.ptr(), Ptr<const std::byte>{to.address()}, bytes);  // reads the target before it is moved
     m->upload(in.ptr(), source.data(), bytes);
     m->kv_moves()->join_moves(m->kv_moves()->move_kv_ahead(moves, KvType::f16, KvType::f16, kValues));
     m->copy(out.ptr(), Ptr<const std::byte>{to.address()}, bytes);
@@ -172,7 +173,7 @@ TEST(GpuKv, MovesAheadAreInOrder) {
 TEST(GpuKv, LongRunsMoveInPieces) {
   for (const KvType type : kKvTypes)
     for (const KvType to : kKvTypes)
-      for (const uint64_t n_values : {uint64_t{64}, uint64_t{128}, uint64_t{256}}) {   // of a token
+      for (const uint64_t n_values : {uint64_t{64}, uint64_t{128}, uint64_t{256}}) {  // of a token
         if (type != to && (n_values == 256 || to == KvType::f32)) continue;
         SCOPED_TRACE(std::string(kv_type_name(type)) + " to " + kv_type_name(to) + ", tokens of " + std::to_string(n_values));
         constexpr uint64_t kTokens = 200;
@@ -182,7 +183,7 @@ TEST(GpuKv, LongRunsMoveInPieces) {
           const uint64_t from_bytes = from_kv.token_bytes(), to_bytes = to_kv.token_bytes();
           Buffer<std::byte> in(m, source), out(m, std::vector<std::byte>(kTokens * to_bytes, std::byte{0x5A}));
           std::vector<KvMove> moves;
-          uint64_t at = 1;   // a token is left out before each move
+          uint64_t at = 1;  // a token is left out before each move
           for (const uint32_t n : {1u, 64u, 3u, 17u, 1u, 33u, 64u}) {
             moves.push_back({out.address() + at * to_bytes, in.address() + (kTokens - at - n) * from_bytes, n});
             at += n + 1;
@@ -232,10 +233,10 @@ TEST(GpuKv, MeansTakeTokensIn) {
       const auto [expected, got] = on_both(l, [&](Machine* m) {
         const Pages pages(m, kv, 200, 9);
         const auto mean_values = 2 * static_cast<uint64_t>(dim);
-        constexpr uint64_t kMeans = 12;   // more than a batch
+        constexpr uint64_t kMeans = 12;  // more than a batch
         Buffer<float> means(m, normal_values(kMeans * mean_values, 3));
         std::vector<CompensationJob> jobs;
-        std::vector<std::vector<float>> shares;   // of every fourth job
+        std::vector<std::vector<float>> shares;  // of every fourth job
         for (uint64_t i = 0; i < kMeans; ++i) {
           const auto first = static_cast<int32_t>(i * 13);
           const uint64_t offset = kv.head_offset(static_cast<int32_t>(i % kLayers), static_cast<int32_t>(i % kHeads));
@@ -244,7 +245,8 @@ TEST(GpuKv, MeansTakeTokensIn) {
             Random random(i);
             for (float& share : shares.back()) share = random.below(3) == 0 ? 0.0f : std::fabs(random.normal()) / 64;
           }
-          jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50, means.ptr() + i * mean_values, i % 4 == 0 ? shares.back().data() : nullptr});
+          jobs.push_back({pages.addresses(), offset, first, i % 3 == 0 ? first + 1 : 195, static_cast<int32_t>(i % 4) * 50,
+                          means.ptr() + i * mean_values, i % 4 == 0 ? shares.back().data() : nullptr});
         }
         (*m)->summaries()->add_to_compensation_tokens(jobs, kv);
         return means.get();
@@ -261,7 +263,8 @@ TEST(GpuKv, MeansOfAllHeadsAreOneLaunch) {
   l.max_top_keys = 256;
   constexpr uint64_t kMeans = 70, kValues = 128;
   const std::vector<float> shares = normal_values(kMeans, 4);
-  for (const auto& [count, by_shares, expected_launches] : {std::make_tuple(1, false, 1u), std::make_tuple(80, false, 7u), std::make_tuple(1, true, 7u)}) {
+  for (const auto& [count, by_shares, expected_launches] :
+       {std::make_tuple(1, false, 1u), std::make_tuple(80, false, 7u), std::make_tuple(1, true, 7u)}) {
     const int32_t n = count;
     const bool shared = by_shares;
     uint64_t launches = 0;
@@ -271,8 +274,8 @@ TEST(GpuKv, MeansOfAllHeadsAreOneLaunch) {
       std::vector<CompensationJob> jobs;
       for (uint64_t i = 0; i < kMeans; ++i) {
         const auto first = static_cast<int32_t>(i + 30);
-        jobs.push_back({pages.addresses(), kv.head_offset(1, static_cast<int32_t>(i % kHeads)), first, first + n, 3, means.ptr() + i * kValues,
-                        shared ? &shares[i] : nullptr});
+        jobs.push_back({pages.addresses(), kv.head_offset(1, static_cast<int32_t>(i % kHeads)), first, first + n, 3,
+                        means.ptr() + i * kValues, shared ? &shares[i] : nullptr});
       }
       const uint64_t before = emulated::n_launches;
       (*m)->summaries()->add_to_compensation_tokens(jobs, kv);

@@ -1,5 +1,5 @@
-// What a device refuses to launch, in emulation: so a kernel that no GPU of the list could run fails in every test. And how a launch finds its
-// kernel in the archive.
+// What a device refuses to launch, in emulation: so a kernel that no GPU of the list could run fails in every test. And how a launch finds
+// its kernel in the archive.
 #ifdef ORRERY_EMULATED
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ class GpuLimits : public ::testing::Test {
   DriverError start(Dim3 grid, Dim3 block, size_t shared_bytes) {
     int by = 1;
     void* parameters[] = {&by};
-    return driver_.launch(kernel_, grid.x, grid.y, grid.z, block.x, block.y, block.z, static_cast<unsigned>(shared_bytes), nullptr, parameters, nullptr);
+    return driver_.launch(kernel_, grid.x, grid.y, grid.z, block.x, block.y, block.z, static_cast<unsigned>(shared_bytes), nullptr,
+                          parameters, nullptr);
   }
   DriverError allow(int bytes) { return driver_.set_function_attribute(kernel_, FunctionAttribute::dynamic_shared_bytes, bytes); }
 
@@ -46,7 +47,7 @@ TEST_F(GpuLimits, LaunchesBeyondThemAreRefused) {
   EXPECT_EQ(allow(60 * kKiB), DriverError::none);
   EXPECT_EQ(start(Dim3(1), Dim3(32), 60 * kKiB + 1), DriverError::invalid_value);
   EXPECT_EQ(n_threads_run, before);
-  if (emulated::device) return;   // this function has no PTX
+  if (emulated::device) return;  // this function has no PTX
   EXPECT_EQ(start(Dim3(1, 2, 1), Dim3(64), 60 * kKiB), DriverError::none);
   EXPECT_EQ(n_threads_run, before + 128);
 }
@@ -71,7 +72,9 @@ TEST(GpuKernels, AreKnownByReadableNames) {
   EXPECT_EQ(readable_name("N6orrery4cuda9KernelTagIXadL_ZNS0_7rows_cu10add_kernelEPfPKflEEEE"), add);
   const char* halves = "orrery::cuda::matmul_prefill_cu::matmul_halves_kernel<(orrery::TensorType)1>";
   EXPECT_EQ(readable_name("_ZN6orrery4cuda17matmul_prefill_cu20matmul_halves_kernelILNS_10TensorTypeE1EEEvNS1_11PrefillArgsE"), halves);
-  EXPECT_EQ(readable_name("N6orrery4cuda9KernelTagIXadL_ZNS0_17matmul_prefill_cu20matmul_halves_kernelILNS_10TensorTypeE1EEEvNS2_11PrefillArgsEEEEE"), halves);
+  EXPECT_EQ(readable_name(
+                "N6orrery4cuda9KernelTagIXadL_ZNS0_17matmul_prefill_cu20matmul_halves_kernelILNS_10TensorTypeE1EEEvNS2_11PrefillArgsEEEEE"),
+            halves);
 }
 
 void not_in_the_archive(int) {}
@@ -119,7 +122,7 @@ TEST(GpuKernels, OneCopyServesTheProcess) {
   EXPECT_NE(second->kernel(name).function, nullptr) << "after the Gpu that loaded it";
   second.reset();
   EXPECT_EQ(n_released, 1);
-  second = testing::unwrap(Gpu::open(driver, 0));   // nothing is left of the first two
+  second = testing::unwrap(Gpu::open(driver, 0));  // nothing is left of the first two
   EXPECT_EQ(n_loaded, 2 * images);
   EXPECT_EQ(n_retained, 2);
 }
@@ -137,8 +140,7 @@ TEST(GpuKernels, AContextThatDoesNotTakeThemIsReleased) {
 TEST(GpuKernels, TheArchiveHasThemAll) {
   std::set<std::string> names;
   for (const Image& image : archive())
-    for (const char* const* symbol = image.kernels; *symbol; ++symbol)
-      EXPECT_TRUE(names.insert(readable_name(*symbol)).second) << *symbol;
+    for (const char* const* symbol = image.kernels; *symbol; ++symbol) EXPECT_TRUE(names.insert(readable_name(*symbol)).second) << *symbol;
   EXPECT_GT(names.size(), 250u);
   for (const Function kernel : emulated::kernels())
     if (kernel->name.find("_kernel") != std::string::npos) {

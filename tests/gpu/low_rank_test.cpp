@@ -12,9 +12,9 @@ struct Shape {
   int32_t dim, rank, n_rot;
   bool interleaved;
   float magnitude;
-  bool has_turns;   // LowRankKeys::rotations; without them the GPU makes turns itself
+  bool has_turns;  // LowRankKeys::rotations; without them the GPU makes turns itself
 };
-constexpr Shape kShapes[] = {{16, 5, 16, false, 1.0f, false}, {32, 40, 32, true, 1.0f, true}, {80, 7, 40, false, 1.19f, true},
+constexpr Shape kShapes[] = {{16, 5, 16, false, 1.0f, false},  {32, 40, 32, true, 1.0f, true},     {80, 7, 40, false, 1.19f, true},
                              {128, 33, 64, true, 1.0f, false}, {128, 130, 128, false, 1.1f, true}, {512, 70, 512, false, 1.0f, false}};
 
 StepLimits limits(int32_t dim) {
@@ -25,7 +25,7 @@ StepLimits limits(int32_t dim) {
 }
 
 struct Made {
-  std::vector<float> products, sums, rows, slots;   // slots: K and V of the rebuilt tokens
+  std::vector<float> products, sums, rows, slots;  // slots: K and V of the rebuilt tokens
 };
 
 std::vector<float> floats_of_halves(const std::vector<std::byte>& bytes, size_t n) {
@@ -57,9 +57,9 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   std::vector<std::byte> basis(2 * rank * width);
   const std::vector<float> values = normal_values(rank * width, 6, .1f);
   cpu::store_kv(TensorType::f16, values.data(), static_cast<int32_t>(values.size()), basis.data());
-  const uint64_t shift = shape.rank == 7 ? 8 : 0;   // 16 bytes need not divide the place of a basis
+  const uint64_t shift = shape.rank == 7 ? 8 : 0;  // 16 bytes need not divide the place of a basis
   basis.insert(basis.begin(), shift, std::byte{0});
-  basis.insert(basis.end(), shift, std::byte{0});   // a buffer of the emulation ends at a page's end
+  basis.insert(basis.end(), shift, std::byte{0});  // a buffer of the emulation ends at a page's end
   Buffer<std::byte> basis_at(m, basis), rows(m, 2 * rank * kTokens), work(m, keys.work_bytes());
   keys.basis = basis_at.ptr() + shift, keys.rows = rows.ptr(), keys.work = work.ptr();
   Made made;
@@ -79,13 +79,14 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   std::vector<std::byte> fetched(kSlots * kv.value_bytes());
   std::vector<float> v = normal_values(kSlots * static_cast<size_t>(shape.dim), 8);
   for (size_t i = 0; i < v.size(); ++i)
-    if (i / 32 % 3 == 1) v[i] *= 1e-7f;   // a copy by way of floats would change these
+    if (i / 32 % 3 == 1) v[i] *= 1e-7f;  // a copy by way of floats would change these
   cpu::store_kv(value_tensor_type(type), v.data(), static_cast<int32_t>(v.size()), fetched.data());
   std::vector<std::byte> zeros(kSlots * slot.token_bytes());
   Buffer<std::byte> values_at(m, fetched), slots(m, zeros);
   const auto to = [&](uint64_t n) { return Ptr<std::byte>{slots.address() + n * slot.token_bytes()}; };
   const auto from = [&](uint64_t n) { return Ptr<const std::byte>{values_at.address() + n * kv.value_bytes()}; };
-  const std::vector<RebuiltRun> runs = {{280, 20, to(0), from(0), 2}, {7, 1, to(20), from(20), 0}, {64, 8, to(21), from(21), 2}, {100, 11, to(29), {}, 1}};
+  const std::vector<RebuiltRun> runs = {
+      {280, 20, to(0), from(0), 2}, {7, 1, to(20), from(20), 0}, {64, 8, to(21), from(21), 2}, {100, 11, to(29), {}, 1}};
   (*m)->low_rank()->rebuild_keys(keys, slot_type, runs);
   EXPECT_TRUE((*m)->synchronize().ok());
   made.slots = read_tokens(slot_type, slots.get().data(), static_cast<uint64_t>(shape.dim), kSlots);
@@ -153,7 +154,7 @@ Made make_by_head(Machine* m, KvType type, int32_t dim, int32_t rank) {
   constexpr int32_t kGroup = 2, kHeads = kGroup * kKvHeads;
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
   const Pages pages(m, kv, kTokens, 5);
-  const size_t n = static_cast<size_t>(dim), values = n * static_cast<size_t>(rank), gap = values + 16;   // from one basis to the next
+  const size_t n = static_cast<size_t>(dim), values = n * static_cast<size_t>(rank), gap = values + 16;  // from one basis to the next
   LowRankKeys keys;
   keys.kv = kv, keys.layer = 1, keys.rank = rank, keys.pages = pages.addresses(), keys.kv_head = 1;
   std::vector<std::byte> bases(2 * gap * kKvHeads);

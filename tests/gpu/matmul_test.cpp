@@ -18,7 +18,7 @@ namespace {
 using namespace testing;
 
 constexpr Phase kPhases[] = {Phase::decode, Phase::prefill};
-#ifdef ORRERY_EMULATED   // where launches are counted
+#ifdef ORRERY_EMULATED  // where launches are counted
 bool has_large_tile(TensorType type) {
   return type != TensorType::q2_k && type != TensorType::q3_k && type != TensorType::iq2_xs && type != TensorType::iq2_s &&
          type != TensorType::nvfp4;
@@ -38,7 +38,7 @@ struct Matrix {
   const float* row(int64_t o) const { return values.data() + o * weight.n_cols; }
 
   Buffer<std::byte> device;
-  std::vector<float> values;   // (n_rows, n_cols)
+  std::vector<float> values;  // (n_rows, n_cols)
   Weight weight;
 };
 
@@ -59,9 +59,10 @@ void expect_double_product(Machine* m, TensorType type, int64_t n_out, int64_t n
   const Matrix matrix(m, type, n_out, n_in, 7);
   const std::vector<float> values = normal_values(static_cast<size_t>(stride * (n_rows - 1) + n_in), 11);
   const Buffer<float> x(m, values);
-  std::vector<double> largest(static_cast<size_t>(n_out));   // of each output's weights
+  std::vector<double> largest(static_cast<size_t>(n_out));  // of each output's weights
   for (int64_t o = 0; o < n_out; ++o)
-    for (int64_t c = 0; c < n_in; ++c) largest[static_cast<size_t>(o)] = std::max(largest[static_cast<size_t>(o)], std::fabs(static_cast<double>(matrix.row(o)[c])));
+    for (int64_t c = 0; c < n_in; ++c)
+      largest[static_cast<size_t>(o)] = std::max(largest[static_cast<size_t>(o)], std::fabs(static_cast<double>(matrix.row(o)[c])));
   for (const Phase phase : kPhases) {
     const std::vector<float> out = multiply(m, phase, matrix, x, stride, n_rows);
     for (int32_t r = 0; r < n_rows; ++r) {
@@ -88,9 +89,19 @@ TEST_P(GpuMatmul, MatchesTheDoubleProduct) {
     int32_t n_rows;
   };
   Machine m(true, product_limits(240, 4352));
-  for (const Shape s : {Shape{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {65, 256, 7}, {17, 1280, 33}, {7, 32, 1}, {31, 96, 2}, {40, 288, 9},
-                        {2, 4096, 5}, {130, 512, 4}, {250, 256, 240}, {3, 4352, 1}})
-    if (s.n_in % type_traits(GetParam())->block_elements == 0)   // rows side by side, or with gaps and unaligned
+  for (const Shape s : {Shape{1, 256, 1},
+                        {5, 512, 2},
+                        {33, 768, 3},
+                        {65, 256, 7},
+                        {17, 1280, 33},
+                        {7, 32, 1},
+                        {31, 96, 2},
+                        {40, 288, 9},
+                        {2, 4096, 5},
+                        {130, 512, 4},
+                        {250, 256, 240},
+                        {3, 4352, 1}})
+    if (s.n_in % type_traits(GetParam())->block_elements == 0)  // rows side by side, or with gaps and unaligned
       expect_double_product(&m, GetParam(), s.n_out, s.n_in, s.n_rows, s.n_in + s.n_out % 2 * 3);
 }
 
@@ -102,14 +113,16 @@ TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
   std::vector<float> values(n_rows * n_in);
   for (size_t i = 0; i < n_rows; ++i) values[i * n_in + 11 * i] = -3.0f;
   const Buffer<float> x(&m, values);
-  // A prompt's sums of a group with two scales are rounded where they start (kStart), 18 times the largest product of IQ2: by 2^-24 of 18 * 12.
+  // A prompt's sums of a group with two scales are rounded where they start (kStart), 18 times the largest product of IQ2: by 2^-24 of 18 *
+  // 12.
   const bool iq2 = GetParam() == TensorType::iq2_xs || GetParam() == TensorType::iq2_s;
   const float bound = iq2 ? 1.3e-5f : 1e-5f;
   for (const Phase phase : kPhases) {
     const std::vector<float> out = multiply(&m, phase, matrix, x, n_in, n_rows);
     for (int64_t i = 0; i < n_rows; ++i)
       for (int64_t o = 0; o < 19; ++o)
-        ASSERT_NEAR(out[static_cast<size_t>(i * 19 + o)], -3.0f * matrix.row(o)[11 * i], bound) << name(phase) << " weight " << o << ", " << 11 * i;
+        ASSERT_NEAR(out[static_cast<size_t>(i * 19 + o)], -3.0f * matrix.row(o)[11 * i], bound)
+            << name(phase) << " weight " << o << ", " << 11 * i;
   }
 }
 
@@ -159,7 +172,7 @@ TEST_P(GpuMatmul, TilesOfEverySizeGiveTheSameBits) {
   const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 29);
 #ifdef ORRERY_EMULATED
   const bool floats = float_type(GetParam()), no_large = !has_large_tile(GetParam());
-  const auto taken = [&](int32_t rows) {   // launches with tiles of this many rows so far
+  const auto taken = [&](int32_t rows) {  // launches with tiles of this many rows so far
     return emulated::launches_of("matmul_blocks_kernel<orrery::cuda::matmul_prefill_cu::Tile<" + std::to_string(rows) + ",");
   };
   const auto expect_tile = [&](int32_t rows, uint64_t before) {
@@ -337,7 +350,7 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
       for (const bool one_matrix : {false, true})
         for (const Phase phase : kPhases) {
           std::vector<float> act[2], normed[2];
-          const int64_t n_in = n_rows == 1 ? 4384 : 288;   // two whole rounds of units, and a rest; or a rest alone
+          const int64_t n_in = n_rows == 1 ? 4384 : 288;  // two whole rounds of units, and a rest; or a rest alone
           for (const bool fused : {false, true}) {
             Machine m(true, product_limits(n_rows, n_in));
             const auto rows = static_cast<size_t>(n_rows), width = static_cast<size_t>(n_in);
@@ -373,8 +386,8 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
         }
 }
 
-// A prompt's gate and up in large tiles, which one kernel computes, have the bits of the products and of activate(). Of other tiles and of types
-// with two scales nothing is fused.
+// A prompt's gate and up in large tiles, which one kernel computes, have the bits of the products and of activate(). Of other tiles and of
+// types with two scales nothing is fused.
 TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
   struct Case {
     TensorType type;
@@ -382,8 +395,12 @@ TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
     int64_t n_ff;
     bool fuses;
   };
-  for (const Case& tested : {Case{TensorType::q4_k, 250, 280, true}, {TensorType::q8_0, 256, 263, true}, {TensorType::q5_0, 240, 500, true},
-                             {TensorType::q6_k, 240, 280, false}, {TensorType::q4_k, 20, 280, false}, {TensorType::f16, 240, 280, false}}) {
+  for (const Case& tested : {Case{TensorType::q4_k, 250, 280, true},
+                             {TensorType::q8_0, 256, 263, true},
+                             {TensorType::q5_0, 240, 500, true},
+                             {TensorType::q6_k, 240, 280, false},
+                             {TensorType::q4_k, 20, 280, false},
+                             {TensorType::f16, 240, 280, false}}) {
     const int64_t n_in = 256, n_ff = tested.n_ff;
     std::vector<float> act[2];
     for (const bool fused : {false, true}) {
@@ -391,14 +408,15 @@ TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
       const auto rows = static_cast<size_t>(tested.n_rows), width = static_cast<size_t>(n_ff);
       const Buffer<float> x(&m, normal_values(rows * n_in, 3)), bias(&m, normal_values(2 * width, 5));
       const Matrix gate(&m, tested.type, n_ff, n_in, 6), up(&m, tested.type, n_ff, n_in, 7);
-      const Buffer<float> both(&m, std::vector<float>(rows * 2 * width, std::nanf(""))), out(&m, std::vector<float>(rows * (width + 3), 77.0f));
+      const Buffer<float> both(&m, std::vector<float>(rows * 2 * width, std::nanf(""))),
+          out(&m, std::vector<float>(rows * (width + 3), 77.0f));
       m.begin(Phase::prefill, tested.n_rows);
       const Product two[] = {{&gate.weight, bias.cptr(), both.ptr(), 2 * n_ff, false},
                              {&up.weight, bias.cptr() + width, both.ptr() + width, 2 * n_ff, false}};
       m->matmul({two, 2}, x.cptr(), n_in, tested.n_rows);
       if (!fused) {
         float one;
-        m->download(&one, {x.address()}, sizeof one);   // sends the list
+        m->download(&one, {x.address()}, sizeof one);  // sends the list
       }
       const Activation activation = tested.type == TensorType::q8_0 ? Activation::gelu : Activation::silu;
       m->activate(activation, both.cptr(), both.cptr() + width, 2 * n_ff, out.ptr(), n_ff + 3, n_ff);

@@ -95,7 +95,8 @@ TEST(GpuModel, HeadsWithoutAKernelAreRefusedWhenLoading) {
 // Decode has no registers for F32 products with heads of 512 (cuda/kernels/README.md).
 TEST(GpuModel, HeadsOf512TakeKvOfAtMostTwoBytes) {
   const auto runtime = unwrap(engine::Runtime::create(on_cuda()));
-  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0}) EXPECT_TRUE(runtime->device().check_heads(512, type).ok());
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0})
+    EXPECT_TRUE(runtime->device().check_heads(512, type).ok());
   const Status refused = runtime->device().check_heads(512, KvType::f32);
   EXPECT_EQ(refused.code(), Code::unsupported);
   EXPECT_NE(std::string(refused.message()).find("heads of 512 dimensions with KV in F32"), std::string::npos) << refused.message();
@@ -108,9 +109,13 @@ TEST(GpuModel, LatentRowsTakeKvInF16) {
   for (const KvType type : {KvType::f32, KvType::q8_0, KvType::q4_0}) {
     const Status refused = runtime->device().check_heads(576, type, 512);
     EXPECT_EQ(refused.code(), Code::unsupported);
-    EXPECT_NE(std::string(refused.message()).find("keys and values at once with KV in " + std::string(kv_type_name(type)) + "; expected F16"), std::string::npos) << refused.message();
+    EXPECT_NE(
+        std::string(refused.message()).find("keys and values at once with KV in " + std::string(kv_type_name(type)) + "; expected F16"),
+        std::string::npos)
+        << refused.message();
   }
-  EXPECT_NE(std::string(runtime->device().check_heads(320, KvType::f16, 256).message()).find("rows of 320 values of which the first 256 are the value: 576 with 512"),
+  EXPECT_NE(std::string(runtime->device().check_heads(320, KvType::f16, 256).message())
+                .find("rows of 320 values of which the first 256 are the value: 576 with 512"),
             std::string::npos);
 }
 
@@ -136,7 +141,7 @@ TEST_P(GpuRecurrentModel, StatesAreRestored) {
   const std::vector<int32_t> first(prompt.begin(), prompt.begin() + 80);
   unwrap(fresh->prefill(first, nullptr, nullptr));
   const std::vector<float> expected = trace_of(fresh.get(), more, 6, &tokens), got = trace_of(session.get(), more, 6, &tokens);
-  expect_alike(got, expected, static_cast<size_t>(model->description().n_vocab), 1e-4);   // chunks differ, and with them products of cuBLAS
+  expect_alike(got, expected, static_cast<size_t>(model->description().n_vocab), 1e-4);  // chunks differ, and with them products of cuBLAS
   EXPECT_GT(session->stats().recomputed_tokens, 0u);
 
   std::vector<std::byte> file;
@@ -184,7 +189,7 @@ TEST_P(GpuModelKinds, ChunksForksAndSavedSessionsDoNotShow) {
     const auto cut = open_session(model, 160, KvType::f16, chunk);
     EXPECT_TRUE(same_bits(trace_of(cut.get(), prompt, 6, &tokens), expected)) << "chunks of " << chunk;
   }
-  const auto again = open_session(model, 160, KvType::f16);   // launches graphs that other sessions made
+  const auto again = open_session(model, 160, KvType::f16);  // launches graphs that other sessions made
   EXPECT_TRUE(same_bits(trace_of(again.get(), prompt, 6, &tokens), expected));
 
   const auto fork = unwrap(whole->fork());
@@ -217,7 +222,7 @@ TEST(GpuModel, TokensShareOneGraph) {
   greedy(session.get(), 1);
   const size_t first = emulated::graphs_made();
   EXPECT_GT(first, before);
-  greedy(session.get(), 12);   // the tokens cross the end of a page
+  greedy(session.get(), 12);  // the tokens cross the end of a page
   EXPECT_EQ(emulated::graphs_made(), first);
 }
 #endif
@@ -284,7 +289,7 @@ TEST(GpuModel, PoliciesKeepTheirInvariants) {
 }
 
 #ifdef ORRERY_EMULATED
-constexpr size_t kForced = 16;   // a token takes seconds
+constexpr size_t kForced = 16;  // a token takes seconds
 #else
 constexpr size_t kForced = 500;
 #endif
@@ -312,8 +317,12 @@ TEST(GpuModel, PromptsThroughCublasGiveTheCpuBackendsLogits) {
     int architecture;
     bool there;
   };
-  for (const Case c : {Case{TensorType::f16, 86, true}, {TensorType::bf16, 89, true}, {TensorType::q4_k, 86, false}, {TensorType::q4_k, 90, true},
-                       {TensorType::q6_k, 90, true}, {TensorType::q8_0, 120, false}}) {
+  for (const Case c : {Case{TensorType::f16, 86, true},
+                       {TensorType::bf16, 89, true},
+                       {TensorType::q4_k, 86, false},
+                       {TensorType::q4_k, 90, true},
+                       {TensorType::q6_k, 90, true},
+                       {TensorType::q8_0, 120, false}}) {
     MatrixStorage storage;
     storage.type = c.type;
     emulated::architecture = c.architecture;

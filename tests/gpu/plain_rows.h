@@ -1,5 +1,6 @@
 // Rows of weights in the device's layout (cuda/device/formats.h), number by number: the oracle of repack_row(). read_block() takes a block
-// of a file apart: codes, scales and minima. The put_ functions write these to the planes of a row, as cuda/device/README.md describes them.
+// of a file apart: codes, scales and minima. The put_ functions write these to the planes of a row, as cuda/device/README.md describes
+// them.
 #pragma once
 
 #include <cstring>
@@ -19,9 +20,9 @@ using cuda::single_bit;
 // One block of a file, with each number in a byte of its own. Codes are not negative: kernels subtract the format's offset.
 struct Block {
   uint8_t code[256];
-  uint8_t group[8][4];     // the bytes of plane `groups`
-  uint8_t shared[4];       // d and dmin
-  uint8_t six[8][2];       // pairs of 6-bit numbers
+  uint8_t group[8][4];  // the bytes of plane `groups`
+  uint8_t shared[4];    // d and dmin
+  uint8_t six[8][2];    // pairs of 6-bit numbers
 };
 
 inline uint8_t byte(unsigned x) { return static_cast<uint8_t>(x); }
@@ -125,7 +126,7 @@ inline void read_block(Type type, const uint8_t* p, Block* b) {
     case Type::iq3_s:
     case Type::iq2_xxs:
     case Type::iq2_xs:
-    case Type::iq2_s:   // put_grid_block()
+    case Type::iq2_s:  // put_grid_block()
     case Type::f32:
     case Type::f16:
     case Type::bf16: break;
@@ -165,7 +166,7 @@ inline void put_high(Type type, const uint8_t* code, uint8_t* p) {
   if (n == 8) put_pairs(code, 4, p);
   if (n == 4) {
     uint32_t word = 0;
-    const int at = plane_bytes(type).codes == 8 ? 2 : 4;   // this bit follows codes of two or four bits
+    const int at = plane_bytes(type).codes == 8 ? 2 : 4;  // this bit follows codes of two or four bits
     for (int i = 0; i < 32; ++i) word |= (code[i] >> at & 1u) << (i % 4 * 8 + single_bit(i / 4));
     put_word(p, word);
   }

@@ -42,14 +42,14 @@ Answer answer_of(const std::shared_ptr<engine::LanguageModel>& model, const engi
   return answer;
 }
 
-using Case = std::pair<const char*, KvType>;   // a mode, the type of resident KV
+using Case = std::pair<const char*, KvType>;  // a mode, the type of resident KV
 class GpuPolicy : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
   const PolicyMode& mode = mode_of(GetParam().first);
   engine::SessionOptions options = with_mode(mode, share_of_tokens(0.6, KvType::f16, GetParam().second), 128);
   options.device_kv_type = GetParam().second;
-  if (mode.name == std::string("auto_by_window"))   // a GPU has other defaults
+  if (mode.name == std::string("auto_by_window"))  // a GPU has other defaults
     options.policy_options.insert(options.policy_options.end(), {{"tail", "8"}, {"renew", "3"}});
   std::vector<int32_t> tokens;
   const Answer expected = answer_of(open_spec("qwen3", runtime_options(2, "plain")), options, &tokens);
@@ -59,7 +59,8 @@ TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
   deviation.add(got.logits.data(), expected.logits.data(), got.logits.size());
   EXPECT_LE(deviation.relative(), GetParam().second == KvType::f16 ? 4e-3 : 2e-2);
   EXPECT_EQ(got.refilled, expected.refilled);
-  EXPECT_EQ(got.refilled > 0, std::string("synckv") == mode.policy || (mode.refills && mode.pages()) || mode.within_steps);   // the others' refills come later
+  EXPECT_EQ(got.refilled > 0,
+            std::string("synckv") == mode.policy || (mode.refills && mode.pages()) || mode.within_steps);  // the others' refills come later
 }
 
 // With slots in the order of positions, and tiles at the same places, results are equal to the bit.
@@ -80,21 +81,27 @@ TEST_P(GpuWholeBudget, IsFullAttention) { expect_full_attention(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                          ::testing::Values(Case{"streaming", KvType::q8_0}, Case{"heterocache", KvType::f16}, Case{"adakv", KvType::f16},
                                            Case{"cake", KvType::q8_0}, Case{"auto_by_window", KvType::q8_0},
-                                           Case{"auto_by_window", KvType::q4_0}, Case{"streaming", KvType::q4_0}, Case{"quest", KvType::f16}, Case{"freekv_small_pages", KvType::f16},
-                                           Case{"arkvale", KvType::f16}, Case{"raas", KvType::f16}, Case{"omnikv", KvType::f16}, Case{"omnikv", KvType::q8_0},
-                                           Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0}, Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0}, Case{"infinigen", KvType::f16},
-                                           Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}, Case{"synckv_every_step", KvType::k8v4},
-                                           Case{"auto_by_window", KvType::k8v4}, Case{"streaming", KvType::k8v4}, Case{"loki", KvType::k8v4}, Case{"shadowkv", KvType::k8v4}));
+                                           Case{"auto_by_window", KvType::q4_0}, Case{"streaming", KvType::q4_0},
+                                           Case{"quest", KvType::f16}, Case{"freekv_small_pages", KvType::f16},
+                                           Case{"arkvale", KvType::f16}, Case{"raas", KvType::f16}, Case{"omnikv", KvType::f16},
+                                           Case{"omnikv", KvType::q8_0}, Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0},
+                                           Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0},
+                                           Case{"infinigen", KvType::f16}, Case{"synckv_every_step", KvType::f16},
+                                           Case{"synckv_every_step", KvType::q8_0}, Case{"synckv_every_step", KvType::k8v4},
+                                           Case{"auto_by_window", KvType::k8v4}, Case{"streaming", KvType::k8v4},
+                                           Case{"loki", KvType::k8v4}, Case{"shadowkv", KvType::k8v4}));
 // Codes choose by products that the CPU rounds to other steps: key_codes_test.cpp compares the choices with the codes.
 INSTANTIATE_TEST_SUITE_P(Codes, GpuWholeBudget,
-                         ::testing::Values(Case{"keycodes", KvType::f16}, Case{"keycodes", KvType::q8_0}, Case{"keycodes_signs", KvType::f16},
-                                           Case{"keycodes_dropping", KvType::q8_0}, Case{"keycodes_fine", KvType::k8v4}));
+                         ::testing::Values(Case{"keycodes", KvType::f16}, Case{"keycodes", KvType::q8_0},
+                                           Case{"keycodes_signs", KvType::f16}, Case{"keycodes_dropping", KvType::q8_0},
+                                           Case{"keycodes_fine", KvType::k8v4}));
 
 #ifdef ORRERY_EMULATED
 // Prompts, settling and steps, under schedules that run streams' work in any order that events allow. Copies to the device include the keys
 // of a chunk's own rows.
 TEST(GpuPolicySchedules, ChangeNothing) {
-  const PolicyMode seldom_corrected = {"freekv", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true};
+  const PolicyMode seldom_corrected = {
+      "freekv", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true};
   for (const char* name : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen", "freekv", "synckv_every_step", "keycodes"}) {
     const PolicyMode& mode = name == std::string("freekv") ? seldom_corrected : mode_of(name);
     std::vector<float> expected;
@@ -136,7 +143,8 @@ void expect_chunks_forks_and_later_prompts(const char* spec, const char* policy,
   const auto model = open_spec(spec, on_cuda());
   const std::vector<int32_t> prompt = random_tokens(*model, 72, 1), next = random_tokens(*model, 9, 2);
   PolicyMode mode{"", policy, {}, false};
-  const auto one = unwrap(Session::open(model, with_mode(mode, share, 128))), other = unwrap(Session::open(model, with_mode(mode, share, 128, KvType::f16, 17)));
+  const auto one = unwrap(Session::open(model, with_mode(mode, share, 128))),
+             other = unwrap(Session::open(model, with_mode(mode, share, 128, KvType::f16, 17)));
   EXPECT_TRUE(same_bits(answer(one.get(), prompt, 3), answer(other.get(), prompt, 3))) << "chunks";
   const auto fork = unwrap(one->fork());
   std::vector<float> a, b;
@@ -155,15 +163,17 @@ void expect_chunks_forks_and_later_prompts(const char* spec, const char* policy,
 
 class GpuPolicies : public ::testing::TestWithParam<const char*> {};
 TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) { expect_chunks_forks_and_later_prompts("qwen3", GetParam(), .6); }
-// Next to recurrent layers, whose state follows rewinds and forks; and next to windows in a KV group of their own. (A layer without attention has
-// no queries for a look ahead.)
+// Next to recurrent layers, whose state follows rewinds and forks; and next to windows in a KV group of their own. (A layer without
+// attention has no queries for a look ahead.)
 TEST_P(GpuPolicies, NextToOtherLayers) {
   const std::string policy = GetParam();
   const bool keeps_whole = policy == "pyramidkv" || policy == "omnikv" || policy == "synckv";
   for (const char* spec : {"lfm2", "gemma4-moe"}) {
-    if (keeps_whole && spec == std::string("gemma4-moe")) continue;   // its one head in one layer would be kept whole
+    if (keeps_whole && spec == std::string("gemma4-moe")) continue;  // its one head in one layer would be kept whole
     if (GetParam() != std::string("infinigen")) expect_chunks_forks_and_later_prompts(spec, GetParam(), .8);
-    else EXPECT_EQ(Session::open(open_spec(spec, on_cuda()), with_mode(mode_of("infinigen"), .8, 128)).take_status().code(), Code::unsupported);
+    else
+      EXPECT_EQ(Session::open(open_spec(spec, on_cuda()), with_mode(mode_of("infinigen"), .8, 128)).take_status().code(),
+                Code::unsupported);
   }
 }
 
@@ -172,7 +182,7 @@ TEST(GpuPolicy, AutoGoesByCodesWhereAsked) {
   const auto model = open_spec("qwen3-tied", on_cuda());
   struct Wanted {
     double share;
-    const char* by;   // null: nothing is said
+    const char* by;  // null: nothing is said
     KvType type;
   };
   for (const Wanted& c : {Wanted{.5, nullptr, KvType::q8_0}, Wanted{.3, nullptr, KvType::k8v4}, Wanted{.2, nullptr, KvType::q4_0},

@@ -15,7 +15,7 @@ namespace orrery::testing {
 
 namespace {
 
-std::unique_ptr<cuda::Gpu> held;   // null: no device, and each test says so
+std::unique_ptr<cuda::Gpu> held;  // null: no device, and each test says so
 
 class SharedDevice : public ::testing::Environment {
  public:

@@ -1,6 +1,6 @@
-// On a GPU: what all tests of the process share. The program holds the device's context and its kernels from the first test to the last one, and
-// keeps the backends of finished tests, each with its arena, for the tests that follow. An arena is all ones (as floats: NaN) whenever a test
-// takes it.
+// On a GPU: what all tests of the process share. The program holds the device's context and its kernels from the first test to the last
+// one, and keeps the backends of finished tests, each with its arena, for the tests that follow. An arena is all ones (as floats: NaN)
+// whenever a test takes it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Recurrent layers on the device against the CPU backend's plain kernels: gated delta nets, Mamba2 and short convolutions, their states, and gates
-// of attention.
+// Recurrent layers on the device against the CPU backend's plain kernels: gated delta nets, Mamba2 and short convolutions, their states,
+// and gates of attention.
 #include "tests/gpu/device_fixture.h"
 #include "tests/support/engine_fixture.h"
 
@@ -17,16 +17,16 @@ DeltaNetShape shape_of(int32_t key_heads, int32_t value_heads, int32_t key_dim, 
   return shape;
 }
 
-constexpr uint64_t kStateAt = 32;   // floats of another layer, in front of this one's
+constexpr uint64_t kStateAt = 32;  // floats of another layer, in front of this one's
 
 // Weights, rows and scratch memory of a layer on a machine. run() computes the rows from `first` on.
 struct DeltaNetLayer {
   DeltaNetLayer(Machine* m, const DeltaNetShape& s, int32_t n_rows)
       : shape(s), conv(m, normal_values(static_cast<size_t>(s.channels() * s.n_taps), 1, 0.5f)),
         dt(m, normal_values(static_cast<size_t>(s.n_value_heads), 2)), decay(m, decays(s)),
-        norm(m, normal_values(static_cast<size_t>(s.value_dim), 4)),
-        u(m, normal_values(static_cast<size_t>(n_rows * s.channels()), 5)), c(m, static_cast<size_t>(n_rows * s.channels())),
-        z(m, normal_values(static_cast<size_t>(n_rows * s.values()), 6)), a(m, normal_values(static_cast<size_t>(n_rows * s.gate_stride()), 7)),
+        norm(m, normal_values(static_cast<size_t>(s.value_dim), 4)), u(m, normal_values(static_cast<size_t>(n_rows * s.channels()), 5)),
+        c(m, static_cast<size_t>(n_rows * s.channels())), z(m, normal_values(static_cast<size_t>(n_rows * s.values()), 6)),
+        a(m, normal_values(static_cast<size_t>(n_rows * s.gate_stride()), 7)),
         b(m, normal_values(static_cast<size_t>(n_rows * s.gate_stride()), 8)), out(m, static_cast<size_t>(n_rows * s.values())) {}
   static std::vector<float> decays(const DeltaNetShape& s) {
     std::vector<float> x = normal_values(static_cast<size_t>(s.n_value_heads), 3);
@@ -34,11 +34,14 @@ struct DeltaNetLayer {
     return x;
   }
   void run(Machine* m, int32_t first) const {
-    const auto of = [first](const Buffer<float>& x, int32_t width) { return x.ptr() + static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
+    const auto of = [first](const Buffer<float>& x, int32_t width) {
+      return x.ptr() + static_cast<uint64_t>(first) * static_cast<uint64_t>(width);
+    };
     const int32_t heads = shape.gate_stride();
     (*m)->recurrent()->delta_net(shape, {conv.cptr(), dt.cptr(), decay.cptr(), norm.cptr()},
                                  {of(u, shape.channels()), of(c, shape.channels()), of(z, shape.values()), of(a, heads),
-                                  of(shape.grouped ? a : b, heads), of(out, shape.values())}, {kStateAt, 16});
+                                  of(shape.grouped ? a : b, heads), of(out, shape.values())},
+                                 {kStateAt, 16});
   }
   DeltaNetShape shape;
   Buffer<float> conv, dt, decay, norm, u, c, z, a, b, out;
@@ -61,7 +64,8 @@ struct Mamba2Layer {
   Mamba2Layer(Machine* m, const Mamba2Shape& s, int32_t n_rows)
       : shape(s), conv(m, normal_values(static_cast<size_t>(s.channels() * s.n_taps), 1, 0.5f)),
         conv_bias(m, normal_values(static_cast<size_t>(s.channels()), 2, 0.5f)), dt(m, normal_values(static_cast<size_t>(s.n_heads), 3)),
-        decay(m, decays(s)), skip(m, normal_values(static_cast<size_t>(s.n_heads), 5)), norm(m, normal_values(static_cast<size_t>(s.inner()), 6)),
+        decay(m, decays(s)), skip(m, normal_values(static_cast<size_t>(s.n_heads), 5)),
+        norm(m, normal_values(static_cast<size_t>(s.inner()), 6)),
         projected(m, normal_values(static_cast<size_t>(n_rows * s.projected()), 7)), c(m, static_cast<size_t>(n_rows * s.channels())),
         out(m, static_cast<size_t>(n_rows * s.inner())) {}
   static std::vector<float> decays(const Mamba2Shape& s) {
@@ -72,7 +76,8 @@ struct Mamba2Layer {
   void run(Machine* m, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
     (*m)->recurrent()->mamba2(shape, {conv.cptr(), conv_bias.cptr(), dt.cptr(), decay.cptr(), skip.cptr(), norm.cptr()},
-                              {projected.ptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())}, {kStateAt, 16});
+                              {projected.ptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())},
+                              {kStateAt, 16});
   }
   Mamba2Shape shape;
   Buffer<float> conv, conv_bias, dt, decay, skip, norm, projected, c, out;
@@ -85,8 +90,9 @@ struct ShortConvLayer {
         out(m, static_cast<size_t>(n_rows * s.n_channels)) {}
   void run(Machine* m, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
-    (*m)->recurrent()->short_conv(shape, conv.cptr(),
-                                  {projected.ptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)}, {kStateAt, 16});
+    (*m)->recurrent()->short_conv(
+        shape, conv.cptr(), {projected.ptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)},
+        {kStateAt, 16});
   }
   ShortConvShape shape;
   Buffer<float> conv, projected, u, out;
@@ -125,7 +131,8 @@ void expect_guesses_leave_no_trace(const Shape& shape) {
   const auto [expected, got] = on_both(product_limits(kRows, 512), [&](Machine* m) {
     const Block layer(m, shape, kRows + kMostGuessedRows);
     const auto state_of = [&] { return Buffer<float>(m, normal_values(kStateAt + shape.state_floats(), 9, 0.3f)); };
-    Buffer<float> guessed(m, std::vector<float>(kGuessedAt + static_cast<size_t>(kMostGuessedRows * shape.guessed_floats()), NAN)), state = state_of();
+    Buffer<float> guessed(m, std::vector<float>(kGuessedAt + static_cast<size_t>(kMostGuessedRows * shape.guessed_floats()), NAN)),
+        state = state_of();
     SequenceState at{state.ptr(), guessed.ptr()};
     int32_t first = 0;
     const auto step = [&](int32_t n, int32_t n_final) {
@@ -143,7 +150,8 @@ void expect_guesses_leave_no_trace(const Shape& shape) {
                   out.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(first + n) * width));
       first += n;
     };
-    for (const GuessedStep& s : {GuessedStep{3, 2}, {7, 5}, {7, 0}, {1, 1}, {7, 7}}) {   // each number of rows has a graph, which comes again
+    for (const GuessedStep& s :
+         {GuessedStep{3, 2}, {7, 5}, {7, 0}, {1, 1}, {7, 7}}) {  // each number of rows has a graph, which comes again
       step(1 + s.n_guessed, 1);
       keep(1 + s.n_right);
       at.n_replayed = s.n_right;
@@ -171,11 +179,12 @@ void expect_steps_of_several_sessions(const Shape& shape) {
     std::vector<SequenceState> at;
     std::vector<Row> rows;
     for (int32_t i = 0; i < kSteps; ++i) {
-      states.push_back(std::make_unique<Buffer<float>>(m, normal_values(kStateAt + shape.state_floats(), 20 + static_cast<uint64_t>(i), 0.3f)));
+      states.push_back(
+          std::make_unique<Buffer<float>>(m, normal_values(kStateAt + shape.state_floats(), 20 + static_cast<uint64_t>(i), 0.3f)));
       at.push_back({states.back()->ptr()});
       rows.push_back({i, 7 * i, 0});
     }
-    for (int repeat = 0; repeat < 2; ++repeat) {   // the second one by the first one's graph
+    for (int repeat = 0; repeat < 2; ++repeat) {  // the second one by the first one's graph
       std::vector<Step> steps(static_cast<size_t>(kSteps));
       for (size_t i = 0; i < steps.size(); ++i) steps[i].phase = Phase::decode, steps[i].rows = {&rows[i], 1};
       (*m)->begin_steps(steps);
@@ -192,7 +201,8 @@ void expect_steps_of_several_sessions(const Shape& shape) {
 }
 
 TEST(GpuRecurrent, DeltaNets) {
-  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
+  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4),
+                                     shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
     SCOPED_TRACE(shape.key_dim);
     expect_chunks_as_on_the_cpu<DeltaNetLayer>(shape);
     expect_guesses_leave_no_trace<DeltaNetLayer>(shape);
@@ -201,7 +211,8 @@ TEST(GpuRecurrent, DeltaNets) {
 }
 
 TEST(GpuRecurrent, Mamba2) {
-  for (const Mamba2Shape& shape : {mamba2_of(8, 16, 2, 16, 4), mamba2_of(3, 20, 1, 24, 3), mamba2_of(2, 64, 2, 128, 4), mamba2_of(6, 33, 3, 65, 8), mamba2_of(2, 128, 1, 40, 2)}) {
+  for (const Mamba2Shape& shape : {mamba2_of(8, 16, 2, 16, 4), mamba2_of(3, 20, 1, 24, 3), mamba2_of(2, 64, 2, 128, 4),
+                                   mamba2_of(6, 33, 3, 65, 8), mamba2_of(2, 128, 1, 40, 2)}) {
     SCOPED_TRACE(shape.head_dim);
     expect_chunks_as_on_the_cpu<Mamba2Layer>(shape);
     expect_guesses_leave_no_trace<Mamba2Layer>(shape);

@@ -16,12 +16,15 @@ StepLimits limits(int32_t rows, int32_t head_dim = 128) {
 }
 
 TEST(GpuRows, NormIsThePlainOne) {
-  struct Case { int32_t rows, vectors; int64_t dim; };
+  struct Case {
+    int32_t rows, vectors;
+    int64_t dim;
+  };
   for (const Case c : {Case{1, 1, 2048}, Case{3, 1, 96}, Case{2, 5, 64}, Case{1, 1, 33}, Case{4, 2, 1000}}) {
     const auto [expected, got] = on_both(limits(8), [&](Machine* m) {
       const size_t width = static_cast<size_t>(c.vectors) * static_cast<size_t>(c.dim), stride = width + 7;
-      Buffer<float> x(m, normal_values(static_cast<size_t>(c.rows - 1) * stride + width, 1)), w(m, normal_values(static_cast<size_t>(c.dim), 2)),
-          out(m, static_cast<size_t>(c.rows) * width);
+      Buffer<float> x(m, normal_values(static_cast<size_t>(c.rows - 1) * stride + width, 1)),
+          w(m, normal_values(static_cast<size_t>(c.dim), 2)), out(m, static_cast<size_t>(c.rows) * width);
       m->begin(Phase::decode, c.rows);
       (*m)->rms_norm(x.cptr(), static_cast<int64_t>(stride), w.cptr(), out.ptr(), static_cast<int64_t>(width), c.vectors, c.dim, 1e-5f);
       m->end();
@@ -36,7 +39,8 @@ TEST(GpuRows, RopeIsThePlainOneAtAnyPosition) {
   for (const bool interleaved : {false, true})
     for (const int32_t n_rot : {64, 48, 2}) {
       std::vector<float> frequencies;
-      for (int32_t i = 0; i < n_rot / 2; ++i) frequencies.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(n_rot)));
+      for (int32_t i = 0; i < n_rot / 2; ++i)
+        frequencies.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(n_rot)));
       const auto [expected, got] = on_both(limits(4, 64), [&](Machine* m) {
         Buffer<float> x(m, normal_values(4 * 3 * 64, 3));
         m->begin(Phase::prefill, 4, 100000);

@@ -19,7 +19,7 @@ using engine::Session;
 
 struct Said {
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;   // of each step: the token's and its alternatives'
+  std::vector<float> logprobs;  // of each step: the token's and its alternatives'
 };
 
 Said say(Session* session, const std::vector<int32_t>& prompt, const engine::GenerateOptions& options) {
@@ -52,8 +52,12 @@ engine::GenerateOptions by_all_logits(engine::GenerateOptions o) {
 
 TEST(GpuSampling, SaysWhatAllLogitsSay) {
   const auto model = open_spec("llama-plain", on_cuda());
-  std::vector<engine::GenerateOptions> all = {options_of(4), options_of(4, 0.9f, 20), options_of(4, 0.6f, 0, 0.7f),
-                                              options_of(4, 1.3f, 0, 1, 0.4f), options_of(4, 0.8f, 30, 0.9f, 0.05f), options_of(4, 0.7f)};
+  std::vector<engine::GenerateOptions> all = {options_of(4),
+                                              options_of(4, 0.9f, 20),
+                                              options_of(4, 0.6f, 0, 0.7f),
+                                              options_of(4, 1.3f, 0, 1, 0.4f),
+                                              options_of(4, 0.8f, 30, 0.9f, 0.05f),
+                                              options_of(4, 0.7f)};
   for (size_t i = all.size(); i-- > 0;) {
     engine::GenerateOptions o = all[i];
     o.sampling.n_logprobs = 3;
@@ -68,7 +72,7 @@ TEST(GpuSampling, SaysWhatAllLogitsSay) {
     session.policy = policy;
     session.kv_share = policy == std::string("full") ? 1.0 : 0.7;
     const auto whole = unwrap(Session::open(model, session)), listed = unwrap(Session::open(model, session));
-    for (size_t i = 0; i < all.size(); i += policy == std::string("full") ? 1 : 4) {   // in emulation a token takes a tenth of a second
+    for (size_t i = 0; i < all.size(); i += policy == std::string("full") ? 1 : 4) {  // in emulation a token takes a tenth of a second
       SCOPED_TRACE(std::string(policy) + ", options " + std::to_string(i));
       const std::vector<int32_t> prompt = random_tokens(*model, 20 + i % 3, i);
       const Said expected = say(whole.get(), prompt, by_all_logits(all[i])), got = say(listed.get(), prompt, all[i]);
@@ -94,10 +98,8 @@ TEST(GpuSampling, TheRowGoesBeforeItsBlock) {
       unwrap(generation->next(&event));
       if (event.type == engine::EventType::token) tokens.push_back(event.token);
       if (event.type != engine::EventType::progress) continue;
-      if (goes)
-        unwrap(other->prefill(prompt, nullptr, all.data()));   // its rows of logits take all the room
-      else
-        say(other.get(), prompt, options_of(1));
+      if (goes) unwrap(other->prefill(prompt, nullptr, all.data()));  // its rows of logits take all the room
+      else say(other.get(), prompt, options_of(1));
     }
     EXPECT_EQ(tokens, expected.tokens);
   }
@@ -123,23 +125,23 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
     EXPECT_TRUE(same_bits(as_vector(s->embedding()), embeddings[i]));
   };
   say(one.get(), prompt, options_of(1));
-  EXPECT_TRUE(one->logits().empty() && one->embedding().empty());   // still on the device
+  EXPECT_TRUE(one->logits().empty() && one->embedding().empty());  // still on the device
   expect_at(one.get(), 0);
   say(one.get(), prompt, options_of(8));
   expect_at(one.get(), 7);
-  say(one.get(), prompt, options_of(8));   // the session has the prompt's KV: only its last token is computed again
+  say(one.get(), prompt, options_of(8));  // the session has the prompt's KV: only its last token is computed again
   say(other.get(), prompt, options_of(6));
-  expect_at(one.get(), 7);                 // other's steps have taken their place
+  expect_at(one.get(), 7);  // other's steps have taken their place
   say(other.get(), prompt, options_of(6));
   const auto fork = unwrap(other->fork());
   expect_at(fork.get(), 5);
   expect_at(other.get(), 5);
 
   say(one.get(), prompt, options_of(8));
-  const auto larger = open_session(model, 400, KvType::f16);   // it has another workspace
+  const auto larger = open_session(model, 400, KvType::f16);  // it has another workspace
   expect_at(one.get(), 7);
 
-  {   // a session that ends while its logits are on the device
+  {  // a session that ends while its logits are on the device
     const auto gone = open_session(model, 96, KvType::f16);
     say(gone.get(), prompt, options_of(8));
   }
@@ -171,8 +173,10 @@ std::shared_ptr<engine::LanguageModel> with_vocabulary(uint64_t n) {
 TEST(GpuSampling, UnderMasks) {
   constexpr size_t kVocabulary = 6001;
   const auto model = with_vocabulary(kVocabulary);
-  std::vector<engine::GenerateOptions> all = {options_of(1), options_of(1, 1.5f), options_of(1, 1.5f, 0, 0.97f), options_of(1, 0.8f, 30, 0.9f)};
-  for (engine::GenerateOptions& o : all) o.sampling.bias = {{3, 4.0f}, {4, 4.0f}, {6000, 2.0f}, {17, -1e30f}}, o.sampling.repetition_penalty = 1.3f;
+  std::vector<engine::GenerateOptions> all = {options_of(1), options_of(1, 1.5f), options_of(1, 1.5f, 0, 0.97f),
+                                              options_of(1, 0.8f, 30, 0.9f)};
+  for (engine::GenerateOptions& o : all)
+    o.sampling.bias = {{3, 4.0f}, {4, 4.0f}, {6000, 2.0f}, {17, -1e30f}}, o.sampling.repetition_penalty = 1.3f;
   int n_decided = 0, n_looks = 0;
   for (const engine::GenerateOptions& o : all) {
     std::vector<std::unique_ptr<Session>> sessions;
@@ -188,7 +192,7 @@ TEST(GpuSampling, UnderMasks) {
       for (size_t i = 0; i < 2; ++i) {
         testing::Random random(static_cast<uint64_t>(step) * 2 + i);
         for (uint32_t& word : masks[i]) word = static_cast<uint32_t>(random.bits()) | (i == 1 ? static_cast<uint32_t>(random.bits()) : 0);
-        masks[i][0] = ~8u;   // bans a token with a bias
+        masks[i][0] = ~8u;  // bans a token with a bias
         listed[i].set_mask(masks[i]), whole[i].set_mask(masks[i]);
         sessions[i]->push_generated(step + 1);
         calls[i].session = sessions[i].get(), calls[i].shortlist = listed[i].ask(sessions[i]->tokens());
@@ -207,7 +211,8 @@ TEST(GpuSampling, UnderMasks) {
         unwrap(sessions[i]->fetch_logits());
         const engine::Choice expected = unwrap(whole[i].choose_of_all(sessions[i]->logits(), sessions[i]->tokens()));
         EXPECT_EQ(masks[i][static_cast<size_t>(expected.token) / 32] >> (expected.token % 32) & 1, 1u);
-        if (outcome != engine::Sampler::Outcome::chosen) choice = unwrap(listed[i].choose_of_all(sessions[i]->logits(), sessions[i]->tokens()));
+        if (outcome != engine::Sampler::Outcome::chosen)
+          choice = unwrap(listed[i].choose_of_all(sessions[i]->logits(), sessions[i]->tokens()));
         n_decided += outcome == engine::Sampler::Outcome::chosen;
         EXPECT_EQ(choice.token, expected.token);
         EXPECT_EQ(choice.logprob, expected.logprob);
@@ -269,7 +274,7 @@ TEST(GpuSampling, SessionsInTurnFetchNoMore) {
   const uint64_t alone = emulated::bytes_to_host() - start;
   for (size_t i = 0; i < options.size(); ++i) generations.push_back(unwrap(Generation::proceed(sessions[i].get(), prompt(i), options[i])));
   engine::Event event;
-  for (bool going = true; going;) {   // an event each
+  for (bool going = true; going;) {  // an event each
     going = false;
     for (size_t i = 0; i < options.size(); ++i) {
       if (tokens[i].size() == expected[i].size()) continue;
@@ -301,7 +306,8 @@ TEST(GpuSampling, MoreIsFetchedAsFarAsNeeded) {
   engine::GenerateOptions o = options_of(8, 1.5f);
   EXPECT_LE(fetched(o), 8 * (sizeof(ShortlistHead) + 12 * sizeof(double) + 256 * sizeof(float)));
   o.sampling.repetition_penalty = 1.3f, o.sampling.n_logprobs = 2;
-  EXPECT_LE(fetched(o), 8 * (sizeof(ShortlistHead) + 12 * sizeof(double) + 256 * sizeof(float) + 20 * sizeof(float) + 2 * sizeof(ShortlistEntry)));
+  EXPECT_LE(fetched(o),
+            8 * (sizeof(ShortlistHead) + 12 * sizeof(double) + 256 * sizeof(float) + 20 * sizeof(float) + 2 * sizeof(ShortlistEntry)));
   o = options_of(8, 1.5f, 0, 0.97f);
   const uint64_t beyond = fetched(o) - 8 * (sizeof(ShortlistHead) + 1024 * sizeof(ShortlistEntry));
   const uint64_t tail = ShortlistTail::kBands * sizeof(uint64_t) + sizeof(ShortlistTailEntries);

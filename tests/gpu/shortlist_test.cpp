@@ -31,7 +31,7 @@ void expect_same(const ShortlistResult& got, const ShortlistResult& expected) {
   EXPECT_EQ(got.head.most, expected.head.most);
   EXPECT_EQ(got.head.most_allowed, expected.head.most_allowed);
   if (std::isfinite(expected.head.most)) {
-    EXPECT_EQ(got.head.sum, expected.head.sum);   // to the last bit
+    EXPECT_EQ(got.head.sum, expected.head.sum);  // to the last bit
   }
   if (std::isfinite(expected.head.most_allowed)) {
     EXPECT_NEAR(got.head.tempered_sum, expected.head.tempered_sum, 1e-12 * expected.head.tempered_sum);
@@ -88,12 +88,17 @@ TEST(GpuShortlist, OddRows) {
     return x;
   };
   std::vector<float> rounded = normal_values(5000, 3, 2.0f), rising(5000), falling(5000), crowded(5000, -1.0f);
-  for (float& x : rounded) x = std::round(x);   // zeros of both signs among many equals
+  for (float& x : rounded) x = std::round(x);  // zeros of both signs among many equals
   for (size_t i = 0; i < 5000; ++i) rising[i] = static_cast<float>(i), falling[i] = -static_cast<float>(i);
-  for (size_t i = 3000; i < 4100; ++i) crowded[i] = 1.0f + 1e-3f * static_cast<float>(i % 700);   // the best side by side
-  const std::vector<float> odd = with(rounded, {{0, kNan}, {31, kInfinity}, {32, -kInfinity}, {4999, std::numeric_limits<float>::max()}, {4998, kInfinity}});
+  for (size_t i = 3000; i < 4100; ++i) crowded[i] = 1.0f + 1e-3f * static_cast<float>(i % 700);  // the best side by side
+  const std::vector<float> odd =
+      with(rounded, {{0, kNan}, {31, kInfinity}, {32, -kInfinity}, {4999, std::numeric_limits<float>::max()}, {4998, kInfinity}});
   const std::vector<std::vector<float>> rows = {
-      rounded, rising, falling, crowded, odd,
+      rounded,
+      rising,
+      falling,
+      crowded,
+      odd,
       std::vector<float>(5000, 0.0f),
       std::vector<float>(5000, -kInfinity),
       std::vector<float>(5000, kNan),
@@ -157,7 +162,7 @@ TEST(GpuShortlist, Tails) {
     SCOPED_TRACE(n);
     std::vector<float> logits = normal_values(n, n, 3.0f);
     if (++turn % 2)
-      for (float& x : logits) x = std::round(8 * x) / 8;   // many equals
+      for (float& x : logits) x = std::round(8 * x) / 8;  // many equals
     if (n > 100) logits[7] = kNan, logits[50] = -kInfinity, logits[99] = kInfinity;
     Buffer<float> row(&m, (n + 3) / 4 * 4);
     std::vector<float> padded(logits);
@@ -172,7 +177,7 @@ TEST(GpuShortlist, Tails) {
     std::vector<uint64_t> sums(ShortlistTail::kBands, 77);
     m->shortlists()->shortlist_bands(row.cptr(), static_cast<int64_t>(n), tail, out.ptr(), sums.data());
     const std::vector<uint64_t> expected = expected_band_sums(logits, tail);
-    std::vector<double> n_entries(sums.size());   // of each band
+    std::vector<double> n_entries(sums.size());  // of each band
     for (const int32_t band : expected_bands(logits, tail))
       if (band >= 0 && static_cast<size_t>(band) < n_entries.size()) n_entries[static_cast<size_t>(band)] += 1;
     for (size_t i = 0; i < sums.size(); ++i) {

@@ -82,8 +82,8 @@ Counts most_of_a_token(const std::shared_ptr<engine::LanguageModel>& model, cons
 
 struct Bound {
   const char* mode;
-  uint64_t waits;       // of the host and of the I/O thread
-  int n_tokens = 7;     // a policy that refreshes every five steps has two refreshes in twelve tokens
+  uint64_t waits;    // of the host and of the I/O thread
+  int n_tokens = 7;  // a policy that refreshes every five steps has two refreshes in twelve tokens
 };
 class GpuStepCounts : public ::testing::TestWithParam<Bound> {};
 
@@ -105,8 +105,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
 
 // ---- 32 layers, 128K tokens
 
-// Kernels that compute nothing. What comes to the host is zeros; but each job of a fetch tells that it has missed many pages (FetchTold), once
-// told_bytes are the bytes of all that they tell.
+// Kernels that compute nothing. What comes to the host is zeros; but each job of a fetch tells that it has missed many pages (FetchTold),
+// once told_bytes are the bytes of all that they tell.
 class NoKernels final : public emulated::Device {
  public:
   NoKernels() : before_(std::exchange(emulated::device, this)) {}
@@ -123,7 +123,8 @@ class NoKernels final : public emulated::Device {
     const auto next = pinned_.upper_bound(to);
     if (next == pinned_.begin()) return;
     const auto& [at, n] = *std::prev(next);
-    if (static_cast<const std::byte*>(to) + bytes <= static_cast<const std::byte*>(at) + n) std::memset(to, bytes == told_bytes ? 1 : 0, bytes);
+    if (static_cast<const std::byte*>(to) + bytes <= static_cast<const std::byte*>(at) + n)
+      std::memset(to, bytes == told_bytes ? 1 : 0, bytes);
   }
   void written(const void*, size_t) override {}
   size_t told_bytes = 0;
@@ -133,7 +134,7 @@ class NoKernels final : public emulated::Device {
   std::map<const void*, size_t> pinned_;
 };
 
-constexpr uint32_t kLongPrompt = (128 << 10) + 3;   // the steps complete no page
+constexpr uint32_t kLongPrompt = (128 << 10) + 3;  // the steps complete no page
 
 struct LongBound {
   const char *name, *policy;
@@ -171,12 +172,13 @@ TEST_P(GpuLongStepCounts, NoTableGoesUpOrDown) {
               static_cast<unsigned long long>(down), static_cast<unsigned long long>(waits));
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, GpuLongStepCounts,
-                         ::testing::Values(LongBound{"keycodes", "keycodes", {}, 2, 128, 8}, LongBound{"loki", "loki", {}, 2, 128, 8},
-                                           LongBound{"infinigen", "infinigen", {}, 2, 128, 8}, LongBound{"quest", "quest", {}, 2, 128, 8},
-                                           LongBound{"freekv", "freekv", {}, 2, 128, 8},
-                                           LongBound{"shadowkv", "shadowkv", {}, 2, 1280, 8}),   // the rows of its low-rank keys have lists of tiles
-                         [](const auto& of) { return of.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Modes, GpuLongStepCounts,
+    ::testing::Values(LongBound{"keycodes", "keycodes", {}, 2, 128, 8}, LongBound{"loki", "loki", {}, 2, 128, 8},
+                      LongBound{"infinigen", "infinigen", {}, 2, 128, 8}, LongBound{"quest", "quest", {}, 2, 128, 8},
+                      LongBound{"freekv", "freekv", {}, 2, 128, 8},
+                      LongBound{"shadowkv", "shadowkv", {}, 2, 1280, 8}),  // the rows of its low-rank keys have lists of tiles
+    [](const auto& of) { return of.param.name; });
 
 }  // namespace
 }  // namespace orrery::step_counts_test

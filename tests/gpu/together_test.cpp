@@ -24,7 +24,7 @@ using engine::Session;
 // ---- Steps on a device ----
 
 constexpr int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 64, kContext = 320;
-constexpr int64_t kWidth = (kHeads + 2 * kKvHeads) * kDim;   // of a row's queries, keys and values
+constexpr int64_t kWidth = (kHeads + 2 * kKvHeads) * kDim;  // of a row's queries, keys and values
 
 StepLimits limits() {
   StepLimits l;
@@ -42,7 +42,7 @@ struct Own {
   int32_t position = 0;
   bool resident = false, centred = false, rotated = false;
   int32_t n_ring = 0;
-  float base = 10000.0f, magnitude = 1.0f;   // of RoPE
+  float base = 10000.0f, magnitude = 1.0f;  // of RoPE
 };
 
 struct Found {
@@ -56,8 +56,7 @@ class Member {
   Member(Machine* m, const Own& own, uint64_t seed)
       : own_(own), kv_(kv_format(own.kv, kLayers, kKvHeads, kDim)), slots_kv_(kv_format(own.slots, kLayers, kKvHeads, kDim)),
         row(normal_values(static_cast<size_t>(kWidth), seed)), pages_(m, kv_, own.position + 1, seed + 100),
-        slots_(m, slots_kv_, 70, seed + 200),
-        means_(m, normal_values(static_cast<size_t>(kLayers * kKvHeads * kDim), seed + 300)),
+        slots_(m, slots_kv_, 70, seed + 200), means_(m, normal_values(static_cast<size_t>(kLayers * kKvHeads * kDim), seed + 300)),
         ring_(m, normal_values(static_cast<size_t>(kLayers * std::max(own.n_ring, 1) * kHeads * kDim), seed + 400)), view_(pages_.view()) {
     for (int32_t i = 0; i < kDim / 2; ++i)
       frequencies_.push_back(std::pow(own.base, -2.0f * static_cast<float>(i) / static_cast<float>(kDim)));
@@ -65,7 +64,7 @@ class Member {
     for (uint32_t h = 0; own.resident && h < kLayers * kKvHeads; ++h) {
       const uint64_t* first = tiles_.data() + tiles_.size();
       for (int32_t t = 0; t < 2; ++t) tiles_.push_back(slots_.addresses()[t] + h * slots_kv_.head_bytes());
-      const int32_t n_keys = 63 + static_cast<int32_t>(h);   // on both sides of a tile's end
+      const int32_t n_keys = 63 + static_cast<int32_t>(h);  // on both sides of a tile's end
       const int32_t at = n_keys - 1;
       heads_.push_back({first, n_keys, first[at / kPageTokens] + static_cast<uint64_t>(at % kPageTokens) * slots_kv_.token_bytes()});
     }
@@ -352,8 +351,13 @@ TEST(GpuTogether, LogitsThatWaitOutliveStepsOfOthers) {
 // FetchOperations serve a step of one session: quest and its like compute alone; policies whose host chooses share passes.
 TEST(GpuTogether, SessionsForWhichTheDeviceFetchesComputeAlone) {
   const auto model = open_spec("qwen3", on_cuda(128u << 20));
-  for (const auto& [name, shares] : {std::pair{"quest", false}, {"loki", false}, {"shadowkv", false}, {"arkvale", false}, {"freekv", false},
-                                     {"infinigen", false}, {"h2o", true}}) {
+  for (const auto& [name, shares] : {std::pair{"quest", false},
+                                     {"loki", false},
+                                     {"shadowkv", false},
+                                     {"arkvale", false},
+                                     {"freekv", false},
+                                     {"infinigen", false},
+                                     {"h2o", true}}) {
     Lone a{with_policy(name, 0.6), random_tokens(*model, 80, 3), {}, {}, {}};
     const auto session = begun(model, a);
     session->push_generated(1);
@@ -382,7 +386,7 @@ TEST(GpuTogether, EachSessionGetsItsShortlist) {
         sessions[i]->push_generated(token), eager[i]->push_generated(token);
         unwrap(eager[i]->decode(&expected[i]));
         calls[i].session = sessions[i].get();
-        if (i != 1) calls[i].shortlist = &lists[i];   // one wants all logits
+        if (i != 1) calls[i].shortlist = &lists[i];  // one wants all logits
       }
       Session::decode_together({calls.data(), n});
       for (size_t i = 0; i < n; ++i) ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
@@ -395,8 +399,7 @@ TEST(GpuTogether, EachSessionGetsItsShortlist) {
       if (listed) {
         const auto got = lists[i].best(), wanted = expected[i].best();
         ASSERT_EQ(got.size(), 2 + i);
-        for (size_t k = 0; k < got.size(); ++k)
-          EXPECT_TRUE(got[k].token == wanted[k].token && got[k].logit == wanted[k].logit);
+        for (size_t k = 0; k < got.size(); ++k) EXPECT_TRUE(got[k].token == wanted[k].token && got[k].logit == wanted[k].logit);
       }
       unwrap(sessions[i]->fetch_logits());
       unwrap(eager[i]->fetch_logits());
@@ -431,7 +434,7 @@ TEST_P(GpuGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
   const bool blocks = model->description().kv().head_dim % 32 == 0;
   for (const KvType kv : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
     if (in_blocks(kv) && !blocks) continue;
-    const std::vector<int32_t> tokens = stumbling(model->description().n_vocab, 84);   // rows on both sides of a page's end
+    const std::vector<int32_t> tokens = stumbling(model->description().n_vocab, 84);  // rows on both sides of a page's end
     const auto off = guessing(model, engine::Speculate::off, kv), ngram = guessing(model, engine::Speculate::ngram, kv);
     for (Session* s : {off.get(), ngram.get()}) unwrap(s->prefill({tokens.data(), 40}, nullptr, nullptr));
     ASSERT_NO_FATAL_FAILURE(expect_same_rows(off.get(), ngram.get(), tokens, 40));

@@ -51,10 +51,8 @@ std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, c
     asked.push_back(job);
   }
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (among)
-      asked[i].among = (*among)[i], asked[i].n_common = out[i].data();
-    else
-      asked[i].out = out[i].data();
+    if (among) asked[i].among = (*among)[i], asked[i].n_common = out[i].data();
+    else asked[i].out = out[i].data();
   }
   TopKeysShape shape;
   set_shape(kv, ring, &shape);
@@ -86,7 +84,10 @@ void expect_as_plain(KvType type, int32_t dim, const std::vector<Job>& jobs, con
   for (size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(got[i], expected[i]) << "job " << i;
 }
 
-const std::vector<Job> kJobs = {{0, 1, 300, 5, 2, 40, false}, {1, 0, 65, 11, 3, 65, true}, {1, 1, 64, 20, 1, 1, true}, {0, 0, 1, 3, 1, 1, false},
+const std::vector<Job> kJobs = {{0, 1, 300, 5, 2, 40, false},
+                                {1, 0, 65, 11, 3, 65, true},
+                                {1, 1, 64, 20, 1, 1, true},
+                                {0, 0, 1, 3, 1, 1, false},
                                 {1, 1, 1200, 6, 1, 100, true}};
 
 TEST(GpuTopKeys, EveryTypeAndHeadSize) {
@@ -97,7 +98,9 @@ TEST(GpuTopKeys, EveryTypeAndHeadSize) {
 
 TEST(GpuTopKeys, SeveralJobs) { expect_as_plain(KvType::f16, 64, kJobs, {}); }
 
-TEST(GpuTopKeys, MoreQueriesThanABatch) { expect_as_plain(KvType::q8_0, 32, {{0, 0, 100, 0, 3, 7, false}, {1, 1, 130, 0, 12, 9, true}}, {}); }
+TEST(GpuTopKeys, MoreQueriesThanABatch) {
+  expect_as_plain(KvType::q8_0, 32, {{0, 0, 100, 0, 3, 7, false}, {1, 1, 130, 0, 12, 9, true}}, {});
+}
 
 // All heads of a step are one launch where their keys are few, and as few launches as the scratch memory allows where they are many.
 TEST(GpuTopKeys, ManyHeadsAreFewLaunches) {
@@ -132,13 +135,14 @@ TEST(GpuTopKeys, TiesGoToTheLowerKeys) {
   expect_as_plain(KvType::f16, 64, jobs, {}, true);
   Machine m(true, limits(64));
   const std::vector<uint32_t> keys = found(&m, KvType::f16, 64, jobs, {}, true)[0];
-  for (size_t i = 0; i + 1 < 18; ++i) EXPECT_EQ(keys[i + 1], keys[i] + kPageTokens);   // 19 tiles of the same keys
+  for (size_t i = 0; i + 1 < 18; ++i) EXPECT_EQ(keys[i + 1], keys[i] + kPageTokens);  // 19 tiles of the same keys
 }
 
 // Many thread blocks select among more than 4096 keys, for all queries of a launch: also among few keys, and none.
 constexpr int32_t kManyKeys = 6200;
-const std::vector<Job> kManyJobs = {{0, 1, kManyKeys, 5, 2, 2500, false}, {1, 0, 4097, 3, 1, 4097, false}, {1, 1, 65, 20, 1, 65, false},
-                                    {0, 0, 1, 3, 1, 1, false},            {1, 1, 6144, 6, 1, 1, true},     {0, 0, 6145, 7, 1, 300, true}};
+const std::vector<Job> kManyJobs = {{0, 1, kManyKeys, 5, 2, 2500, false}, {1, 0, 4097, 3, 1, 4097, false},
+                                    {1, 1, 65, 20, 1, 65, false},         {0, 0, 1, 3, 1, 1, false},
+                                    {1, 1, 6144, 6, 1, 1, true},          {0, 0, 6145, 7, 1, 300, true}};
 
 TEST(GpuTopKeys, ByManyBlocks) {
 #ifdef ORRERY_EMULATED
@@ -170,18 +174,19 @@ TEST(GpuTopKeys, CountsWhatIsCommonByManyBlocks) {
 // ---- digest ----
 
 // Digests of two heads, by three jobs, and the best of them.
-std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, KvType type, int32_t dim, int32_t page_tokens, DigestKind kind,
-                                                                  std::vector<float>* cosines) {
+std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, KvType type, int32_t dim, int32_t page_tokens,
+                                                                  DigestKind kind, std::vector<float>* cosines) {
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim), one = kv_format(KvType::f16, 1, 1, dim);
   const Pages pages(m, kv, 1200, 11), first(m, one, 1200 / page_tokens, 14), second(m, one, 1200 / page_tokens, 15);
   Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
   const int32_t n = 1200 / page_tokens;
   cosines->assign(static_cast<size_t>(n), 0.0f);
   const auto at = [&](int32_t layer, int32_t head) { return kv.head_offset(layer, head); };
-  (*m)->summaries()->digest(std::vector<DigestJob>{{pages.addresses(), at(1, 0), 0, n / 4, first.addresses(), cosines->data()},
-                                      {pages.addresses(), at(0, 1), 0, n, second.addresses()},
-                                      {pages.addresses(), at(1, 0), n / 4, n - n / 4, first.addresses(), cosines->data() + n / 4}},
-               {kv, page_tokens, kind});
+  (*m)->summaries()->digest(
+      std::vector<DigestJob>{{pages.addresses(), at(1, 0), 0, n / 4, first.addresses(), cosines->data()},
+                             {pages.addresses(), at(0, 1), 0, n, second.addresses()},
+                             {pages.addresses(), at(1, 0), n / 4, n - n / 4, first.addresses(), cosines->data() + n / 4}},
+      {kv, page_tokens, kind});
   const std::vector<float> at_once = *cosines;
   std::vector<uint32_t> best(static_cast<size_t>(2 * (n / 3)));
   TopKeysJob job;
@@ -206,7 +211,8 @@ TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
           if (!stores(type, dim)) continue;
           SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", pages of " + std::to_string(page_tokens));
           std::vector<float> cosines[2];
-          const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return digested(m, type, dim, page_tokens, kind, &cosines[m->cuda()]); });
+          const auto [expected, got] =
+              on_both(limits(dim), [&](Machine* m) { return digested(m, type, dim, page_tokens, kind, &cosines[m->cuda()]); });
           expect_near(cosines[1], cosines[0], 1e-5);
           EXPECT_EQ(got.first, expected.first);
           EXPECT_EQ(got.second, expected.second);
@@ -216,7 +222,8 @@ TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
 // The number of given keys among the best, for a job alone and beside other jobs; also with equal scores.
 TEST(GpuTopKeys, CountsWhatIsCommon) {
   for (const bool equal_keys : {false, true}) {
-    const std::vector<Job> jobs = {{0, 0, 1200, 2, 1, 300, false}, {1, 1, 70, 3, 1, 70, false}, {0, 1, 64, 4, 1, 0, false}, {1, 0, 900, 5, 1, 1, false}};
+    const std::vector<Job> jobs = {
+        {0, 0, 1200, 2, 1, 300, false}, {1, 1, 70, 3, 1, 70, false}, {0, 1, 64, 4, 1, 0, false}, {1, 0, 900, 5, 1, 1, false}};
     Machine m(true, limits(64));
     const auto best = found(&m, KvType::f16, 64, jobs, {}, equal_keys);
     std::vector<std::vector<uint32_t>> among(jobs.size());
@@ -234,8 +241,8 @@ TEST(GpuTopKeys, CountsWhatIsCommon) {
 
 // ---- key_weights ----
 
-const std::vector<Job> kWeightsJobs = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false}, {1, 1, 64, 63, 1, 0, false}, {0, 0, 1, 0, 1, 0, false},
-                                {1, 1, 1200, 1188, 12, 0, false}, {0, 0, 70, 100, 12, 0, false}};
+const std::vector<Job> kWeightsJobs = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false},      {1, 1, 64, 63, 1, 0, false},
+                                       {0, 0, 1, 0, 1, 0, false},     {1, 1, 1200, 1188, 12, 0, false}, {0, 0, 70, 100, 12, 0, false}};
 
 // For each job: the rows of weights, their mean, their sum added to `out`, or the products; also with strided queries.
 enum class Of { rows, mean, sum, products };
@@ -275,10 +282,13 @@ TEST(GpuTopKeys, WeightsAndTheirMeans) {
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t dim : {32, 128, 512})
       for (const Of of : {Of::rows, Of::mean, Of::sum}) {
-        SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + (of == Of::rows ? ", rows" : of == Of::mean ? ", means" : ", sums"));
+        SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) +
+                     (of == Of::rows   ? ", rows"
+                      : of == Of::mean ? ", means"
+                                       : ", sums"));
         const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return weights(m, type, dim, of); });
         for (size_t j = 0; j < expected.size(); ++j)
-          for (size_t i = 0; i < expected[j].size(); ++i)   // keys behind the position are 0 in both
+          for (size_t i = 0; i < expected[j].size(); ++i)  // keys behind the position are 0 in both
             ASSERT_NEAR(got[j][i], expected[j][i], 1e-4 * static_cast<double>(expected[j][i])) << "job " << j << " at " << i;
       }
 }
@@ -312,11 +322,11 @@ TEST(GpuTopKeys, ProductsInPlaceOfWeights) {
 // ---- key_moments ----
 
 // Windows of more than a batch, of a few positions, and of one; keys within a tile, and up to its end.
-constexpr Job kMomentsJobs[] = {{1, 1, 1200, 1188, 12, 1188, false}, {0, 1, 300, 292, 8, 292, false}, {1, 0, 65, 64, 1, 64, false},
-                                {0, 0, 3, 1, 2, 1, false}, {0, 0, 128, 116, 12, 128, false}, {1, 1, 257, 246, 11, 257, false}};
+constexpr Job kMomentsJobs[] = {{1, 1, 1200, 1188, 12, 1188, false}, {0, 1, 300, 292, 8, 292, false},  {1, 0, 65, 64, 1, 64, false},
+                                {0, 0, 3, 1, 2, 1, false},           {0, 0, 128, 116, 12, 128, false}, {1, 1, 257, 246, 11, 257, false}};
 
 struct Moments {
-  std::vector<std::vector<float>> scores;                // (kGroup, n_measured)
+  std::vector<std::vector<float>> scores;  // (kGroup, n_measured)
   std::vector<double> entropies, variances;
 };
 Moments moments(Machine* m, KvType type, int32_t dim, double gamma) {
@@ -355,7 +365,8 @@ TEST(GpuTopKeys, MomentsOverAWindow) {
         const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return moments(m, type, dim, gamma); });
         for (size_t j = 0; j < expected.scores.size(); ++j) {
           for (size_t i = 0; i < expected.scores[j].size(); ++i)
-            ASSERT_NEAR(got.scores[j][i], expected.scores[j][i], 1e-4 * static_cast<double>(expected.scores[j][i])) << "job " << j << " at " << i;
+            ASSERT_NEAR(got.scores[j][i], expected.scores[j][i], 1e-4 * static_cast<double>(expected.scores[j][i]))
+                << "job " << j << " at " << i;
           EXPECT_NEAR(got.entropies[j], expected.entropies[j], 1e-5 * expected.entropies[j] + 1e-6) << "job " << j;
           EXPECT_NEAR(got.variances[j], expected.variances[j], 1e-4 * expected.variances[j]) << "job " << j;
         }

@@ -26,7 +26,8 @@ std::vector<std::byte> some_bytes(size_t n, uint64_t seed) {
 TEST(GpuTransfer, ManyStretches) {
   Machine m(true, product_limits(1, 64));
   constexpr size_t kBounce = size_t{4} << 20;
-  for (const std::vector<size_t>& sizes : {std::vector<size_t>{}, {0}, {1}, {3, 0, 17}, {kBounce, 5}, {kBounce - 1, 1, 1}, {9, 2 * kBounce + 3, 0, 1000, kBounce, 7}}) {
+  for (const std::vector<size_t>& sizes :
+       {std::vector<size_t>{}, {0}, {1}, {3, 0, 17}, {kBounce, 5}, {kBounce - 1, 1, 1}, {9, 2 * kBounce + 3, 0, 1000, kBounce, 7}}) {
     std::vector<size_t> at(sizes.size());
     size_t end = 0;
     for (size_t i = sizes.size(); i-- > 0;) at[i] = end, end += sizes[i] + i % 3;
@@ -41,7 +42,7 @@ TEST(GpuTransfer, ManyStretches) {
     }
     m->upload_all(uploads);
     m->download_all(downloads);
-    std::vector<std::byte> expected(std::max<size_t>(end, 1), std::byte{0xFF});   // the gaps stay unchanged
+    std::vector<std::byte> expected(std::max<size_t>(end, 1), std::byte{0xFF});  // the gaps stay unchanged
     for (size_t i = 0; i < sizes.size(); ++i) {
       EXPECT_EQ(std::memcmp(back.data() + at[i], bytes.data() + at[i], sizes[i]), 0) << i << " of " << sizes.size();
       std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at[i]), sizes[i], expected.begin() + static_cast<ptrdiff_t>(at[i]));
@@ -73,7 +74,7 @@ TEST(GpuTransfer, WaitsAreCounted) {
   EXPECT_LE(one.ns, static_cast<uint64_t>(took));
   ASSERT_TRUE(m->synchronize().ok());
   since();
-  ASSERT_TRUE(m->synchronize().ok());   // nothing was sent: nobody is asked
+  ASSERT_TRUE(m->synchronize().ok());  // nothing was sent: nobody is asked
   EXPECT_EQ(since().n, 0u);
 #ifdef ORRERY_EMULATED
   EXPECT_EQ(cuda::waits(m.backend()).n - waited, emulated::n_waits() - asked);
@@ -85,7 +86,7 @@ TEST(GpuTransfer, WaitsAreCounted) {
 TEST(GpuTransfer, PagesGoTogether) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto one = open_session(model, 640, KvType::f16), other = open_session(model, 640, KvType::f16);
-  unwrap(one->prefill(random_tokens(*model, 600, 1), nullptr, nullptr));   // ten pages of two layers
+  unwrap(one->prefill(random_tokens(*model, 600, 1), nullptr, nullptr));  // ten pages of two layers
   std::vector<std::byte> file;
   auto waits = [before = uint64_t{0}]() mutable {
     const uint64_t now = emulated::n_waits(), since = now - before;

@@ -19,7 +19,9 @@ using namespace testing;
 
 TEST(Turns, AnswersStayRightWhileModelsAreLoaded) { answer_beside_loading(on_cuda(256u << 20), "qwen3"); }
 
-TEST(Turns, AnswersStayRightWhileOtherSessionsBeginAndEnd) { answer_beside_sessions_that_end(on_cuda(256u << 20), {"streaming", "streaming", {}, false}, "qwen3"); }
+TEST(Turns, AnswersStayRightWhileOtherSessionsBeginAndEnd) {
+  answer_beside_sessions_that_end(on_cuda(256u << 20), {"streaming", "streaming", {}, false}, "qwen3");
+}
 
 #if defined(ORRERY_EMULATED)
 // A process may have several devices, and each of its threads a current context: any thread uses the backend's device, and keeps its own
@@ -40,7 +42,7 @@ TEST(Turns, EveryThreadUsesTheBackendsDevice) {
     const Ptr<float> x{backend->arena().address + scratch};
     const std::vector<float> ones(64, 1.0f);
     backend->upload({x.address}, ones.data(), 256);
-    for (const Phase phase : {Phase::prefill, Phase::decode}) {   // kernel by kernel, and as a graph
+    for (const Phase phase : {Phase::prefill, Phase::decode}) {  // kernel by kernel, and as a graph
       const Row row{0, 0, 0};
       Step step;
       step.phase = phase, step.rows = {&row, 1};

@@ -113,7 +113,8 @@ TEST(HouseMap, CirclesAreSeen) {
   EXPECT_EQ(found({low, high}), 0u);
   const Source back = make_source("runtime/a/back.h", "#include \"runtime/b/high.h\"\n");
   EXPECT_EQ(found({low, high, back}), 2u) << "both folders are on the circle";
-  const Source tool = make_source("samples/orrery/t/t.h", "#include \"u/u.h\"\n"), other = make_source("samples/orrery/u/u.h", "#include \"t/t.h\"\n");
+  const Source tool = make_source("samples/orrery/t/t.h", "#include \"u/u.h\"\n"),
+               other = make_source("samples/orrery/u/u.h", "#include \"t/t.h\"\n");
   EXPECT_EQ(found({tool, other}), 2u);
 }
 
@@ -157,12 +158,15 @@ TEST(HouseMap, EachFileHasItsLineInTheNearestReadme) {
     text << file.rdbuf();
     return text.str();
   };
-  for (const std::string& complaint : unmapped(sources_below({"capi", "runtime", "cuda", "samples"}, kCode), readme)) ADD_FAILURE() << complaint;
+  for (const std::string& complaint : unmapped(sources_below({"capi", "runtime", "cuda", "samples"}, kCode), readme))
+    ADD_FAILURE() << complaint;
 }
 
 TEST(HouseMap, FilesWithoutALineAreSeen) {
   const std::vector<Source> sources = {make_source("runtime/a/one.h", ""), make_source("runtime/a/b/two_parts.cpp", "")};
-  const auto found = [&](const std::string& a) { return unmapped(sources, [&](const std::string& folder) { return folder == "runtime/a" ? a : ""; }).size(); };
+  const auto found = [&](const std::string& a) {
+    return unmapped(sources, [&](const std::string& folder) { return folder == "runtime/a" ? a : ""; }).size();
+  };
   EXPECT_EQ(found("`one` and `b/two_parts`"), 0u);
   EXPECT_EQ(found("`one` and `two`"), 1u);
   EXPECT_EQ(found("none of them"), 2u);

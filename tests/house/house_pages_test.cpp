@@ -1,5 +1,6 @@
-// Pages stay true as far as reading can check them: links lead to files, recipes and the life of a token name files that exist, each name beside a file
-// stands in it, and each recipe has a test that follows it. Each rule is a function to complaints, so that a test can show that it complains.
+// Pages stay true as far as reading can check them: links lead to files, recipes and the life of a token name files that exist, each name
+// beside a file stands in it, and each recipe has a test that follows it. Each rule is a function to complaints, so that a test can show
+// that it complains.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,14 +32,16 @@ Tree real_tree() {
           }};
 }
 
-bool ends_with(const std::string& text, const std::string& end) { return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0; }
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 bool is_recipe(const std::string& path) { return name_of(path).rfind("add_a", 0) == 0; }
 bool is_page(const std::string& path) { return is_recipe(path) || name_of(path) == "life_of_a_token.md"; }
 
 // What stands between backquotes in a line, in order, each with its place.
 struct Quoted {
-  size_t begin, end;   // of the quotes
+  size_t begin, end;  // of the quotes
   std::string text;
 };
 std::vector<Quoted> quoted_in(const std::string& line) {
@@ -55,7 +58,9 @@ std::vector<Quoted> quoted_in(const std::string& line) {
 // The path that a quotation is, from the root; empty if it is none, or stands for many (NAME).
 std::string path_in(const std::string& quoted) {
   const std::string first = quoted.substr(0, quoted.find(' '));
-  if (first.find("NAME") != std::string::npos || first.find('/') == std::string::npos || first.find_first_of("()*<>:,") != std::string::npos) return "";
+  if (first.find("NAME") != std::string::npos || first.find('/') == std::string::npos ||
+      first.find_first_of("()*<>:,") != std::string::npos)
+    return "";
   return first;
 }
 
@@ -63,7 +68,8 @@ std::string path_in(const std::string& quoted) {
 std::string word_in(const std::string& quoted) {
   std::string name = quoted.substr(0, quoted.find('('));
   if (const size_t colons = name.rfind("::"); colons != std::string::npos) name = name.substr(colons + 2);
-  const bool word = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
+  const bool word = !name.empty() &&
+                    std::all_of(name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
   return word ? name : "";
 }
 
@@ -87,7 +93,8 @@ std::vector<std::string> missing_files(const Source& page, const Tree& tree) {
   return complaints;
 }
 
-// A name stands beside a file as `name` (`file`, as `name` in `file`, or in the first cell of a row whose second cell is the file. Counts the pairs.
+// A name stands beside a file as `name` (`file`, as `name` in `file`, or in the first cell of a row whose second cell is the file. Counts
+// the pairs.
 std::vector<std::string> strayed_names(const Source& page, const Tree& tree, size_t* n_pairs) {
   std::vector<std::string> complaints;
   for (size_t i = 0; i < page.lines.size(); ++i) {
@@ -134,7 +141,8 @@ std::vector<std::string> unfollowed(const Source& page, const Tree& tree) {
   for (const std::string& line : page.lines)
     for (const Quoted& quoted : quoted_in(line))
       if (const std::string path = path_in(quoted.text); name_of(path).rfind("toy_", 0) == 0 && ends_with(path, "_test.cpp"))
-        return tree.text(path).find(page.path) != std::string::npos ? std::vector<std::string>() : std::vector<std::string>{path + " does not name " + page.path};
+        return tree.text(path).find(page.path) != std::string::npos ? std::vector<std::string>()
+                                                                    : std::vector<std::string>{path + " does not name " + page.path};
   return {page.path + ": no test follows it"};
 }
 
@@ -174,12 +182,19 @@ TEST(HousePages, LinksLeadToFiles) {
 
 TEST(HousePages, WhatIsWrongIsSeen) {
   const Tree tree = {[](const std::string& path) { return path == "a/b.h" || path == "a" || path == "t/toy_x_test.cpp"; },
-                     [](const std::string& path) { return std::string(path == "a/b.h" ? "int there(); int thereabouts();" : "// follows a/add_a_thing.md"); }};
+                     [](const std::string& path) {
+                       return std::string(path == "a/b.h" ? "int there(); int thereabouts();" : "// follows a/add_a_thing.md");
+                     }};
   const auto page = [](const std::string& text, const char* path = "a/page.md") { return make_source(path, text); };
   EXPECT_EQ(missing_files(page("`a/b.h` and `a/`x, `a/NAME.cpp`, `word`, `f(a/c)`"), tree).size(), 1u) << "a/ with its slash";
-  EXPECT_EQ(missing_files(page("`a/b.h`\n`a/c.h --all` `a/d.h`"), tree), (std::vector<std::string>{"a/page.md:2: there is no a/c.h", "a/page.md:2: there is no a/d.h"}));
+  EXPECT_EQ(missing_files(page("`a/b.h`\n`a/c.h --all` `a/d.h`"), tree),
+            (std::vector<std::string>{"a/page.md:2: there is no a/c.h", "a/page.md:2: there is no a/d.h"}));
   size_t n = 0;
-  EXPECT_TRUE(strayed_names(page("`X::there()` (`a/b.h`), `there` in `a/b.h`, `gone` and `a/b.h`\n| `X::there`, `thereabouts` | `a/b.h` | as `gone` does |"), tree, &n).empty());
+  EXPECT_TRUE(
+      strayed_names(
+          page("`X::there()` (`a/b.h`), `there` in `a/b.h`, `gone` and `a/b.h`\n| `X::there`, `thereabouts` | `a/b.h` | as `gone` does |"),
+          tree, &n)
+          .empty());
   EXPECT_EQ(n, 4u);
   EXPECT_EQ(strayed_names(page("`X::about()` (`a/b.h`), `gone` in `a/b.h`\n| `there`, `her` | `a/b.h` |"), tree, &n).size(), 3u);
   EXPECT_TRUE(broken_links(page("[b](b.h) [up](../a/b.h#part) [web](https://x.org/y) [here](#there)"), tree).empty());

@@ -61,16 +61,14 @@ Source make_source(std::string path, const std::string& text) {
   return source;
 }
 
-std::vector<Source> sources_below(const std::vector<std::string>& folders,
-                                  const std::vector<std::string>& extensions) {
+std::vector<Source> sources_below(const std::vector<std::string>& folders, const std::vector<std::string>& extensions) {
   const fs::path root(ORRERY_SOURCE_DIR);
   std::vector<Source> found;
   for (const std::string& folder : folders) {
     if (!fs::is_directory(root / folder)) continue;
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension().string();
-      if (!entry.is_regular_file() ||
-          std::find(extensions.begin(), extensions.end(), extension) == extensions.end()) {
+      if (!entry.is_regular_file() || std::find(extensions.begin(), extensions.end(), extension) == extensions.end()) {
         continue;
       }
       std::ifstream file(entry.path(), std::ios::binary);

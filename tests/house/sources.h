@@ -17,8 +17,7 @@ struct Source {
 Source make_source(std::string path, const std::string& text);
 
 // Every file below the folders (relative to the root) that has one of the extensions, sorted by path.
-std::vector<Source> sources_below(const std::vector<std::string>& folders,
-                                  const std::vector<std::string>& extensions);
+std::vector<Source> sources_below(const std::vector<std::string>& folders, const std::vector<std::string>& extensions);
 
 // The lines with comments, string and character literals blanked; includes keep their names.
 std::vector<std::string> code_of(const Source& source);

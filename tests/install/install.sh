@@ -21,14 +21,14 @@ cd "$work"
 # What must be there.
 version=$(sed -n 's/^Version: //p' "$prefix/$libdir/pkgconfig/orrery.pc")
 major=${version%%.*}
-for file in include/orrery.h "$libdir/liborrery.so" "$libdir/liborrery.so.$major" "$libdir/liborrery.so.$version" \
+for file in include/orrery.h include/orrery_lab.h "$libdir/liborrery.so" "$libdir/liborrery.so.$major" "$libdir/liborrery.so.$version" \
   "$libdir/liborrery.a" "$libdir/cmake/orrery/orreryConfig.cmake" "$libdir/cmake/orrery/orreryConfigVersion.cmake" bin/orrery \
   share/orrery/demo-q8_0.gguf share/orrery/demo-document.txt share/orrery/demo-questions.json \
   share/doc/orrery/README.md share/doc/orrery/LICENSE share/doc/orrery/LICENSE.xxhash \
   share/doc/orrery/LICENSE.nlohmann-json share/doc/orrery/examples/chat.c share/doc/orrery/examples/form.c share/doc/orrery/examples/tools.c; do
   [ -s "$prefix/$file" ] || fail "not installed: $file"
 done
-[ "$(find "$prefix/include" -type f | wc -l)" = 1 ] || fail "more than one header is installed"
+[ "$(find "$prefix/include" -type f | wc -l)" = 2 ] || fail "more than two headers are installed"
 for text in "$prefix/$libdir/pkgconfig/orrery.pc" "$prefix/$libdir/cmake/orrery/"*; do
   ! grep -F -e "$source" -e "$build" -e "$work" "$text" || fail "$text names the build or the first prefix"
 done

@@ -40,7 +40,7 @@ debian() {
   missing=''
   for page in orrery orrery-chat orrery-plan; do [ -s "$root/usr/share/man/man1/$page.1.gz" ] || missing="$missing $page.1"; done
   [ -s "$root/usr/share/bash-completion/completions/orrery" ] || missing="$missing bash-completion"
-  [ -s "$root/usr/include/orrery.h" ] && [ -n "$(find "$root/usr/lib" -name liborrery.so)" ] || missing="$missing development"
+  [ -s "$root/usr/include/orrery.h" ] && [ -s "$root/usr/include/orrery_lab.h" ] && [ -n "$(find "$root/usr/lib" -name liborrery.so)" ] || missing="$missing development"
   if [ -z "$missing" ]; then ok "debian: man pages, completions, header"; else bad "debian: contents" "missing$missing"; fi
   missing=''
   for package in liborrery0 liborrery-dev orrery orrery-desktop; do

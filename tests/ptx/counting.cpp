@@ -77,14 +77,15 @@ std::string template_of(const std::string& symbol) {
 
 }  // namespace
 
-CountingDevice::CountingDevice() : executor_([this] {
-  Settings s;
-  s.races = false;
-  s.report = [this](const Fault& fault) {
-    if (failure_.empty()) failure_ = fault.message();
-  };
-  return s;
-}()) {}
+CountingDevice::CountingDevice()
+    : executor_([this] {
+        Settings s;
+        s.races = false;
+        s.report = [this](const Fault& fault) {
+          if (failure_.empty()) failure_ = fault.message();
+        };
+        return s;
+      }()) {}
 
 bool CountingDevice::load(const void* data) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -101,12 +102,12 @@ bool CountingDevice::load(const void* data) {
     Source& source = sources_[file];
     std::istringstream lines(text);
     std::pair<int, int> place{0, 0};
-    source.places.push_back(place);   // lines are counted from 1
+    source.places.push_back(place);  // lines are counted from 1
     for (std::string line; std::getline(lines, line);) {
       int number = 0, at = 0;
       char name[1024] = "";
       if (std::sscanf(line.c_str(), " .loc %d %d", &number, &at) == 2) {
-        if (at > 0) place = {number, at};   // 0: no line of the source; the code goes with what stands before
+        if (at > 0) place = {number, at};  // 0: no line of the source; the code goes with what stands before
       } else if (std::sscanf(line.c_str(), " .file %d \"%1023[^\"]\"", &number, name) == 2) {
         source.files[number] = name;
       } else if (line.find(".entry") != std::string::npos || line.find(".func") != std::string::npos) {
@@ -182,8 +183,9 @@ Vec CountingDevice::count(const Kernel& kernel, const Launch& launch, Dim3 block
     for (const uint64_t s : sectors) own -= std::binary_search(a.begin(), a.end(), s) || std::binary_search(b.begin(), b.end(), s);
   }
   Vec v;
-  for (const uint64_t x : {c.barriers, c.read_bytes, c.read_sectors, c.written_bytes, c.written_sectors, c.link_bytes, c.shared_requests,
-                           c.shared_passes, c.bank_conflicts, c.products, static_cast<uint64_t>(sectors.size()), static_cast<uint64_t>(own)})
+  for (const uint64_t x :
+       {c.barriers, c.read_bytes, c.read_sectors, c.written_bytes, c.written_sectors, c.link_bytes, c.shared_requests, c.shared_passes,
+        c.bank_conflicts, c.products, static_cast<uint64_t>(sectors.size()), static_cast<uint64_t>(own)})
     v.push_back(static_cast<int64_t>(x));
   for (const uint64_t x : c.instructions) v.push_back(static_cast<int64_t>(x));
   for (const uint64_t x : c.executed) v.push_back(static_cast<int64_t>(x));

@@ -30,8 +30,19 @@ namespace orrery::ptx {
 // grid do not touch. So each sector of the launch counts once where tiles of rows and columns share their operands.
 struct Counts {
   enum Field {
-    barriers, read_bytes, read_sectors, written_bytes, written_sectors, link_bytes, shared_requests, shared_passes, bank_conflicts, products,
-    block_sectors, own_sectors, classes
+    barriers,
+    read_bytes,
+    read_sectors,
+    written_bytes,
+    written_sectors,
+    link_bytes,
+    shared_requests,
+    shared_passes,
+    bank_conflicts,
+    products,
+    block_sectors,
+    own_sectors,
+    classes
   };
   static constexpr size_t kFields = classes + static_cast<size_t>(Class::kCount);
   std::vector<int64_t> values;
@@ -39,13 +50,13 @@ struct Counts {
 
 // Launches of one kernel with one geometry.
 struct LaunchGroup {
-  const Kernel* kernel = nullptr;   // lives as long as the device
-  std::string name;                 // the kernel's symbol
+  const Kernel* kernel = nullptr;  // lives as long as the device
+  std::string name;                // the kernel's symbol
   Dim3 grid, block;
-  uint32_t shared_bytes = 0;   // static and dynamic
+  uint32_t shared_bytes = 0;  // static and dynamic
   int64_t launches = 0, blocks_run = 0;
   bool estimated = false;
-  Path::Length path;           // of the launches' longest blocks among those that ran, summed over the launches
+  Path::Length path;  // of the launches' longest blocks among those that ran, summed over the launches
   Counts counts;
 };
 
@@ -55,16 +66,16 @@ class CountingDevice : public emulated::Device {
   CountingDevice();
   // Runs every block if false.
   bool samples = true;
-  bool idle = false;   // launches do nothing and count nothing but themselves: what is left is the host's work
+  bool idle = false;  // launches do nothing and count nothing but themselves: what is left is the host's work
   std::atomic<int64_t> n_launches{0}, n_copies{0};
-  std::set<std::string> whole;   // templates of kernels: "select_keys_kernel"
-  Latencies latencies;           // of the card, for LaunchGroup::path
+  std::set<std::string> whole;  // templates of kernels: "select_keys_kernel"
+  Latencies latencies;          // of the card, for LaunchGroup::path
 
   // From here on, launches that differ in nothing but addresses count as one another. A new scope forgets the counts; empty: each launch is
   // counted by itself.
   void set_scope(const std::string& scope);
-  std::vector<LaunchGroup> take_groups();   // since the last call, in the order of their first launches
-  std::string failure() const { return failure_; }   // the first one; empty: none
+  std::vector<LaunchGroup> take_groups();           // since the last call, in the order of their first launches
+  std::string failure() const { return failure_; }  // the first one; empty: none
   // The place in the source of an instruction: the file's number in the module and the line; {0, 0}: unknown.
   std::pair<int, int> place(const Kernel& kernel, const Instruction& instruction) const;
   // The name of a file of the source; empty: none.
@@ -100,17 +111,17 @@ class CountingDevice : public emulated::Device {
   std::deque<Module> modules_;
   std::set<const void*> loaded_;
   struct Source {
-    std::vector<std::pair<int, int>> places;   // by line of the text
+    std::vector<std::pair<int, int>> places;  // by line of the text
     std::map<int, std::string> files;
   };
-  std::map<std::string, Source> sources_;      // by module
+  std::map<std::string, Source> sources_;  // by module
   std::map<std::string, std::pair<Module*, std::string>> by_name_;
   std::map<std::string, const Kernel*> kernels_;
   std::map<const Kernel*, Path> paths_;
-  Path::Length longest_;   // of the blocks that count() has run
+  Path::Length longest_;  // of the blocks that count() has run
   std::vector<LaunchGroup> groups_;
   std::string scope_;
-  std::map<std::string, Counted> counted_;   // of this scope, by key()
+  std::map<std::string, Counted> counted_;  // of this scope, by key()
 };
 
 }  // namespace orrery::ptx

@@ -25,7 +25,7 @@ class Counted {
 struct Step {
   std::vector<LaunchGroup> prefill, decode;
 };
-enum class Blocks { all, some, alike };   // alike: also, launches that differ in addresses alone are counted once
+enum class Blocks { all, some, alike };  // alike: also, launches that differ in addresses alone are counted once
 Step steps(const std::string& model, int32_t rows, Blocks blocks) {
   Counted counted;
   counted.device.samples = blocks != Blocks::all;
@@ -55,8 +55,8 @@ void expect_equal(const std::vector<LaunchGroup>& all, const std::vector<LaunchG
     EXPECT_EQ(all[i].launches, some[i].launches);
     EXPECT_FALSE(some[i].estimated) << all[i].name;
     *left_out += all[i].blocks_run - some[i].blocks_run;
-    // Angles decide how RoPE's sines are computed, and where a page ends how many sectors neighbours share: each within 1%. prepare_rope reads
-    // a row of the step, which shares a sector with the next row's in some blocks and not in others: both add up.
+    // Angles decide how RoPE's sines are computed, and where a page ends how many sectors neighbours share: each within 1%. prepare_rope
+    // reads a row of the step, which shares a sector with the next row's in some blocks and not in others: both add up.
     const bool angles = all[i].name.find("prepare_rope") != std::string::npos;
     for (size_t k = 0; k < all[i].counts.values.size(); ++k) {
       const int64_t expected = all[i].counts.values[k], found = some[i].counts.values[k];

@@ -1,5 +1,6 @@
-// The emulated driver's kernels, run from the PTX that nvcc made of them. A program that this file is linked with behaves so: a module is an image
-// of the library's archive, with its PTX; the executor runs a kernel of it. What the executor finds wrong fails the test that runs.
+// The emulated driver's kernels, run from the PTX that nvcc made of them. A program that this file is linked with behaves so: a module is
+// an image of the library's archive, with its PTX; the executor runs a kernel of it. What the executor finds wrong fails the test that
+// runs.
 //
 // Environment: ORRERY_PTX, a folder of .ptx files in place of the archive's texts; ORRERY_PTX_SEED, the order of warps and blocks;
 // ORRERY_PTX_COUNTERS, a file that gets what each kernel did; ORRERY_PTX_COMPARE, 1: each launch also runs as source, and a kernel that
@@ -65,7 +66,7 @@ class PtxDevice : public emulated::Device {
   }
   size_t shared_bytes(const std::string& name) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (by_name_.count(name) == 0) return 0;   // run() says so
+    if (by_name_.count(name) == 0) return 0;  // run() says so
     const Kernel* kernel = find(name);
     return kernel ? kernel->static_shared_bytes : 0;
   }
@@ -124,7 +125,8 @@ class PtxDevice : public emulated::Device {
     Compared& c = compared_[template_of(kernel.name)];
     ++c.launches, c.different += different > 0, c.stores += replaced.size(), c.different_stores += different;
     if (different > 0 && exact_.count(template_of(kernel.name)))
-      fail(demangled(kernel.name) + ": " + std::to_string(different) + " of " + std::to_string(replaced.size()) + " stores differ from the source's");
+      fail(demangled(kernel.name) + ": " + std::to_string(different) + " of " + std::to_string(replaced.size()) +
+           " stores differ from the source's");
   }
   // "add_kernel" of a kernel's symbol.
   static std::string template_of(const std::string& symbol) {
@@ -134,8 +136,8 @@ class PtxDevice : public emulated::Device {
   }
   void write_compared(std::ostream& out) const {
     for (const auto& [name, c] : compared_)
-      out << name << ": " << c.different << " of " << c.launches << " launches differ from the source's, in " << c.different_stores << " of "
-          << c.stores << " stores\n";
+      out << name << ": " << c.different << " of " << c.launches << " launches differ from the source's, in " << c.different_stores
+          << " of " << c.stores << " stores\n";
   }
 
   void new_test() {
@@ -150,8 +152,8 @@ class PtxDevice : public emulated::Device {
       std::replace(plain.begin(), plain.end(), ' ', '_');
       out << plain << ' ' << c.launches << ' ' << c.blocks << ' ' << c.barriers;
       for (const uint64_t x : c.instructions) out << ' ' << x;
-      out << ' ' << c.read_bytes << ' ' << c.read_sectors << ' ' << c.written_bytes << ' ' << c.written_sectors << ' ' << c.shared_requests << ' '
-          << c.shared_passes << ' ' << c.bank_conflicts << ' ' << c.products << '\n';
+      out << ' ' << c.read_bytes << ' ' << c.read_sectors << ' ' << c.written_bytes << ' ' << c.written_sectors << ' ' << c.shared_requests
+          << ' ' << c.shared_passes << ' ' << c.bank_conflicts << ' ' << c.products << '\n';
     }
   }
 
@@ -188,14 +190,14 @@ class PtxDevice : public emulated::Device {
 
   std::mutex mutex_;
   bool compares_ = std::string(environment("ORRERY_PTX_COMPARE", "0")) == "1";
-  std::set<std::string> exact_;   // templates
+  std::set<std::string> exact_;  // templates
   std::map<std::string, Compared> compared_;
   std::set<std::string> reported_;
   Executor executor_;
   std::deque<Module> modules_;
-  std::set<const void*> loaded_;   // images
-  std::map<std::string, std::pair<Module*, std::string>> by_name_;   // by readable name: the kernel's module and symbol
-  std::map<std::string, const Kernel*> kernels_;                     // by readable name
+  std::set<const void*> loaded_;                                    // images
+  std::map<std::string, std::pair<Module*, std::string>> by_name_;  // by readable name: the kernel's module and symbol
+  std::map<std::string, const Kernel*> kernels_;                    // by readable name
   std::map<std::string, Counters> counters_;
 };
 

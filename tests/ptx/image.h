@@ -21,8 +21,8 @@ inline std::string demangled(const std::string& symbol) {
   return out;
 }
 
-// The PTX in an image of the archive: fatbinary's format. A header (magic, version, its own bytes, the bytes of all parts behind it), then parts,
-// each with a header (kind, version, its own bytes, the bytes of its content). Empty: no image.
+// The PTX in an image of the archive: fatbinary's format. A header (magic, version, its own bytes, the bytes of all parts behind it), then
+// parts, each with a header (kind, version, its own bytes, the bytes of its content). Empty: no image.
 inline std::string ptx_of(const cuda::Image& image) {
   const auto* data = static_cast<const std::byte*>(image.data);
   const auto number = [&](size_t at, size_t bytes) {

@@ -43,7 +43,7 @@ const std::string kTwoLoads = "  ld.global.u32 %r3, [%rd3];\n  ld.global.u32 %r4
 TEST(Path, InstructionsTakeTurns) {
   const std::string three = "  add.s32 %r3, %r1, 1;\n  add.s32 %r4, %r1, 2;\n  add.s32 %r5, %r1, 3;\n";
   EXPECT_EQ(length(three, none()).cycles - length("", none()).cycles, 3u);
-  EXPECT_EQ(length(three, none(), 256).cycles - length("", none(), 256).cycles, 6u);   // eight warps: two for each of four schedulers
+  EXPECT_EQ(length(three, none(), 256).cycles - length("", none(), 256).cycles, 6u);  // eight warps: two for each of four schedulers
 }
 TEST(Path, CopiesOfRegistersAreNames) {
   EXPECT_EQ(length("  mov.u32 %r3, %r1;\n  mov.u32 %r4, %r3;\n", none()).cycles, length("", none()).cycles);
@@ -60,11 +60,12 @@ TEST(Path, LoadsInFlightOverlap) {
   l.global = 1000;
   EXPECT_EQ(times(kTwoLoads, l, 1000), 1u);
   EXPECT_EQ(length(kTwoLoads, l).rounds, 1u);
-  const std::string chase = "  ld.global.u32 %r3, [%rd3];\n  and.b32 %r3, %r3, 4;\n  cvt.u64.u32 %rd4, %r3;\n  add.s64 %rd4, %rd4, %rd1;\n"
-                            "  ld.global.u32 %r4, [%rd4];\n  add.s32 %r5, %r4, 1;\n";
+  const std::string chase =
+      "  ld.global.u32 %r3, [%rd3];\n  and.b32 %r3, %r3, 4;\n  cvt.u64.u32 %rd4, %r3;\n  add.s64 %rd4, %rd4, %rd1;\n"
+      "  ld.global.u32 %r4, [%rd4];\n  add.s32 %r5, %r4, 1;\n";
   EXPECT_EQ(times(chase, l, 1000), 2u);
   EXPECT_EQ(length(chase, l).rounds, 2u);
-  EXPECT_EQ(times("  ld.global.u32 %r3, [%rd3];\n", l, 1000), 0u);   // nobody waits for it
+  EXPECT_EQ(times("  ld.global.u32 %r3, [%rd3];\n", l, 1000), 0u);  // nobody waits for it
 }
 TEST(Path, HostMemoryIsFar) {
   Latencies l = none();
@@ -76,34 +77,39 @@ TEST(Path, NothingBeginsInFrontOfABranch) {
   Latencies l = none();
   l.global = 1000, l.branch = 10;
   // Each turn of the loop waits for its own load: the next one is behind the branch.
-  const std::string loop = "  mov.u32 %r6, 0;\nagain:\n  ld.global.u32 %r3, [%rd3];\n  add.s32 %r5, %r3, 1;\n  add.s32 %r6, %r6, 1;\n"
-                           "  setp.lt.u32 %p1, %r6, 4;\n  @%p1 bra again;\n";
+  const std::string loop =
+      "  mov.u32 %r6, 0;\nagain:\n  ld.global.u32 %r3, [%rd3];\n  add.s32 %r5, %r3, 1;\n  add.s32 %r6, %r6, 1;\n"
+      "  setp.lt.u32 %p1, %r6, 4;\n  @%p1 bra again;\n";
   EXPECT_EQ(times(loop, l, 1000), 4u);
   // A load whose value the next turn reads is on its way meanwhile.
-  const std::string ahead = "  mov.u32 %r6, 0;\n  ld.global.u32 %r3, [%rd3];\nagain:\n  mov.u32 %r7, %r3;\n  ld.global.u32 %r3, [%rd3];\n"
-                            "  add.s32 %r6, %r6, 1;\n  setp.lt.u32 %p1, %r6, 4;\n  @%p1 bra again;\n  add.s32 %r5, %r3, 1;\n";
+  const std::string ahead =
+      "  mov.u32 %r6, 0;\n  ld.global.u32 %r3, [%rd3];\nagain:\n  mov.u32 %r7, %r3;\n  ld.global.u32 %r3, [%rd3];\n"
+      "  add.s32 %r6, %r6, 1;\n  setp.lt.u32 %p1, %r6, 4;\n  @%p1 bra again;\n  add.s32 %r5, %r3, 1;\n";
   EXPECT_EQ(times(ahead, l, 1000), 1u);
 }
 TEST(Path, WarpsMeetAtABarrier) {
   Latencies l = none();
   l.arithmetic = 100, l.barrier = 7;
   // The first warp alone has the chain, and the others wait for it.
-  const std::string uneven = "  setp.lt.u32 %p1, %r1, 32;\n  @!%p1 bra out;\n  add.s32 %r3, %r1, 1;\n  add.s32 %r3, %r3, 1;\n  add.s32 %r3, %r3, 1;\nout:\n"
-                             "  bar.sync 0;\n";
-  EXPECT_EQ(times(uneven, l, 100, 64), 3u);   // the predicate, and two of three
+  const std::string uneven =
+      "  setp.lt.u32 %p1, %r1, 32;\n  @!%p1 bra out;\n  add.s32 %r3, %r1, 1;\n  add.s32 %r3, %r3, 1;\n  add.s32 %r3, %r3, 1;\nout:\n"
+      "  bar.sync 0;\n";
+  EXPECT_EQ(times(uneven, l, 100, 64), 3u);  // the predicate, and two of three
   EXPECT_EQ(times(uneven + "  add.s32 %r4, %r1, 1;\n  add.s32 %r4, %r4, 1;\n  add.s32 %r4, %r4, 1;\n", l, 100, 64), 5u);
 }
 TEST(Path, CopiesAreThereAtTheirWait) {
   Latencies l = none();
   l.global = 1000;
-  const std::string copy = "  mov.u32 %r3, words;\n  mov.u32 %r4, 16;\n  and.b64 %rd4, %rd1, -16;\n  @%p1 bra out;\n"
-                           "  cp.async.cg.shared.global [%r3], [%rd4], 16, %r4;\n  cp.async.commit_group;\nout:\n";
+  const std::string copy =
+      "  mov.u32 %r3, words;\n  mov.u32 %r4, 16;\n  and.b64 %rd4, %rd1, -16;\n  @%p1 bra out;\n"
+      "  cp.async.cg.shared.global [%r3], [%rd4], 16, %r4;\n  cp.async.commit_group;\nout:\n";
   const std::string one = "  setp.ne.u32 %p1, %r1, 0;\n" + copy;
   EXPECT_EQ(times(one + "  cp.async.wait_group 0;\n", l, 1000), 1u);
   // Groups arrive one by one: the wait for all but the last does not wait for that one.
   l.link = 9000;
-  const std::string other = "  @%p1 bra end;\n  and.b64 %rd5, %rd2, -16;\n  cp.async.cg.shared.global [%r3+16], [%rd5], 16, %r4;\n"
-                            "  cp.async.commit_group;\nend:\n";
+  const std::string other =
+      "  @%p1 bra end;\n  and.b64 %rd5, %rd2, -16;\n  cp.async.cg.shared.global [%r3+16], [%rd5], 16, %r4;\n"
+      "  cp.async.commit_group;\nend:\n";
   EXPECT_EQ(times(one + other + "  cp.async.wait_group 1;\n" + kTwoLoads + "  cp.async.wait_group 0;\n", l, 1000), 9u);
   EXPECT_EQ(times(one + other + "  cp.async.wait_group 0;\n" + kTwoLoads, l, 1000), 10u);
 }

@@ -12,8 +12,8 @@
 
 namespace orrery::ptx {
 
-// A kernel `k` with the parameters .u64 p0 and p1, which `%rd1` and `%rd2` hold, and these registers. `%r1` is the thread's index, `%r2` the
-// block's, and `%rd3` is p0 + 4 * (the thread's index).
+// A kernel `k` with the parameters .u64 p0 and p1, which `%rd1` and `%rd2` hold, and these registers. `%r1` is the thread's index, `%r2`
+// the block's, and `%rd3` is p0 + 4 * (the thread's index).
 inline std::string kernel_text(const std::string& body, const std::string& declarations = "") {
   return R"(.version 8.0
 .target sm_80
@@ -27,14 +27,16 @@ inline std::string kernel_text(const std::string& body, const std::string& decla
   .reg .f32 %f<40>;
   .reg .b64 %rd<20>;
   .reg .f64 %fd<9>;
-)" + declarations + R"(
+)" + declarations +
+         R"(
   ld.param.u64 %rd1, [p0];
   ld.param.u64 %rd2, [p1];
   mov.u32 %r1, %tid.x;
   mov.u32 %r2, %ctaid.x;
   mul.wide.u32 %rd3, %r1, 4;
   add.s64 %rd3, %rd1, %rd3;
-)" + body + "\n  ret;\n}\n";
+)" + body +
+         "\n  ret;\n}\n";
 }
 
 struct Rig {
@@ -45,7 +47,8 @@ struct Rig {
     return s;
   }
   // Runs the kernel with p0 and p1. Everything that is wrong is in `faults`, one line each.
-  bool run(const std::string& text, const void* p0, const void* p1 = nullptr, Dim3 grid = {}, Dim3 block = {32, 1, 1}, uint32_t shared = 0) {
+  bool run(const std::string& text, const void* p0, const void* p1 = nullptr, Dim3 grid = {}, Dim3 block = {32, 1, 1},
+           uint32_t shared = 0) {
     modules.push_back(std::make_unique<Module>("case.ptx", text));
     const Kernel& kernel = modules.back()->kernel("k");
     Launch launch;

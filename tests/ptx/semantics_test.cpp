@@ -1,5 +1,5 @@
-// The executor's instructions against the manual's definitions, written again and plainly: layouts of mma and ldmatrix, shuffles, roundings,
-// carries, bytes and fields; and its counters against numbers that a hand can count.
+// The executor's instructions against the manual's definitions, written again and plainly: layouts of mma and ldmatrix, shuffles,
+// roundings, carries, bytes and fields; and its counters against numbers that a hand can count.
 #include <array>
 #include <cfenv>
 #include <cmath>
@@ -21,9 +21,10 @@ std::vector<uint32_t> on_lanes(const std::string& instruction, const std::vector
   Rig rig;
   rig.executor.memory().add(in.at, 256, false);
   rig.executor.memory().add(out.at, 128, false);
-  EXPECT_TRUE(rig.run(kernel_text("ld.global.u32 %r3, [%rd3]; ld.global.u32 %r4, [%rd3+128]; mov.b32 %f3, %r3; mov.b32 %f4, %r4;" + instruction +
-                                  "mul.wide.u32 %rd4, %r1, 4; add.s64 %rd4, %rd2, %rd4; st.global.b32 [%rd4], " + result + ";"),
-                      in.at, out.at));
+  EXPECT_TRUE(
+      rig.run(kernel_text("ld.global.u32 %r3, [%rd3]; ld.global.u32 %r4, [%rd3+128]; mov.b32 %f3, %r3; mov.b32 %f4, %r4;" + instruction +
+                          "mul.wide.u32 %rd4, %r1, 4; add.s64 %rd4, %rd2, %rd4; st.global.b32 [%rd4], " + result + ";"),
+              in.at, out.at));
   for (const std::string& fault : rig.faults) ADD_FAILURE() << fault;
   return {out.at, out.at + 32};
 }
@@ -34,7 +35,7 @@ uint32_t bits(float x) { return bits_of<uint32_t>(x); }
 
 TEST(PtxIntegers, BytesFieldsAndShifts) {
   EXPECT_EQ(once("prmt.b32 %r9, %r3, %r4, 0x7531;", 0x33221100, 0x77665544), 0x77553311u);
-  EXPECT_EQ(once("prmt.b32 %r9, %r3, %r4, 0x89AB;", 0x80FF0001, 0), 0x000000FFu | 0xFF00u);   // signs of bytes 1, 0 (low), 2, 3
+  EXPECT_EQ(once("prmt.b32 %r9, %r3, %r4, 0x89AB;", 0x80FF0001, 0), 0x000000FFu | 0xFF00u);  // signs of bytes 1, 0 (low), 2, 3
   EXPECT_EQ(once("bfi.b32 %r9, %r3, %r4, 4, 8;", 0xFFFFFFAB, 0x12345678), 0x12345AB8u);
   EXPECT_EQ(once("bfi.b32 %r9, %r3, %r4, 32, 8;", 0xFF, 0x12345678), 0x12345678u);
   EXPECT_EQ(once("bfe.s32 %r9, %r3, 4, 4;", 0x80), 0xFFFFFFF8u);
@@ -128,32 +129,34 @@ TEST(PtxFloats, ExponentialIsOffByWhatTheManualAllowsAndNoMore) {
     }
   }
   EXPECT_LE(most, std::ldexp(1.0, -22));
-  EXPECT_GT(most, std::ldexp(1.0, -24));   // it is an approximation
+  EXPECT_GT(most, std::ldexp(1.0, -24));  // it is an approximation
   EXPECT_EQ(once("ex2.approx.ftz.f32 %f9, %f3;", bits(0.0f), 0, "%f9"), bits(1.0f));
-  EXPECT_EQ(once("ex2.approx.ftz.f32 %f9, %f3;", bits(-140.0f), 0, "%f9"), 0u);   // subnormal: flushed
+  EXPECT_EQ(once("ex2.approx.ftz.f32 %f9, %f3;", bits(-140.0f), 0, "%f9"), 0u);  // subnormal: flushed
 }
 
 TEST(PtxFloats, TheReciprocalIsOffByWhatTheManualAllowsAndNoMore) {
   std::vector<uint32_t> x(32);
   double most = 0;
   for (int round = 0; round < 50; ++round) {
-    for (size_t l = 0; l < 32; ++l) x[l] = bits(std::ldexp(1.0f + 0.031f * static_cast<float>(l) + 0.0003f * static_cast<float>(round), round - 25));
+    for (size_t l = 0; l < 32; ++l)
+      x[l] = bits(std::ldexp(1.0f + 0.031f * static_cast<float>(l) + 0.0003f * static_cast<float>(round), round - 25));
     const std::vector<uint32_t> y = on_lanes("rcp.approx.ftz.f32 %f9, %f3;", x, {0}, "%f9");
     for (size_t l = 0; l < 32; ++l)
       most = std::max(most, std::abs(static_cast<double>(bits_of<float>(y[l])) * static_cast<double>(bits_of<float>(x[l])) - 1));
   }
   EXPECT_LE(most, std::ldexp(1.0, -23));
-  EXPECT_GT(most, std::ldexp(1.0, -24));   // it is an approximation
+  EXPECT_GT(most, std::ldexp(1.0, -24));  // it is an approximation
   EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(-0.0f), 0, "%f9"), bits(-std::numeric_limits<float>::infinity()));
-  EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(0x1.8p127f), 0, "%f9"), 0u);   // the result would be denormal
+  EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(0x1.8p127f), 0, "%f9"), 0u);  // the result would be denormal
 }
 
 // The upper word of 1 / a, from the upper word of a.
 TEST(PtxFloats, TheGrossReciprocalHasTwentyBits) {
   const auto upper = [](double x, uint32_t lower) {
     const uint64_t in = bits_of<uint64_t>(x);
-    return once("mov.b64 %fd1, {%r3, %r4}; rcp.approx.ftz.f64 %fd2, %fd1; mov.b64 {%r5, %r9}, %fd2; add.u32 %r9, %r9, %r5;", static_cast<uint32_t>(in) | lower,
-                static_cast<uint32_t>(in >> 32));   // the lower word is 0
+    return once("mov.b64 %fd1, {%r3, %r4}; rcp.approx.ftz.f64 %fd2, %fd1; mov.b64 {%r5, %r9}, %fd2; add.u32 %r9, %r9, %r5;",
+                static_cast<uint32_t>(in) | lower,
+                static_cast<uint32_t>(in >> 32));  // the lower word is 0
   };
   for (const double x : {1.0, -3.0, 0.7, 1e200, 1e-200, 6.02e23}) {
     const double y = bits_of<double>(uint64_t{upper(x, 0)} << 32);
@@ -161,8 +164,8 @@ TEST(PtxFloats, TheGrossReciprocalHasTwentyBits) {
     EXPECT_EQ(upper(x, 0xFFu), upper(x, 0)) << x;
   }
   EXPECT_EQ(upper(0.0, 0), 0x7FF00000u);
-  EXPECT_EQ(upper(-0x1p-1060, 0), 0xFFF00000u);   // denormal
-  EXPECT_EQ(upper(0x1.8p1023, 0), 0u);            // the result would be
+  EXPECT_EQ(upper(-0x1p-1060, 0), 0xFFF00000u);  // denormal
+  EXPECT_EQ(upper(0x1.8p1023, 0), 0u);           // the result would be
   EXPECT_EQ(upper(-std::numeric_limits<double>::infinity(), 0), 0x80000000u);
 }
 
@@ -180,14 +183,14 @@ TEST(PtxConversions, HalvesRoundAsAsked) {
     EXPECT_EQ(once("cvt.rn.f16.f32 %rs1, %f3; cvt.u32.u16 %r9, %rs1;", bits(middle)), h + (h & 1));
     if (h > 200) h += 91;
   }
-  EXPECT_EQ(once("cvt.rn.f16x2.f32 %r9, %f3, %f4;", bits(1.0f), bits(-2.0f)), 0x3C00C000u);   // the first operand is the upper half
+  EXPECT_EQ(once("cvt.rn.f16x2.f32 %r9, %f3, %f4;", bits(1.0f), bits(-2.0f)), 0x3C00C000u);  // the first operand is the upper half
   EXPECT_EQ(once("cvt.rzi.s32.f32 %r9, %f3;", bits(-1.9f)), static_cast<uint32_t>(-1));
   EXPECT_EQ(once("cvt.rni.s32.f32 %r9, %f3;", bits(2.5f)), 2u);
   EXPECT_EQ(once("cvt.rni.s32.f32 %r9, %f3;", bits(1e20f)), 0x7FFFFFFFu);
   EXPECT_EQ(once("cvt.rzi.s32.f32 %r9, %f3;", 0x7FC00000), 0u);
   EXPECT_EQ(once("cvt.sat.f32.f32 %f9, %f3;", bits(-3.0f), 0, "%f9"), 0u);
   EXPECT_EQ(once("cvt.u16.u32 %rs1, %r3; cvt.s16.s8 %rs2, %rs1; cvt.s32.s16 %r9, %rs2;", 0x1280), static_cast<uint32_t>(-128));
-  EXPECT_EQ(once("sub.f16x2 %r9, %r3, %r4;", 0x3C004000, 0x40003C00), 0xBC003C00u);   // (1, 2) - (2, 1)
+  EXPECT_EQ(once("sub.f16x2 %r9, %r3, %r4;", 0x3C004000, 0x40003C00), 0xBC003C00u);  // (1, 2) - (2, 1)
 }
 
 TEST(PtxExchanges, ShufflesVotesAndReductions) {
@@ -214,8 +217,8 @@ TEST(PtxExchanges, ShufflesVotesAndReductions) {
 // lane 4 (row % 8) + c % 8 / 2, and so on.
 TEST(PtxProducts, LayoutsOfEveryShape) {
   std::mt19937 random(2);
-  const auto run = [](const std::string& shape, const std::string& types, const std::vector<std::array<uint32_t, 32>>& registers, size_t n_a,
-                      size_t n_b) {
+  const auto run = [](const std::string& shape, const std::string& types, const std::vector<std::array<uint32_t, 32>>& registers,
+                      size_t n_a, size_t n_b) {
     Words<uint32_t> in(32 * registers.size()), out(128);
     for (size_t r = 0; r < registers.size(); ++r)
       for (size_t l = 0; l < 32; ++l) in[32 * r + l] = registers[r][l];
@@ -241,8 +244,10 @@ TEST(PtxProducts, LayoutsOfEveryShape) {
     float A[16][16], B[16][8], C[16][8];
     for (int row = 0; row < 16; ++row)
       for (int k = 0; k < 16; ++k) A[row][k] = static_cast<float>(static_cast<int>(random() % 17) - 8);
-    for (auto& row : B) for (float& x : row) x = static_cast<float>(static_cast<int>(random() % 17) - 8);
-    for (auto& row : C) for (float& x : row) x = static_cast<float>(static_cast<int>(random() % 17) - 8);
+    for (auto& row : B)
+      for (float& x : row) x = static_cast<float>(static_cast<int>(random() % 17) - 8);
+    for (auto& row : C)
+      for (float& x : row) x = static_cast<float>(static_cast<int>(random() % 17) - 8);
     const auto half = [&](float x) { return bf ? bits(x) >> 16 : uint32_t{half_of(x, Rounding::nearest)}; };
     for (size_t l = 0; l < 32; ++l) {
       const size_t g = l / 4, t = l % 4;
@@ -264,8 +269,10 @@ TEST(PtxProducts, LayoutsOfEveryShape) {
   }
   for (const size_t K : {size_t{16}, size_t{32}}) {
     int A[16][32], B[32][8];
-    for (auto& row : A) for (int& x : row) x = static_cast<int8_t>(random());
-    for (auto& row : B) for (int& x : row) x = static_cast<int8_t>(random());
+    for (auto& row : A)
+      for (int& x : row) x = static_cast<int8_t>(random());
+    for (auto& row : B)
+      for (int& x : row) x = static_cast<int8_t>(random());
     const size_t n_a = K / 8, n_b = K / 16;
     std::vector<std::array<uint32_t, 32>> registers(n_a + n_b + 4);
     for (size_t l = 0; l < 32; ++l) {
@@ -306,8 +313,8 @@ TEST(PtxMemory, MatricesWindowsAndCopies) {
   const uint16_t* halves = reinterpret_cast<const uint16_t*>(in.at);
   for (size_t l = 0; l < 32; ++l) {
     const size_t row = l / 4, column = 2 * (l % 4);
-    EXPECT_EQ(out[l], in[32 + 4 * row + column / 2]);   // matrix 1
-    EXPECT_EQ(out[32 + l], halves[192 + 8 * column + row] | uint32_t{halves[192 + 8 * (column + 1) + row]} << 16);   // matrix 3, transposed
+    EXPECT_EQ(out[l], in[32 + 4 * row + column / 2]);                                                               // matrix 1
+    EXPECT_EQ(out[32 + l], halves[192 + 8 * column + row] | uint32_t{halves[192 + 8 * (column + 1) + row]} << 16);  // matrix 3, transposed
     EXPECT_EQ(out[64 + l], in[4 * l + 1]);
   }
 }
@@ -317,7 +324,8 @@ TEST(PtxFlow, LanesThatABranchPartsMeetAgain) {
   const std::vector<uint32_t> y = on_lanes(
       "add.s32 %r5, %r1, 1; mov.u32 %r9, 0; LOOP: setp.le.u32 %p1, %r5, 1; @%p1 bra DONE; and.b32 %r6, %r5, 1; setp.eq.s32 %p2, %r6, 0;"
       "@%p2 bra EVEN; mad.lo.s32 %r5, %r5, 3, 1; bra NEXT; EVEN: shr.u32 %r5, %r5, 1; NEXT: add.s32 %r9, %r9, 1; bra LOOP;"
-      "DONE: shfl.sync.bfly.b32 %r9|%p3, %r9, 0, 31, -1;", {0}, {0});
+      "DONE: shfl.sync.bfly.b32 %r9|%p3, %r9, 0, 31, -1;",
+      {0}, {0});
   for (uint32_t l = 0; l < 32; ++l) {
     uint32_t n = l + 1, steps = 0;
     for (; n > 1; ++steps) n = n % 2 ? 3 * n + 1 : n / 2;
@@ -336,12 +344,12 @@ TEST(PtxCounters, SectorsConflictsAndInstructions) {
   EXPECT_EQ(rig.counters.written_bytes, 128u);
   EXPECT_EQ(rig.counters.written_sectors, 32u);
   // Rows of 8 words: eight lanes to a bank, so seven passes too many. With 16 bytes a lane, a quarter of the warp fills the banks.
-  rig.run(kernel_text("shl.b32 %r3, %r1, 5; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.u32 [%r3], %r1;"), memory.at, nullptr, {},
-          {32, 1, 1}, 1024);
+  rig.run(kernel_text("shl.b32 %r3, %r1, 5; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.u32 [%r3], %r1;"), memory.at, nullptr,
+          {}, {32, 1, 1}, 1024);
   EXPECT_EQ(rig.counters.bank_conflicts, 7u);
   EXPECT_EQ(rig.counters.shared_passes, 8u);
-  rig.run(kernel_text("shl.b32 %r3, %r1, 4; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.v4.u32 [%r3], {%r1,%r1,%r1,%r1};"), memory.at,
-          nullptr, {}, {32, 1, 1}, 512);
+  rig.run(kernel_text("shl.b32 %r3, %r1, 4; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.v4.u32 [%r3], {%r1,%r1,%r1,%r1};"),
+          memory.at, nullptr, {}, {32, 1, 1}, 512);
   EXPECT_EQ(rig.counters.bank_conflicts, 0u);
   EXPECT_EQ(rig.counters.shared_requests, 1u);
   EXPECT_EQ(rig.counters.shared_passes, 4u);
@@ -349,7 +357,7 @@ TEST(PtxCounters, SectorsConflictsAndInstructions) {
   EXPECT_EQ(rig.counters.blocks, 6u);
   EXPECT_EQ(rig.counters.barriers, 6u);
   EXPECT_EQ(rig.counters.instructions[static_cast<int>(Class::exchange)], 12u);
-  EXPECT_EQ(rig.counters.instructions[static_cast<int>(Class::control)], 12u);   // ret
+  EXPECT_EQ(rig.counters.instructions[static_cast<int>(Class::control)], 12u);  // ret
 }
 
 }  // namespace

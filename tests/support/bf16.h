@@ -26,9 +26,7 @@ inline bool rounds_attention(const std::string& path, KvType type) {
 inline bool rounds_low_rank(const std::string& path, KvType type) { return rounds_attention(path, type); }
 
 // Whether a generated token's attention over quantized KV rounds queries and softmax weights to 16-bit words.
-inline bool attends_in_words(const std::string& path, KvType type) {
-  return in_blocks(type) && path != "plain" && path != "neon";
-}
+inline bool attends_in_words(const std::string& path, KvType type) { return in_blocks(type) && path != "plain" && path != "neon"; }
 
 // The largest error of q k over n dimensions, if q is rounded to words in units of each block's largest / 32512; else 0.
 inline double word_error(const std::string& path, KvType type, const float* q, const float* k, size_t n) {
@@ -43,7 +41,7 @@ inline double word_error(const std::string& path, KvType type, const float* q, c
   return error;
 }
 
-inline float to_bf16(float x) {   // rounds to nearest, ties to even
+inline float to_bf16(float x) {  // rounds to nearest, ties to even
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   if ((bits & 0x7FFFFFFF) < 0x7F800000) bits += 0x7FFF + (bits >> 16 & 1);

@@ -13,7 +13,7 @@
 namespace orrery::testing {
 
 inline std::atomic<int64_t> n_allocations{0};
-inline std::atomic<int64_t> n_bytes_held{0}, n_bytes_most{0};   // now; the maximum since most_bytes_from_here()
+inline std::atomic<int64_t> n_bytes_held{0}, n_bytes_most{0};  // now; the maximum since most_bytes_from_here()
 
 inline void most_bytes_from_here() { n_bytes_most = n_bytes_held.load(); }
 

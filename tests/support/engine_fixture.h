@@ -41,22 +41,19 @@ inline engine::RuntimeOptions runtime_options(int32_t n_threads = 2, const std::
   return options;
 }
 
-inline std::shared_ptr<engine::LanguageModel> open_bytes(
-    const std::vector<std::byte>& file, const engine::RuntimeOptions& options = runtime_options()) {
+inline std::shared_ptr<engine::LanguageModel> open_bytes(const std::vector<std::byte>& file,
+                                                         const engine::RuntimeOptions& options = runtime_options()) {
   const TempDir dir;
-  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)),
-                                            dir.write("model.gguf", file), {}));
+  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), dir.write("model.gguf", file), {}));
 }
 
-inline std::shared_ptr<engine::LanguageModel> open_spec(
-    const std::string& name, const engine::RuntimeOptions& options = runtime_options(),
-    const MatrixStorage& matrices = {}) {
+inline std::shared_ptr<engine::LanguageModel> open_spec(const std::string& name, const engine::RuntimeOptions& options = runtime_options(),
+                                                        const MatrixStorage& matrices = {}) {
   return open_bytes(named_model_gguf(name, matrices), options);
 }
 
-inline std::unique_ptr<engine::Session> open_session(const std::shared_ptr<engine::LanguageModel>& model,
-                                                     uint32_t n_context, KvType kv = KvType::f32,
-                                                     uint32_t chunk_tokens = 0) {
+inline std::unique_ptr<engine::Session> open_session(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context,
+                                                     KvType kv = KvType::f32, uint32_t chunk_tokens = 0) {
   engine::SessionOptions options;
   options.n_context = n_context;
   options.kv_type = kv;

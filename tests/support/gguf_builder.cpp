@@ -39,8 +39,7 @@ GgufBuilder& GgufBuilder::alignment(uint32_t a) {
   return key("general.alignment", a);
 }
 
-GgufBuilder& GgufBuilder::tensor(std::string_view name, TensorType type, std::vector<uint64_t> dims,
-                                 Bytes data) {
+GgufBuilder& GgufBuilder::tensor(std::string_view name, TensorType type, std::vector<uint64_t> dims, Bytes data) {
   if (data.empty()) {
     uint64_t n = 1;
     for (const uint64_t d : dims) n *= d;
@@ -53,8 +52,8 @@ GgufBuilder& GgufBuilder::tensor(std::string_view name, TensorType type, std::ve
   return *this;
 }
 
-GgufBuilder& GgufBuilder::raw_tensor(std::string_view name, uint32_t n_dims,
-                                     const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+GgufBuilder& GgufBuilder::raw_tensor(std::string_view name, uint32_t n_dims, const std::vector<uint64_t>& dims, uint32_t type,
+                                     uint64_t offset) {
   tensors_.push_back({std::string(name), n_dims, dims, type, offset});
   return *this;
 }

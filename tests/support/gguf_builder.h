@@ -72,44 +72,22 @@ class GgufBuilder {
   GgufBuilder& key(std::string_view name, int64_t v) { return scalar(name, gguf::ValueType::i64, v); }
   GgufBuilder& key(std::string_view name, float v) { return scalar(name, gguf::ValueType::f32, v); }
   GgufBuilder& key(std::string_view name, double v) { return scalar(name, gguf::ValueType::f64, v); }
-  GgufBuilder& key(std::string_view name, bool v) {
-    return scalar(name, gguf::ValueType::boolean, static_cast<uint8_t>(v));
-  }
+  GgufBuilder& key(std::string_view name, bool v) { return scalar(name, gguf::ValueType::boolean, static_cast<uint8_t>(v)); }
   GgufBuilder& key(std::string_view name, std::string_view v);
   GgufBuilder& key(std::string_view name, const char* v) { return key(name, std::string_view(v)); }
 
   GgufBuilder& array(std::string_view name, const std::vector<std::string>& v);
   GgufBuilder& array(std::string_view name, const std::vector<bool>& v);
-  GgufBuilder& array(std::string_view name, const std::vector<uint8_t>& v) {
-    return plain(name, gguf::ValueType::u8, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<int8_t>& v) {
-    return plain(name, gguf::ValueType::i8, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<uint16_t>& v) {
-    return plain(name, gguf::ValueType::u16, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<int16_t>& v) {
-    return plain(name, gguf::ValueType::i16, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<uint32_t>& v) {
-    return plain(name, gguf::ValueType::u32, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<int32_t>& v) {
-    return plain(name, gguf::ValueType::i32, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<uint64_t>& v) {
-    return plain(name, gguf::ValueType::u64, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<int64_t>& v) {
-    return plain(name, gguf::ValueType::i64, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<float>& v) {
-    return plain(name, gguf::ValueType::f32, v);
-  }
-  GgufBuilder& array(std::string_view name, const std::vector<double>& v) {
-    return plain(name, gguf::ValueType::f64, v);
-  }
+  GgufBuilder& array(std::string_view name, const std::vector<uint8_t>& v) { return plain(name, gguf::ValueType::u8, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<int8_t>& v) { return plain(name, gguf::ValueType::i8, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<uint16_t>& v) { return plain(name, gguf::ValueType::u16, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<int16_t>& v) { return plain(name, gguf::ValueType::i16, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<uint32_t>& v) { return plain(name, gguf::ValueType::u32, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<int32_t>& v) { return plain(name, gguf::ValueType::i32, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<uint64_t>& v) { return plain(name, gguf::ValueType::u64, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<int64_t>& v) { return plain(name, gguf::ValueType::i64, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<float>& v) { return plain(name, gguf::ValueType::f32, v); }
+  GgufBuilder& array(std::string_view name, const std::vector<double>& v) { return plain(name, gguf::ValueType::f64, v); }
   // A value of any type: the number of the type, and the value's bytes in the file.
   GgufBuilder& raw_key(std::string_view name, uint32_t type, const Bytes& value);
 
@@ -119,8 +97,7 @@ class GgufBuilder {
   // Empty `data`: zero bytes, as the shape implies. dims[0] is the contiguous dimension.
   GgufBuilder& tensor(std::string_view name, TensorType type, std::vector<uint64_t> dims, Bytes data = {});
   // Adds an entry to the tensor table, with any content and without data. n_dims and `dims` are written unchecked.
-  GgufBuilder& raw_tensor(std::string_view name, uint32_t n_dims, const std::vector<uint64_t>& dims,
-                          uint32_t type, uint64_t offset);
+  GgufBuilder& raw_tensor(std::string_view name, uint32_t n_dims, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset);
 
   // Counts for the header, in place of the true ones.
   GgufBuilder& claim_keys(uint64_t n) { return claimed_keys_ = n, *this; }

@@ -39,8 +39,7 @@ GoldenFile GoldenFile::parse(const std::string& bytes, const std::string& path) 
       if (d == 0 || d > room / count) fail(name + ": shape does not fit the file");
       count *= d;
     }
-    if (offset % sizeof(float) != 0 || offset / sizeof(float) > room - count)
-      fail(name + ": offset is outside the file");
+    if (offset % sizeof(float) != 0 || offset / sizeof(float) > room - count) fail(name + ": offset is outside the file");
     array.values.resize(count);
     std::memcpy(array.values.data(), bytes.data() + data_start + offset, count * sizeof(float));
     used += count;

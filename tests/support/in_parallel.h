@@ -17,14 +17,14 @@
 namespace orrery::testing {
 
 struct AnswersInParallel {
-  int rounds = 0, wrong = 0, others = 0;   // answers; wrong or failed answers; parts of work that the other threads did
+  int rounds = 0, wrong = 0, others = 0;  // answers; wrong or failed answers; parts of work that the other threads did
   std::string first_error;
 };
 
 // Rounds are bounded by number and by time. A few rounds are always played, after each other thread has done its part once.
 // other(i): one part of thread i's work. It throws if something fails that must not fail.
-inline AnswersInParallel answers_in_parallel(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, size_t prompt_tokens,
-                             int n_others, const std::function<void(int)>& other) {
+inline AnswersInParallel answers_in_parallel(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options,
+                                             size_t prompt_tokens, int n_others, const std::function<void(int)>& other) {
   constexpr int kLeast = 10, kMost = 24;
   constexpr size_t kAnswer = 4;
   constexpr std::chrono::seconds kTime(3);
@@ -94,7 +94,7 @@ inline void answer_beside_sessions_that_end(const engine::RuntimeOptions& option
   const std::vector<int32_t> prompt = random_tokens(*model, 12, 2);
   expect_all_right(answers_in_parallel(model, with_mode(mode, 0.6), 24, 2, [&](int i) {
     const auto session = unwrap(engine::Session::open(model, with_mode(mode, 0.6, 128u << i)));
-    if (i == 0) return;   // thread 0 only opens and closes sessions
+    if (i == 0) return;  // thread 0 only opens and closes sessions
     unwrap(session->prefill(prompt, nullptr, nullptr));
     greedy(session.get(), 1);
   }));

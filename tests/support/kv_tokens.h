@@ -51,10 +51,8 @@ inline void fill_random_tokens(KvType type, std::byte* at, uint64_t dim, uint64_
 // One K, from one type to another. Types that are equal keep the bytes.
 inline std::vector<std::byte> converted_key(const std::byte* from, KvType from_type, KvType to_type, uint64_t dim) {
   std::vector<std::byte> out(key_bytes(to_type, dim));
-  if (key_type(from_type) == key_type(to_type))
-    std::copy_n(from, out.size(), out.begin());
-  else
-    write_key(to_type, read_key(from_type, from, dim).data(), dim, out.data());
+  if (key_type(from_type) == key_type(to_type)) std::copy_n(from, out.size(), out.begin());
+  else write_key(to_type, read_key(from_type, from, dim).data(), dim, out.data());
   return out;
 }
 inline std::vector<std::byte> converted_value(const std::byte* from, KvType from_type, KvType to_type, uint64_t dim) {
@@ -63,7 +61,8 @@ inline std::vector<std::byte> converted_value(const std::byte* from, KvType from
 inline std::vector<std::byte> converted_tokens(const std::byte* from, KvType from_type, KvType to_type, uint64_t dim, uint64_t n = 1) {
   std::vector<std::byte> out;
   for (; n > 0; --n, from += key_bytes(from_type, dim) + value_bytes(from_type, dim))
-    for (const auto& half : {converted_key(from, from_type, to_type, dim), converted_value(from + key_bytes(from_type, dim), from_type, to_type, dim)})
+    for (const auto& half :
+         {converted_key(from, from_type, to_type, dim), converted_value(from + key_bytes(from_type, dim), from_type, to_type, dim)})
       out.insert(out.end(), half.begin(), half.end());
   return out;
 }

@@ -60,7 +60,7 @@ void add_key(GgufBuilder& file, const json& entry) {
     file.array(name, value.get<std::vector<uint32_t>>());
   } else if (type == "i32[]") {
     file.array(name, value.get<std::vector<int32_t>>());
-  } else if (type == "bool[]") {   // written as 0 and 1
+  } else if (type == "bool[]") {  // written as 0 and 1
     std::vector<bool> flags;
     for (const json& flag : value) flags.push_back(flag.get<int>() != 0);
     file.array(name, flags);
@@ -81,8 +81,7 @@ void add_vocabulary(GgufBuilder& file, uint64_t size) {
   for (char a = 'a'; a <= 'z' && pieces.size() < size; ++a)
     for (char b = 'a'; b <= 'z'; ++b)
       for (char c = 'a'; c <= 'z'; ++c) pieces.push_back(std::string{a, b, c});
-  if (size < 4 || size > pieces.size())
-    throw std::runtime_error("vocabulary size is outside what specs have");
+  if (size < 4 || size > pieces.size()) throw std::runtime_error("vocabulary size is outside what specs have");
   pieces.resize(size);
   std::vector<float> scores(size);
   std::vector<int32_t> types(size, 1);  // normal
@@ -98,8 +97,7 @@ void add_vocabulary(GgufBuilder& file, uint64_t size) {
   file.key("tokenizer.ggml.unknown_token_id", uint32_t{0});
 }
 
-std::vector<std::byte> matrix_blocks(const json& spec, const json& tensor, TensorType type,
-                                     const std::vector<float>& values) {
+std::vector<std::byte> matrix_blocks(const json& spec, const json& tensor, TensorType type, const std::vector<float>& values) {
   if (!gguf::can_quantize(type)) {
     const float deviation = static_cast<float>(tensor.at("scale").get<double>() / std::sqrt(3.0));
     return random_blocks(type, values.size(), tensor_key(spec, tensor), deviation);
@@ -134,14 +132,14 @@ std::vector<float> spec_tensor_values(const json& spec, const json& tensor) {
   std::vector<float> values;
   if (tensor.contains("values")) {
     for (const json& v : tensor.at("values")) values.push_back(static_cast<float>(v.get<double>()));
-    if (values.size() != count)
-      throw std::runtime_error(tensor.at("name").get<std::string>() + ": values do not fill the shape");
+    if (values.size() != count) throw std::runtime_error(tensor.at("name").get<std::string>() + ": values do not fill the shape");
     return values;
   }
   const float scale = static_cast<float>(tensor.at("scale").get<double>());
-  if (tensor.contains("bytes")) {   // of trained weights
+  if (tensor.contains("bytes")) {  // of trained weights
     const std::string hex = tensor.at("bytes");
-    for (size_t i = 0; i + 1 < hex.size(); i += 2) values.push_back(scale * static_cast<float>(static_cast<int8_t>(std::stoi(hex.substr(i, 2), nullptr, 16))));
+    for (size_t i = 0; i + 1 < hex.size(); i += 2)
+      values.push_back(scale * static_cast<float>(static_cast<int8_t>(std::stoi(hex.substr(i, 2), nullptr, 16))));
     if (values.size() != count) throw std::runtime_error(tensor.at("name").get<std::string>() + ": bytes do not fill the shape");
     return values;
   }
@@ -158,15 +156,13 @@ std::vector<float> spec_tensor_values(const json& spec, const json& tensor) {
 bool can_store(const json& spec, TensorType type) {
   const uint64_t block = type_traits(type)->block_elements;
   const json& tensors = spec.at("tensors");
-  return std::all_of(tensors.begin(), tensors.end(), [&](const json& t) {
-    return !is_matrix(t) || t.at("shape").at(0).get<uint64_t>() % block == 0;
-  });
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const json& t) { return !is_matrix(t) || t.at("shape").at(0).get<uint64_t>() % block == 0; });
 }
 
 std::vector<std::byte> build_model_gguf(const json& spec, const MatrixStorage& matrices) {
   if (!can_store(spec, matrices.type))
-    throw std::runtime_error(spec.at("name").get<std::string>() + ": rows are not whole blocks of " +
-                             type_traits(matrices.type)->name);
+    throw std::runtime_error(spec.at("name").get<std::string>() + ": rows are not whole blocks of " + type_traits(matrices.type)->name);
   GgufBuilder file;
   for (const json& entry : spec.at("keys")) add_key(file, entry);
   add_vocabulary(file, spec.at("vocab").at("size").get<uint64_t>());

@@ -17,7 +17,7 @@ struct PolicyMode {
   const char* policy;
   policy::Options options;
   bool refills;
-  bool within_steps = false;   // some fetches serve the step that asks for them
+  bool within_steps = false;  // some fetches serve the step that asks for them
   // Whether heads hold whole pages. Some of these policies exchange pages.
   bool pages() const {
     for (const char* paged : {"freekv", "quest", "arkvale", "raas"})
@@ -29,9 +29,9 @@ struct PolicyMode {
   bool codes() const { return policy == std::string("keycodes") || name == std::string("auto_by_codes"); }
   // Whether all slots are taken from settling on, so that the newest token takes the slot of another.
   bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
-  bool in_parts() const { return name == std::string("auto_in_parts"); }   // settles in parts beside its steps
+  bool in_parts() const { return name == std::string("auto_in_parts"); }  // settles in parts beside its steps
   bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
-  bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }   // whether K of fetched tokens is rebuilt
+  bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }  // whether K of fetched tokens is rebuilt
 };
 inline void PrintTo(const PolicyMode& mode, std::ostream* out) { *out << mode.name; }
 
@@ -43,10 +43,7 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"h2o", "h2o", {}, false},
       {"h2o_heavy", "h2o", {{"recent", "0.1"}}, false},
       {"heterocache", "heterocache", {{"tau_sim", "0.2"}, {"tau_drift", "1"}}, true},
-      {"heterocache_staggered",
-       "heterocache",
-       {{"tau_sim", "0.2"}, {"tau_drift", "1"}, {"visible", "5"}, {"stagger", "1"}},
-       true},
+      {"heterocache_staggered", "heterocache", {{"tau_sim", "0.2"}, {"tau_drift", "1"}, {"visible", "5"}, {"stagger", "1"}}, true},
       {"heterocache_speculative",
        "heterocache",
        {{"tau_sim", "0.2"}, {"satellites", "speculative"}, {"tau", "0.95"}, {"heads", "adaptive"}, {"window", "4"}},
@@ -138,12 +135,12 @@ inline policy::Options without_profile(const std::string& policy, policy::Option
   return options;
 }
 
-inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, uint32_t n_context = 320,
-                                        KvType kv = KvType::f16, uint32_t chunk = 0) {
+inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, uint32_t n_context = 320, KvType kv = KvType::f16,
+                                        uint32_t chunk = 0) {
   engine::SessionOptions o;
   o.n_context = n_context;
   o.kv_type = kv;
-  o.device_kv_type = kv;   // overrides the policy's own choice
+  o.device_kv_type = kv;  // overrides the policy's own choice
   o.chunk_tokens = chunk;
   o.policy = mode.policy;
   o.policy_options = without_profile(mode.policy, mode.options);
@@ -152,8 +149,7 @@ inline engine::SessionOptions with_mode(const PolicyMode& mode, double share, ui
 }
 
 inline std::shared_ptr<engine::LanguageModel> open_demo(const engine::RuntimeOptions& options = runtime_options()) {
-  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)),
-                                            source_path("samples/models/demo-q8_0.gguf"), {}));
+  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), source_path("samples/models/demo-q8_0.gguf"), {}));
 }
 
 inline std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {

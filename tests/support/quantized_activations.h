@@ -17,8 +17,7 @@ inline std::vector<double> quantized(const float* x, int64_t n) {
     float largest = 0;
     for (int64_t j = i; j < i + 32; ++j) largest = std::max(largest, std::fabs(x[j]));
     for (int64_t j = i; j < i + 32; ++j)
-      out[static_cast<size_t>(j)] =
-          largest == 0 ? 0.0 : std::nearbyint(x[j] * (127.0f / largest)) * static_cast<double>(largest / 127.0f);
+      out[static_cast<size_t>(j)] = largest == 0 ? 0.0 : std::nearbyint(x[j] * (127.0f / largest)) * static_cast<double>(largest / 127.0f);
   }
   return out;
 }

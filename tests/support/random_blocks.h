@@ -22,7 +22,7 @@ class Random {
   }
   uint64_t below(uint64_t n) { return bits() % n; }
   float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24f; }  // [0, 1)
-  float normal();   // twelve uniforms of 16 bits: close enough to N(0, 1) for test data, within [-6, 6]
+  float normal();  // twelve uniforms of 16 bits: close enough to N(0, 1) for test data, within [-6, 6]
 
  private:
   uint64_t state_;
@@ -33,8 +33,7 @@ class Random {
 void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_elements, uint64_t seed, float scale);
 
 // fill_random_blocks() into a vector.
-inline std::vector<std::byte> random_blocks(TensorType type, uint64_t n_elements, uint64_t seed,
-                                            float scale) {
+inline std::vector<std::byte> random_blocks(TensorType type, uint64_t n_elements, uint64_t seed, float scale) {
   std::vector<std::byte> bytes(row_bytes(type, n_elements));
   fill_random_blocks(type, bytes.data(), n_elements, seed, scale);
   return bytes;

@@ -9,6 +9,8 @@ __attribute__((noinline)) void* operator new(std::size_t n) {
   if (!p) throw std::bad_alloc();
   return p;
 }
-__attribute__((noinline)) void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return orrery::testing::counted(std::malloc(n > 0 ? n : 1)); }
+__attribute__((noinline)) void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  return orrery::testing::counted(std::malloc(n > 0 ? n : 1));
+}
 __attribute__((noinline)) void operator delete(void* p) noexcept { orrery::testing::give_back(p); }
 __attribute__((noinline)) void operator delete(void* p, std::size_t) noexcept { orrery::testing::give_back(p); }

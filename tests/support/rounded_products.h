@@ -1,5 +1,5 @@
-// A query's products with keys by codes, in double precision, as the CPU's tables have them: a group's product is rounded to steps, which are
-// parts of the widest group's range. Floats may round a product to the next step: that is step() times the key's factor.
+// A query's products with keys by codes, in double precision, as the CPU's tables have them: a group's product is rounded to steps, which
+// are parts of the widest group's range. Floats may round a product to the next step: that is step() times the key's factor.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class RoundedProducts {
  private:
   std::vector<double> query_;
   const size_t of_group_;
-  std::vector<double> largest_;   // of each group's products
+  std::vector<double> largest_;  // of each group's products
   double step_;
 };
 

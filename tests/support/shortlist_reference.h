@@ -15,22 +15,22 @@ namespace orrery::testing {
 
 struct ShortlistResult {
   ShortlistHead head;
-  std::vector<double> sums;    // of blocks
+  std::vector<double> sums;  // of blocks
   std::vector<ShortlistEntry> best;
-  std::vector<float> logits;   // of the request's tokens
+  std::vector<float> logits;  // of the request's tokens
 };
 
 inline ShortlistResult expected_shortlist(const std::vector<float>& logits, const ShortlistRequest& request) {
   ShortlistResult out;
   std::vector<float> numbers(logits);
-  for (float& x : numbers)
-    x = std::isnan(x) ? -std::numeric_limits<float>::infinity() : std::min(x, std::numeric_limits<float>::max());
+  for (float& x : numbers) x = std::isnan(x) ? -std::numeric_limits<float>::infinity() : std::min(x, std::numeric_limits<float>::max());
   const auto allowed = [&](size_t token) { return request.mask.empty() || (request.mask[token / 32] >> (token % 32) & 1) == 1; };
   std::vector<int32_t> order;
   float most_allowed = -std::numeric_limits<float>::infinity();
   for (size_t i = 0; i < logits.size(); ++i)
     if (allowed(i)) order.push_back(static_cast<int32_t>(i)), most_allowed = std::max(most_allowed, numbers[i]);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return numbers[static_cast<size_t>(a)] > numbers[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return numbers[static_cast<size_t>(a)] > numbers[static_cast<size_t>(b)]; });
   order.resize(std::min(order.size(), static_cast<size_t>(request.n_best)));
   for (const int32_t t : order) out.best.push_back({logits[static_cast<size_t>(t)], t});
   for (const int32_t t : request.tokens) out.logits.push_back(logits[static_cast<size_t>(t)]);
@@ -57,7 +57,8 @@ inline std::vector<int32_t> expected_bands(const std::vector<float>& logits, con
   std::vector<int32_t> bands(logits.size(), -1);
   for (size_t i = 0; i < logits.size(); ++i) {
     if (!tail.mask.empty() && (tail.mask[i / 32] >> (i % 32) & 1) == 0) continue;
-    const float x = std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : std::min(logits[i], std::numeric_limits<float>::max());
+    const float x =
+        std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : std::min(logits[i], std::numeric_limits<float>::max());
     if (x < tail.last.logit || (x == tail.last.logit && static_cast<int32_t>(i) > tail.last.token)) bands[i] = tail.band_of(x);
   }
   return bands;
@@ -68,14 +69,16 @@ inline std::vector<uint64_t> expected_band_sums(const std::vector<float>& logits
   for (size_t i = 0; i < logits.size(); ++i)
     if (bands[i] >= 0 && !std::isnan(logits[i])) {
       const double x = static_cast<double>(logits[i]) - static_cast<double>(tail.last.logit);
-      sums[static_cast<size_t>(bands[i])] += static_cast<uint64_t>(std::llround(std::exp(x * tail.inverse_temperature) * ShortlistTail::kUnit));
+      sums[static_cast<size_t>(bands[i])] +=
+          static_cast<uint64_t>(std::llround(std::exp(x * tail.inverse_temperature) * ShortlistTail::kUnit));
     }
   return sums;
 }
-inline void expected_entries(const std::vector<float>& logits, const ShortlistTail& tail, int32_t band, int32_t other, ShortlistTailEntries* out) {
+inline void expected_entries(const std::vector<float>& logits, const ShortlistTail& tail, int32_t band, int32_t other,
+                             ShortlistTailEntries* out) {
   const std::vector<int32_t> bands = expected_bands(logits, tail);
   out->n = 0;
-  for (size_t i = logits.size(); i-- > 0;)   // in any order
+  for (size_t i = logits.size(); i-- > 0;)  // in any order
     if (bands[i] >= 0 && (bands[i] == band || bands[i] == other)) {
       if (out->n < ShortlistTail::kMostEntries) out->entries[out->n] = {logits[i], static_cast<int32_t>(i)};
       ++out->n;

@@ -18,9 +18,7 @@ namespace orrery::tool {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr Rgb kWhite{0xFF, 0xFF, 0xFF}, kBlack{0, 0, 0};
 
-inline void PrintTo(const Rgb& c, std::ostream* out) {
-  *out << "rgb(" << int(c.r) << ", " << int(c.g) << ", " << int(c.b) << ")";
-}
+inline void PrintTo(const Rgb& c, std::ostream* out) { *out << "rgb(" << int(c.r) << ", " << int(c.g) << ", " << int(c.b) << ")"; }
 
 // A picture as whoever opens the file sees it.
 class Seen {

@@ -16,9 +16,7 @@
 namespace orrery::testing {
 namespace {
 
-uint32_t big_endian(const unsigned char* p) {
-  return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | p[3];
-}
+uint32_t big_endian(const unsigned char* p) { return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | p[3]; }
 
 uint32_t crc32(const unsigned char* p, size_t n) {  // bit by bit, from the PNG specification's annex D
   uint32_t crc = 0xFFFFFFFF;
@@ -33,8 +31,7 @@ uint32_t crc32(const unsigned char* p, size_t n) {  // bit by bit, from the PNG 
 bool chunks_are_sound(const unsigned char* p, size_t n) {
   for (size_t at = 8; at + 12 <= n;) {
     const size_t length = big_endian(p + at);
-    if (length > n - at - 12 || crc32(p + at + 4, length + 4) != big_endian(p + at + 8 + length))
-      return false;
+    if (length > n - at - 12 || crc32(p + at + 4, length + 4) != big_endian(p + at + 8 + length)) return false;
     const bool end = std::string(reinterpret_cast<const char*>(p + at + 4), 4) == "IEND";
     at += 12 + length;
     if (end) return at == n;
@@ -48,8 +45,7 @@ Image read_png(const std::string& bytes) {
   Image image;
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   if (!chunks_are_sound(data, bytes.size())) return image;
-  stbi_uc* pixels = stbi_load_from_memory(data, static_cast<int>(bytes.size()), &image.width, &image.height,
-                                          &image.channels, 3);
+  stbi_uc* pixels = stbi_load_from_memory(data, static_cast<int>(bytes.size()), &image.width, &image.height, &image.channels, 3);
   if (!pixels) return {};
   image.pixels.assign(pixels, pixels + size_t(image.width) * size_t(image.height) * 3);
   stbi_image_free(pixels);

@@ -25,9 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 [[noreturn]] void execute(const std::string& program, const std::vector<std::string>& arguments) {
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
@@ -74,9 +72,7 @@ std::string scratch_path(const std::string& name) {
   return folder + "/" + name;
 }
 
-void write_file(const std::string& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary) << content;
-}
+void write_file(const std::string& path, const std::string& content) { std::ofstream(path, std::ios::binary) << content; }
 
 std::string read_whole(const std::string& path) {
   std::ostringstream content;
@@ -84,16 +80,12 @@ std::string read_whole(const std::string& path) {
   return content.str();
 }
 
-Finished run(const std::vector<std::string>& arguments, const RunOptions& options) {
-  return run_program(tool_path(), arguments, options);
-}
+Finished run(const std::vector<std::string>& arguments, const RunOptions& options) { return run_program(tool_path(), arguments, options); }
 
-Finished run_program(const std::string& program, const std::vector<std::string>& arguments,
-                     const RunOptions& options) {
+Finished run_program(const std::string& program, const std::vector<std::string>& arguments, const RunOptions& options) {
   prepare_home();
   int in[2], out[2], err[2];
-  if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC))
-    throw std::runtime_error("pipe");
+  if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)) throw std::runtime_error("pipe");
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGPIPE, SIG_DFL);  // whatever the test program does, the tool starts as from a shell
@@ -169,8 +161,7 @@ Finished run_program(const std::string& program, const std::vector<std::string>&
   return finished;
 }
 
-Terminal::Terminal(const std::vector<std::string>& arguments, const std::string& program,
-                   const std::vector<std::string>& environment) {
+Terminal::Terminal(const std::vector<std::string>& arguments, const std::string& program, const std::vector<std::string>& environment) {
   prepare_home();
   struct winsize size = {24, 100, 0, 0};
   child_ = forkpty(&fd_, nullptr, nullptr, &size);
@@ -201,7 +192,7 @@ void Terminal::type(const std::string& keys) {
 
 void Terminal::resize(unsigned short columns, unsigned short lines) {
   struct winsize size = {lines, columns, 0, 0};
-  ioctl(fd_, TIOCSWINSZ, &size);   // the program gets SIGWINCH
+  ioctl(fd_, TIOCSWINSZ, &size);  // the program gets SIGWINCH
 }
 
 void Terminal::read_for(double seconds) {

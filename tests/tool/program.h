@@ -31,8 +31,7 @@ struct RunOptions {
 // The tool under test with these arguments; HOME is a folder of the test's own, so that no history of the
 // user's is touched.
 Finished run(const std::vector<std::string>& arguments, const RunOptions& options = {});
-Finished run_program(const std::string& program, const std::vector<std::string>& arguments,
-                     const RunOptions& options = {});
+Finished run_program(const std::string& program, const std::vector<std::string>& arguments, const RunOptions& options = {});
 
 class Terminal {
  public:
@@ -43,10 +42,10 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  void type(const std::string& keys);  // "\x03" is Ctrl-C, "\x04" Ctrl-D, "\n" Enter
-  void resize(unsigned short columns, unsigned short lines);   // 100 x 24 at first
+  void type(const std::string& keys);                         // "\x03" is Ctrl-C, "\x04" Ctrl-D, "\n" Enter
+  void resize(unsigned short columns, unsigned short lines);  // 100 x 24 at first
   void read_for(double seconds);
-  void quiet();   // reads until nothing came for some tenths of a second, for at most half a minute
+  void quiet();  // reads until nothing came for some tenths of a second, for at most half a minute
   // Reads until `text` appears behind what earlier expect() calls consumed, and consumes it. False: not in
   // time, or the program ended without it.
   bool expect(const std::string& text, double seconds = 120);

@@ -13,7 +13,7 @@ void Screen::next_row() {
 }
 
 void Screen::put(const std::string& character, size_t width) {
-  if (width == 0) {   // combines with the character before
+  if (width == 0) {  // combines with the character before
     auto& cells = rows_[row_].cells;
     size_t at = std::min(column_, cells.size());
     while (at > 0 && cells[at - 1].empty()) --at;

@@ -14,15 +14,15 @@ class Screen {
   void resize(size_t columns, size_t lines);
   // The visible rows without the blanks at their ends, and without empty rows at the bottom.
   std::vector<std::string> rows() const;
-  size_t row() const { return row_ - top(); }   // of the cursor, in rows()
+  size_t row() const { return row_ - top(); }  // of the cursor, in rows()
   size_t column() const { return column_; }
-  std::string faint() const { return faint_text_; }   // everything written in faint letters
-  bool brackets() const { return brackets_; }         // pastes come in brackets
-  bool unknown() const { return unknown_; }           // a code came that this terminal does not know
+  std::string faint() const { return faint_text_; }  // everything written in faint letters
+  bool brackets() const { return brackets_; }        // pastes come in brackets
+  bool unknown() const { return unknown_; }          // a code came that this terminal does not know
 
  private:
   struct Row {
-    std::vector<std::string> cells;   // "" behind a wide character
+    std::vector<std::string> cells;  // "" behind a wide character
     bool wraps = false;
   };
   size_t top() const { return rows_.size() > lines_ ? rows_.size() - lines_ : 0; }

@@ -239,12 +239,10 @@ TEST(CanvasFile, FailuresNameThePathAndLeaveNothing) {
   const TempDir folder;
   const Canvas canvas(4, 4);
   const std::string nowhere = folder.file("no/such/folder.png");
-  EXPECT_EQ(failure_of([&] { canvas.save_png(nowhere); }),
-            nowhere + ": cannot write: No such file or directory");
+  EXPECT_EQ(failure_of([&] { canvas.save_png(nowhere); }), nowhere + ": cannot write: No such file or directory");
   const std::string is_folder = folder.file("folder");
   std::filesystem::create_directory(is_folder);
-  EXPECT_EQ(failure_of([&] { canvas.save_png(is_folder); }),
-            is_folder + ": cannot write: Is a directory");
+  EXPECT_EQ(failure_of([&] { canvas.save_png(is_folder); }), is_folder + ": cannot write: Is a directory");
   EXPECT_TRUE(std::filesystem::is_empty(is_folder));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.file("")), {}), 1);
 }

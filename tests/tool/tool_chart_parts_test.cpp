@@ -14,24 +14,19 @@ namespace {
 
 // ---- Ticks ----
 
-void expect_ticks(const Ticks& ticks, const std::vector<double>& values,
-                  const std::vector<std::string>& labels) {
+void expect_ticks(const Ticks& ticks, const std::vector<double>& values, const std::vector<std::string>& labels) {
   EXPECT_EQ(ticks.values, values);  // to the last bit: .3 is .3, not .30000000000000004
   EXPECT_EQ(ticks.labels, labels);
 }
 
 TEST(ChartTicks, StandAtRoundNumbers) {
-  expect_ticks(linear_ticks({0, 1}, 6, Numbers::plain), {0, .2, .4, .6, .8, 1},
-               {"0.0", "0.2", "0.4", "0.6", "0.8", "1.0"});
+  expect_ticks(linear_ticks({0, 1}, 6, Numbers::plain), {0, .2, .4, .6, .8, 1}, {"0.0", "0.2", "0.4", "0.6", "0.8", "1.0"});
   expect_ticks(linear_ticks({0, 1}, 5, Numbers::percent), {0, .5, 1}, {"0%", "50%", "100%"});
-  expect_ticks(linear_ticks({.1, .7}, 8, Numbers::plain), {.1, .2, .3, .4, .5, .6, .7},
-               {"0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7"});
+  expect_ticks(linear_ticks({.1, .7}, 8, Numbers::plain), {.1, .2, .3, .4, .5, .6, .7}, {"0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7"});
   expect_ticks(linear_ticks({-7, 12}, 5, Numbers::plain), {-5, 0, 5, 10}, {"-5", "0", "5", "10"});
   expect_ticks(linear_ticks({0, 4999}, 4, Numbers::plain), {0, 2000, 4000}, {"0", "2,000", "4,000"});
-  expect_ticks(linear_ticks({.0313, .0368}, 4, Numbers::plain), {.032, .034, .036},
-               {"0.032", "0.034", "0.036"});
-  expect_ticks(linear_ticks({.001, .005}, 5, Numbers::percent), {.001, .002, .003, .004, .005},
-               {"0.1%", "0.2%", "0.3%", "0.4%", "0.5%"});
+  expect_ticks(linear_ticks({.0313, .0368}, 4, Numbers::plain), {.032, .034, .036}, {"0.032", "0.034", "0.036"});
+  expect_ticks(linear_ticks({.001, .005}, 5, Numbers::percent), {.001, .002, .003, .004, .005}, {"0.1%", "0.2%", "0.3%", "0.4%", "0.5%"});
   expect_ticks(linear_ticks({-3e7, 3e7}, 4, Numbers::plain), {-2e7, 0, 2e7}, {"-2e+07", "0", "2e+07"});
 }
 
@@ -72,14 +67,11 @@ TEST(ChartTicks, RoundOut) {
 }
 
 TEST(ChartTicks, PowersOfTwo) {
-  expect_ticks(log2_ticks({1024, 8192}, 8, Numbers::tokens), {1024, 2048, 4096, 8192},
-               {"1K", "2K", "4K", "8K"});
-  expect_ticks(log2_ticks({256, 1 << 20}, 7, Numbers::tokens),
-               {256, 1024, 4096, 16384, 65536, 262144, 1048576},
+  expect_ticks(log2_ticks({1024, 8192}, 8, Numbers::tokens), {1024, 2048, 4096, 8192}, {"1K", "2K", "4K", "8K"});
+  expect_ticks(log2_ticks({256, 1 << 20}, 7, Numbers::tokens), {256, 1024, 4096, 16384, 65536, 262144, 1048576},
                {"256", "1K", "4K", "16K", "64K", "256K", "1M"});
   expect_ticks(log2_ticks({.125, 1}, 8, Numbers::plain), {.125, .25, .5, 1}, {"0.125", "0.25", "0.5", "1"});
-  expect_ticks(log2_ticks({.125, 1}, 8, Numbers::percent), {.125, .25, .5, 1},
-               {"12.5%", "25%", "50%", "100%"});
+  expect_ticks(log2_ticks({.125, 1}, 8, Numbers::percent), {.125, .25, .5, 1}, {"12.5%", "25%", "50%", "100%"});
   const Range wide = rounded_out_log2({1000, 5000});
   EXPECT_EQ(wide.min, 512);
   EXPECT_EQ(wide.max, 8192);

@@ -58,8 +58,8 @@ LineChart simple_chart() {
 // Three equal series, then one that meets them at its first point alone: every colour shows on the lines and at the markers.
 TEST(LineChart, SeriesThatCoincideAreToldApart) {
   LineChart chart = simple_chart();
-  chart.series = {{"a", {0, 5, 10}, {.5, .5, .9}}, {"b", {0, 5, 10}, {.5, .5, .9}}, {"c", {0, 5, 10}, {.5, .5, .9}},
-                  {"d", {0, 5, 10}, {.5, .2, .1}}};
+  chart.series = {
+      {"a", {0, 5, 10}, {.5, .5, .9}}, {"b", {0, 5, 10}, {.5, .5, .9}}, {"c", {0, 5, 10}, {.5, .5, .9}}, {"d", {0, 5, 10}, {.5, .2, .1}}};
   const LinePicture picture = draw(chart);
   const Seen seen(picture.canvas);
   const auto between = [&](size_t s, double from, double to) {
@@ -201,8 +201,7 @@ TEST(LineChart, VeryManyPointsKeepTheirExtremes) {
   EXPECT_TRUE(drawn_below(876543, .08));
   EXPECT_FALSE(drawn_below(876543, .95));
   EXPECT_FALSE(drawn_below(300000, .95));
-  for (size_t i = 0; i < s.x.size(); i += 2)
-    s.x[i] = 1000000 - s.x[i];  // zigzag: no two neighbours share a column
+  for (size_t i = 0; i < s.x.size(); i += 2) s.x[i] = 1000000 - s.x[i];  // zigzag: no two neighbours share a column
   chart.series = {s};
   draw(chart);
 }
@@ -211,8 +210,7 @@ TEST(LineChart, ExtremeValuesAndHugeLabels) {
   LineChart chart;
   const std::string huge(100000, 'W');
   chart.title = chart.subtitle = chart.x.label = chart.y.label = huge;
-  for (size_t i = 0; i < 300; ++i)
-    chart.series.push_back({huge, {1e-90, 1e90, -1e99}, {-1e99, 1e99, 5e-324}});
+  for (size_t i = 0; i < 300; ++i) chart.series.push_back({huge, {1e-90, 1e90, -1e99}, {-1e99, 1e99, 5e-324}});
   chart.references = {{huge, kMissing}, {huge, 1e99}};
   for (bool log2 : {false, true}) {
     chart.x.log2 = chart.y.log2 = log2;
@@ -387,8 +385,7 @@ TEST(HeatGrid, EveryPanelIsUnderOneScale) {
 TEST(HeatGrid, AnyNumberOfPanelsOfAnySize) {
   HeatGrid grid;
   draw(grid);
-  grid.panels = {
-      {}, {1, 1, {kMissing}}, {2, 3, {1, 2, 3, 4, 5, 6}}, {1024, 1024, std::vector<double>(1u << 20)}};
+  grid.panels = {{}, {1, 1, {kMissing}}, {2, 3, {1, 2, 3, 4, 5, 6}}, {1024, 1024, std::vector<double>(1u << 20)}};
   EXPECT_EQ(draw(grid).panels.size(), 4u);
   grid.panels.assign(4096, {2, 2, {0, 1, 1, 0}});
   const HeatGridPicture many = draw(grid);
@@ -415,8 +412,7 @@ TEST(RoleMap, EveryCellHasItsRolesColour) {
   const Seen seen(picture.canvas);
   for (size_t layer = 0; layer < 3; ++layer) {
     for (size_t head = 0; head < 4; ++head) {
-      EXPECT_EQ(seen.corner(picture.cells.cell(head, layer)), role_color(map.roles[layer * 4 + head]))
-          << layer << " " << head;
+      EXPECT_EQ(seen.corner(picture.cells.cell(head, layer)), role_color(map.roles[layer * 4 + head])) << layer << " " << head;
     }
   }
   // Layer 0: one cluster, its line in the middle of the column from head 0 to head 2, none at head 3.
@@ -428,9 +424,7 @@ TEST(RoleMap, EveryCellHasItsRolesColour) {
   EXPECT_EQ(seen.at(middle(1, 0)), kInk);
   EXPECT_EQ(seen.at(middle(2, 0)), kInk);
   EXPECT_EQ(seen.at(middle(3, 0)), role_color(R::anchor));
-  EXPECT_EQ(seen.count(kInk, {picture.cells.cell(0, 1).x, picture.cells.plot.y, picture.cells.cell(0, 1).w,
-                              picture.cells.plot.h}),
-            0u)
+  EXPECT_EQ(seen.count(kInk, {picture.cells.cell(0, 1).x, picture.cells.plot.y, picture.cells.cell(0, 1).w, picture.cells.plot.h}), 0u)
       << "nobody follows in layer 1";
   // Layer 2: two clusters, a third and two thirds across: 1 -> 3 and 2 -> 0.
   const Rect two = picture.cells.cell(1, 2);

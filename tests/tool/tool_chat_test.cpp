@@ -15,10 +15,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr const char* kText =
-    "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
-constexpr const char* kWhoAreYou =
-    "I am the Orrery demo model. I answer questions about the text that you give me.";
+constexpr const char* kText = "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
+constexpr const char* kWhoAreYou = "I am the Orrery demo model. I answer questions about the text that you give me.";
 constexpr const char* kHello = "Hello! Give me some text, and ask me about it.";
 
 Words chat_words(const Words& more) {
@@ -48,8 +46,7 @@ TEST(ChatPipe, LaterTurnsKnowTheDocument) {
   EXPECT_EQ(chat(questions, {"--file", path}).out, answers);
   EXPECT_EQ(chat("/file " + path + "\n" + questions).out, answers);
   // Pasted in: a block, and a line that goes on.
-  EXPECT_EQ(chat("\"\"\"\n" + std::string(kText) + "\n\nWhere does Ada live?\n\"\"\"\n").out,
-            "Ada lives in Oslo.\n");
+  EXPECT_EQ(chat("\"\"\"\n" + std::string(kText) + "\n\nWhere does Ada live?\n\"\"\"\n").out, "Ada lives in Oslo.\n");
   EXPECT_EQ(chat(std::string(kText) + "\\\n\\\nWhere does Ada live?\n").out, "Ada lives in Oslo.\n");
 }
 
@@ -62,22 +59,20 @@ TEST(ChatPipe, UndoGivesTheDocumentBackAndRetryAnswersAgain) {
       {"--file", path});
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_EQ(finished.out,
-            "Ada lives in Oslo.\nBruno owns a teal fox.\nBruno owns a teal fox.\nAda lives in Oslo.\n" +
-                std::string(kHello) + "\n");
+            "Ada lives in Oslo.\nBruno owns a teal fox.\nBruno owns a teal fox.\nAda lives in Oslo.\n" + std::string(kHello) + "\n");
   EXPECT_NE(finished.err.find("there is no question yet"), std::string::npos) << finished.err;
 }
 
 TEST(ChatPipe, SaveAndLoadRoundTrip) {
   const std::string document = scratch_path("document.txt"), saved = scratch_path("chat.session");
   write_file(document, kText);
-  const Finished first =
-      chat("Where does Ada live?\n/save " + saved + "\nWhat animal does Bruno own?\n", {"--file", document});
+  const Finished first = chat("Where does Ada live?\n/save " + saved + "\nWhat animal does Bruno own?\n", {"--file", document});
   EXPECT_EQ(first.code, 0) << first.err;
   const Finished second = chat("/load " + saved + "\nWhat animal does Bruno own?\n/stats\n");
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_EQ(second.out, "Bruno owns a teal fox.\n");
   EXPECT_NE(second.err.find("loaded 2 messages"), std::string::npos) << second.err;
-  EXPECT_EQ(second.err.find(" at 0/s"), std::string::npos) << second.err;   // no rate where nothing was computed
+  EXPECT_EQ(second.err.find(" at 0/s"), std::string::npos) << second.err;  // no rate where nothing was computed
   // One message is not "1 messages", and a new session has no speed yet.
   const Finished one = chat("/stats\n/system Be kind.\n/save " + saved + "1\n/load " + saved + "1\n");
   EXPECT_NE(one.err.find("loaded 1 message, "), std::string::npos) << one.err;
@@ -109,11 +104,9 @@ TEST(ChatPipe, SystemMessagesAndSlashes) {
       "-\n/system\n/help\n//\n/quit\nHello!\n",
       {"--system", "Answer from the text only.", "--max-tokens", "40"});
   EXPECT_EQ(finished.code, 0) << finished.err;
-  EXPECT_EQ(finished.out.compare(0, std::string(kWhoAreYou).size() + 1, std::string(kWhoAreYou) + "\n"), 0)
-      << finished.out;
+  EXPECT_EQ(finished.out.compare(0, std::string(kWhoAreYou).size() + 1, std::string(kWhoAreYou) + "\n"), 0) << finished.out;
   EXPECT_EQ(finished.out.find(kHello), std::string::npos);  // after /quit nothing is read
-  const size_t before = finished.err.find("Answer from the text only."),
-               after = finished.err.find("You are a helpful assistant.");
+  const size_t before = finished.err.find("Answer from the text only."), after = finished.err.find("You are a helpful assistant.");
   EXPECT_LT(before, after) << finished.err;
   EXPECT_NE(finished.err.find("no system message\n"), std::string::npos) << finished.err;
   EXPECT_NE(finished.err.find("/rewind [N]"), std::string::npos);
@@ -133,8 +126,7 @@ TEST(ChatPipe, AFullContextIsToldOrOldTurnsLeave) {
     options.input = many;
     return options;
   }());
-  EXPECT_TRUE(full.code == 4 || full.err.find("the context is full") != std::string::npos)
-      << full.code << full.err;
+  EXPECT_TRUE(full.code == 4 || full.err.find("the context is full") != std::string::npos) << full.code << full.err;
   const Finished drop = run({"chat", demo_model(), "--context", "256", "--overflow", "drop-oldest", "--temperature", "0"}, [&] {
     RunOptions options;
     options.input = many;
@@ -215,8 +207,7 @@ TEST(ChatTerminal, CtrlCDuringTheReadingTakesTheQuestionBack) {
   std::string text;
   while (text.size() < 60000) text += read_whole(demo_file("demo-document.txt")) + " ";
   write_file(path, text);
-  Terminal terminal(
-      {"chat", demo_model(), "--no-history", "--file", path, "--cpu-path", "plain", "--threads", "1"});
+  Terminal terminal({"chat", demo_model(), "--no-history", "--file", path, "--cpu-path", "plain", "--threads", "1"});
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Where does Bruno live?\n");
   ASSERT_TRUE(terminal.expect("reading [")) << terminal.screen();  // the progress bar
@@ -248,7 +239,7 @@ TEST(ChatTerminal, CtrlCStopsARenderingAndTakesTheQuestionBack) {
   for (int attempt = 0; attempt < 20 && !stopped; ++attempt) {
     const size_t before = terminal.screen().size();
     terminal.type("Who are you?\n");
-    ASSERT_TRUE(terminal.expect("Who are you?")) << terminal.screen();   // its line stands behind a "> " that is no new prompt
+    ASSERT_TRUE(terminal.expect("Who are you?")) << terminal.screen();  // its line stands behind a "> " that is no new prompt
     std::this_thread::sleep_for(std::chrono::milliseconds(20 * (attempt % 5 + 1)));
     terminal.type("\x03");
     ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
@@ -352,9 +343,11 @@ TEST(FormSample, PrintsJsonThatFits) {
 // A template that prints calls; the demo model has learnt none, but the grammar holds it to the format.
 std::string calling_template() {
   const std::string path = scratch_path("calling.jinja");
-  write_file(path, "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}"
-                   "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
-                   "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}");
+  write_file(
+      path,
+      "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}"
+      "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
+      "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}");
   return path;
 }
 
@@ -370,11 +363,14 @@ TEST(ToolsSample, TheModelCallsFunctionsOfTheProgram) {
 
 TEST(Chat, CallsWaitForTheirResults) {
   const std::string tools = scratch_path("tools.json");
-  write_file(tools, R"([{"name": "town_of", "parameters": {"type": "object", "properties": {"who": {"enum": ["Ada", "Bruno"]}}, "required": ["who"]}}])");
+  write_file(
+      tools,
+      R"([{"name": "town_of", "parameters": {"type": "object", "properties": {"who": {"enum": ["Ada", "Bruno"]}}, "required": ["who"]}}])");
   RunOptions options;
   options.input = "Where does Ada live?\nOslo\n/tools -\nAnd now?\n";
   const Finished finished = run({"chat", demo_model(), "--temperature", "0", "--template", calling_template(), "--tools", tools,
-                                        "--tool-choice", "town_of", "--one-call", "--max-tokens", "60"}, options);
+                                 "--tool-choice", "town_of", "--one-call", "--max-tokens", "60"},
+                                options);
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_NE(finished.err.find("call town_of({\"who\": \""), std::string::npos) << finished.err;
   EXPECT_NE(finished.err.find("type its result"), std::string::npos) << finished.err;

@@ -11,7 +11,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const Words kCommands = {"chat", "run", "inspect", "plan", "bench", "eval", "profile", "policies", "tokenize", "template", "grammar", "demo"};
+const Words kCommands = {"chat",    "run",      "inspect",  "plan",     "bench",   "eval",
+                         "profile", "policies", "tokenize", "template", "grammar", "demo"};
 
 // One line, beginning with "orrery: ".
 void expect_error_line(const Finished& finished) {
@@ -71,7 +72,7 @@ TEST(Misspelt, TheNearestWordIsSuggested) {
   expect_failure({"run", "x", "--ctx-size", "1"}, 2, "did you mean --context?");
   expect_failure({"run", "x", "--n-predict=1"}, 2, "did you mean --max-tokens?");
   expect_failure({"plan", "x", "--cache-type-k", "f16"}, 2, "did you mean --kv-type?");
-  const Finished foreign = run({"inspect", "x", "--n-predict", "1"});   // which has no such option
+  const Finished foreign = run({"inspect", "x", "--n-predict", "1"});  // which has no such option
   EXPECT_EQ(foreign.code, 2);
   EXPECT_EQ(foreign.err.find("did you mean"), std::string::npos) << foreign.err;
   const Finished far = run({"xyzzyplugh"});
@@ -81,21 +82,36 @@ TEST(Misspelt, TheNearestWordIsSuggested) {
 
 TEST(Values, AreStrict) {
   const std::string model = demo_model();
-  for (const char* bad :
-       {"", "x", "7x", " 7", "7 ", "-1", "+7", "0x10", "1e3", "4294967296", "99999999999999999999999"}) {
-    expect_failure({"run", model, "--prompt", "x", "--max-tokens", bad}, 2,
-                   "--max-tokens: '" + std::string(bad) + "'");
+  for (const char* bad : {"", "x", "7x", " 7", "7 ", "-1", "+7", "0x10", "1e3", "4294967296", "99999999999999999999999"}) {
+    expect_failure({"run", model, "--prompt", "x", "--max-tokens", bad}, 2, "--max-tokens: '" + std::string(bad) + "'");
   }
   for (const char* bad : {"", "hot", "-0.1", "101", "nan", "inf", "0.5.5", "0,5"}) {
-    expect_failure({"run", model, "--prompt", "x", std::string("--temperature=") + bad}, 2,
-                   "--temperature: '");
+    expect_failure({"run", model, "--prompt", "x", std::string("--temperature=") + bad}, 2, "--temperature: '");
   }
   for (const char* bad : {"", "GiB", "2GX", "2 GiB", "-1MiB", "0", "1e9", "2gibs", "9999999TiB", "nanMiB"}) {
     expect_failure({"plan", model, std::string("--budget=") + bad}, 2, "--budget: '");
   }
-  for (const char* bad : {"", "12", "GB/s", "-1GB/s", "0GB/s", "12GB", "12gbs", "1e9B/s,", "12GB/s,", "12GB/s,10",
-                          "12GB/s,-1us", "12GB/s,us", "12GB/s,1.5us", "12GB/s,10us,", "12GB/s,99999999999us", "0.5B/s",
-                          "9999999GB/s", "infGB/s", "nanB/s", "12 GB/s", "1,2GB/s"}) {
+  for (const char* bad : {"",
+                          "12",
+                          "GB/s",
+                          "-1GB/s",
+                          "0GB/s",
+                          "12GB",
+                          "12gbs",
+                          "1e9B/s,",
+                          "12GB/s,",
+                          "12GB/s,10",
+                          "12GB/s,-1us",
+                          "12GB/s,us",
+                          "12GB/s,1.5us",
+                          "12GB/s,10us,",
+                          "12GB/s,99999999999us",
+                          "0.5B/s",
+                          "9999999GB/s",
+                          "infGB/s",
+                          "nanB/s",
+                          "12 GB/s",
+                          "1,2GB/s"}) {
     expect_failure({"plan", model, std::string("--link=") + bad}, 2, "--link: ");
   }
   // A size is read the same way wherever it stands (tool_numbers_test.cpp has the table).
@@ -110,14 +126,16 @@ TEST(Values, AreStrict) {
   expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "--kv-type: 'q5_0' is none of f16, f32, q8_0, q4_0 or k8v4");
   for (const char* option : {"--kv-type", "--device-kv-type"})
     for (const char* other : {"k:q4_0,v:q8_0", "k:f16,v:q8_0", "k:q8_0,v:q4_0,v:q4_0", "k:q8_0,v:", "k:k8v4,v:k8v4"})
-      expect_failure({"plan", model, option, other}, 2, std::string(option) + ": '" + other + "': the types of K and V that may differ are k:q8_0,v:q4_0");
+      expect_failure({"plan", model, option, other}, 2,
+                     std::string(option) + ": '" + other + "': the types of K and V that may differ are k:q8_0,v:q4_0");
   for (const char* bad : {"k:q8_0", "v:q4_0", "k:q8_0;v:q4_0", "q8_0,v:q4_0", "K8V4", "k:,v:", "k:q5_0,v:q5_0"})
     expect_failure({"plan", model, std::string("--kv-type=") + bad}, 2, "is none of f16, f32, q8_0, q4_0 or k8v4");
   expect_failure({"plan", model, "--kv-type", "k:" + std::string(100000, 'x') + ",v:q4_0"}, 2, "the types of K and V that may differ");
   expect_failure({"plan", model, "--reservoir", "locked"}, 2, "pageable or pinned");
   expect_failure({"plan", model, "--device-kv-type", "q5_0"}, 2, "f16, f32, q8_0, q4_0 or k8v4");
   expect_failure({"plan", model, "--policy", "streaming", "--kv-type", "k8v4", "--device-kv-type", "q8_0"}, 2, "Q8_0 is finer than K8V4");
-  expect_failure({"plan", model, "--policy", "streaming", "--kv-type", "q4_0", "--device-kv-type", "k:q8_0,v:q4_0"}, 2, "K8V4 is finer than Q4_0");
+  expect_failure({"plan", model, "--policy", "streaming", "--kv-type", "q4_0", "--device-kv-type", "k:q8_0,v:q4_0"}, 2,
+                 "K8V4 is finer than Q4_0");
   expect_failure({"profile", model, model, "--kv-type", "k:q4_0,v:q8_0"}, 2, "the types of K and V that may differ");
   expect_failure({"plan", model, "--policy", "streaming", "--device-kv-type", "f32"}, 2, "F32 is finer than F16");
   expect_failure({"plan", model, "--device-kv-type", "q8_0"}, 2, "policy full keeps its only copy");
@@ -138,7 +156,7 @@ TEST(Values, TheLibrarysRefusalsNameOptions) {
   expect_failure({"plan", model, "--context", "999999999"}, 2, "--context is 999999999, expected at most ");
   expect_failure({"run", model, "hi", "--budget", "1MB"}, 4, "a larger --budget gives more");
   const std::string path = scratch_path("n_context.gguf");
-  expect_failure({"plan", path}, 1, path + ": cannot open");   // a file keeps its name
+  expect_failure({"plan", path}, 1, path + ": cannot open");  // a file keeps its name
   expect_failure({"profile", "--import", model, "--full-share", "20%"}, 2, "--full-share has no effect with --import");
   expect_failure({"profile", "--import", model, "--steps", "3"}, 2, "--steps has no effect with --import");
   expect_failure({"profile", "--import-gates", model, "--kv-type", "f32"}, 2, "--kv-type has no effect with --import-gates");
@@ -160,7 +178,7 @@ TEST(Help, PagesFitEightyColumnsAndNameTheirDefaults) {
       begin = end + 1;
       examples = examples || line == "Examples:";
       options += line.compare(0, 4, "  --") == 0;
-      if (!examples) {   // an example is a command to copy
+      if (!examples) {  // an example is a command to copy
         EXPECT_LE(line.size(), 80u) << command << ": " << line;
       }
       EXPECT_TRUE(line.empty() || line.back() != ' ') << command << ": " << line;
@@ -181,18 +199,16 @@ TEST(Words, TooFewTooManyAndContradictions) {
   expect_failure({"run", model, "--prompt", "b", "--logprobs", "3"}, 2, "--json");
   expect_failure({"template", model}, 2, "--messages");
   expect_failure({"tokenize", model, "text", "--file", "x"}, 2, "not both");
-  expect_failure({"bench", model, "--context", "100", "--prompt-tokens", "90", "--gen-tokens", "20"}, 2,
-                 "--context 100");
+  expect_failure({"bench", model, "--context", "100", "--prompt-tokens", "90", "--gen-tokens", "20"}, 2, "--context 100");
 }
 
 TEST(Models, MissingDamagedAndWrongFiles) {
-  const std::string missing = scratch_path("missing.gguf"), text = scratch_path("text.gguf"),
-                    cut = scratch_path("cut.gguf"), empty = scratch_path("empty.gguf");
+  const std::string missing = scratch_path("missing.gguf"), text = scratch_path("text.gguf"), cut = scratch_path("cut.gguf"),
+                    empty = scratch_path("empty.gguf");
   write_file(text, "This is a letter and not a model.\n");
   write_file(cut, read_whole(demo_model()).substr(0, 100000));
   write_file(empty, "");
-  for (const Words& words :
-       {Words{"inspect"}, Words{"plan"}, Words{"bench"}, Words{"run", "Hello"}, Words{"tokenize", "Hello"}}) {
+  for (const Words& words : {Words{"inspect"}, Words{"plan"}, Words{"bench"}, Words{"run", "Hello"}, Words{"tokenize", "Hello"}}) {
     const auto with = [&](const std::string& path) {
       Words all = {words[0], path};
       all.insert(all.end(), words.begin() + 1, words.end());
@@ -315,13 +331,15 @@ TEST(Models, PlanNamesRecurrentStates) {
   }
 }
 
-// A published model without its file: 12 full layers of 8 heads of 64 at 32,768 tokens, and 12 layers with a window of 128, in rings of 1,024.
+// A published model without its file: 12 full layers of 8 heads of 64 at 32,768 tokens, and 12 layers with a window of 128, in rings of
+// 1,024.
 TEST(Models, AShapeStandsForAFile) {
   const Finished plan = run({"plan", "--shape", "gpt-oss-20b", "--context", "32k", "--policy", "full", "--budget", "16GiB"});
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_NE(plan.out.find("KV cache, full heads                    805,306,368"), std::string::npos) << plan.out;
   EXPECT_NE(plan.out.find("windows, recurrent states                25,165,824"), std::string::npos) << plan.out;
-  EXPECT_NE(run({"plan", "--shape", "qwen3-8b:Q8_0", "--context", "8k", "--json"}).out.find("\"trained_context\": 40960"), std::string::npos);
+  EXPECT_NE(run({"plan", "--shape", "qwen3-8b:Q8_0", "--context", "8k", "--json"}).out.find("\"trained_context\": 40960"),
+            std::string::npos);
   const Finished inspected = run({"inspect", "--shape", "gpt-oss-20b"});
   EXPECT_EQ(inspected.code, 0) << inspected.err;
   EXPECT_NE(inspected.out.find("gpt-oss-20b"), std::string::npos) << inspected.out;
@@ -346,14 +364,18 @@ TEST(Models, InspectSaysWhatAFileNeeds) {
 TEST(Models, InspectNamesExpertsWindowsAndWhatIsNotComputed) {
   const TempDir dir;
   const auto inspected = [&](const char* spec) { return run({"inspect", dir.write("model.gguf", named_model_gguf(spec))}).out; };
-  EXPECT_NE(inspected("gpt-oss").find("experts         8, of which a token takes 3, 48 feed-forward\n"), std::string::npos) << inspected("gpt-oss");
+  EXPECT_NE(inspected("gpt-oss").find("experts         8, of which a token takes 3, 48 feed-forward\n"), std::string::npos)
+      << inspected("gpt-oss");
   EXPECT_NE(inspected("gpt-oss").find("windows         12 tokens\n"), std::string::npos);
   EXPECT_NE(inspected("qwen35").find("guesses         1 further layer, for --speculate mtp\n"), std::string::npos) << inspected("qwen35");
-  const std::string gemma4 = inspected("gemma4-alike");   // a table of 168 x 128 numbers
+  const std::string gemma4 = inspected("gemma4-alike");  // a table of 168 x 128 numbers
   EXPECT_NE(gemma4.find("\nshared KV       3 layers read that of others\n"), std::string::npos) << gemma4;
-  EXPECT_NE(gemma4.find("\nper layer       24 more numbers of a token, from a table that stays in host memory, 84.00 KiB\n"), std::string::npos) << gemma4;
+  EXPECT_NE(gemma4.find("\nper layer       24 more numbers of a token, from a table that stays in host memory, 84.00 KiB\n"),
+            std::string::npos)
+      << gemma4;
   const std::string glm = inspected("glm47");
-  EXPECT_NE(glm.find("\nlatent KV       48 numbers of a token in each layer, of which the first 32 are values\n"), std::string::npos) << glm;
+  EXPECT_NE(glm.find("\nlatent KV       48 numbers of a token in each layer, of which the first 32 are values\n"), std::string::npos)
+      << glm;
   EXPECT_NE(glm.find("no policy divides latent KV"), std::string::npos) << glm;
   EXPECT_NE(glm.find("\nnot computed    1 layer, which guesses tokens\n"), std::string::npos) << glm;
   for (const char* row : {"\nexperts ", "\nwindows ", "\nnot computed ", "\nguesses ", "\nshared KV ", "\nper layer ", "\nlatent KV "})

@@ -32,12 +32,30 @@ std::string shown(const std::vector<Key>& keys) {
     } else if (key.kind == Key::paste) {
       all += "{" + key.content + "}";
     } else {
-      static constexpr std::pair<Key::Kind, const char*> kNames[] = {
-          {Key::enter, "E"}, {Key::newline, "N"}, {Key::tab, "T"}, {Key::backspace, "B"}, {Key::erase, "X"}, {Key::end_or_erase, "D"},
-          {Key::left, "l"}, {Key::right, "r"}, {Key::up, "u"}, {Key::down, "d"}, {Key::word_left, "L"}, {Key::word_right, "R"},
-          {Key::line_start, "h"}, {Key::line_end, "e"}, {Key::history_back, "p"}, {Key::history_forward, "n"}, {Key::erase_word, "w"},
-          {Key::erase_next_word, "v"}, {Key::erase_to_start, "s"}, {Key::erase_to_end, "k"}, {Key::clear_screen, "c"},
-          {Key::interrupt, "C"}, {Key::suspend, "Z"}, {Key::unknown, "?"}};
+      static constexpr std::pair<Key::Kind, const char*> kNames[] = {{Key::enter, "E"},
+                                                                     {Key::newline, "N"},
+                                                                     {Key::tab, "T"},
+                                                                     {Key::backspace, "B"},
+                                                                     {Key::erase, "X"},
+                                                                     {Key::end_or_erase, "D"},
+                                                                     {Key::left, "l"},
+                                                                     {Key::right, "r"},
+                                                                     {Key::up, "u"},
+                                                                     {Key::down, "d"},
+                                                                     {Key::word_left, "L"},
+                                                                     {Key::word_right, "R"},
+                                                                     {Key::line_start, "h"},
+                                                                     {Key::line_end, "e"},
+                                                                     {Key::history_back, "p"},
+                                                                     {Key::history_forward, "n"},
+                                                                     {Key::erase_word, "w"},
+                                                                     {Key::erase_next_word, "v"},
+                                                                     {Key::erase_to_start, "s"},
+                                                                     {Key::erase_to_end, "k"},
+                                                                     {Key::clear_screen, "c"},
+                                                                     {Key::interrupt, "C"},
+                                                                     {Key::suspend, "Z"},
+                                                                     {Key::unknown, "?"}};
       for (const auto& [kind, name] : kNames) {
         if (kind == key.kind) all += std::string("<") + name + ">";
       }
@@ -59,26 +77,27 @@ std::string decoded(const Words& pieces) {
 TEST(Keys, AreKnownWhereverTheirBytesAreCut) {
   const struct {
     std::string bytes, expected;
-  } kTable[] = {
-      {"abc\r", "abc<E>"},
-      {"a\nb", "a<E>b"},
-      {"\x1b[A\x1b[B\x1b[C\x1b[D\x1bOA\x1bOD", "<u><d><r><l><u><l>"},
-      {"\x1b[1;5C\x1b[1;5D\x1b[1;3C\x1b\x62\x1b\x66\x1b\x64\x1b\x7f", "<R><L><R><L><R><v><w>"},
-      {"\x1b[H\x1b[F\x1b[1~\x1b[4~\x1b[3~\x1b[7~\x1b[8~\x1bOH\x1bOF", "<h><e><h><e><X><h><e><h><e>"},
-      {"\x01\x05\x02\x06\x10\x0e\x17\x15\x0b\x0c\x04\x03\x1a\x09\x7f\x08", "<h><e><l><r><p><n><w><s><k><c><D><C><Z><T><B><B>"},
-      {"\x1b\r\x1b\n", "<N><N>"},
-      {"\x1b[200~a\nb\rc\r\nd\x1b[201~\r", "{a\nb\nc\nd}<E>"},
-      {"\x1b[200~\x1b[201~x", "x"},
-      {std::string("\x1b[200~a\0b\x03\x04\x1b[A\x1b[31m\x7f\x1b[201~", 26), "{a\xEF\xBF\xBD" "b\x03\x04\x1b[A\x1b[31m\x7f}"},
-      {"\x1b[200~a\x1b[200~b\x1b[201~c", "{a\x1b[200~b}c"},
-      {"\x1b[200~\x1b[20\x1b[201\x1b[201~", "{\x1b[20\x1b[201}"},
-      {"\x1b[200~\xC3\xA4\xFF\xE2\x82\x1b[201~", "{\xC3\xA4\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD}"},
-      {"\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80", "\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80"},
-      {"\xFFx\xC3(\xED\xA0\x80", "\xEF\xBF\xBDx\xEF\xBF\xBD(\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
-      {"\x1b[99;99X\x1b[>1u\x1bz\x1d", "<?><?><?><?>"},
-      {"\x1b\x03", "<?><C>"},
-      {"\x1b[1\x03", "<?><C>"},
-      {std::string("\x1b[") + std::string(200, '1') + "m", "<?>" + std::string(137, '1') + "m"}};
+  } kTable[] = {{"abc\r", "abc<E>"},
+                {"a\nb", "a<E>b"},
+                {"\x1b[A\x1b[B\x1b[C\x1b[D\x1bOA\x1bOD", "<u><d><r><l><u><l>"},
+                {"\x1b[1;5C\x1b[1;5D\x1b[1;3C\x1b\x62\x1b\x66\x1b\x64\x1b\x7f", "<R><L><R><L><R><v><w>"},
+                {"\x1b[H\x1b[F\x1b[1~\x1b[4~\x1b[3~\x1b[7~\x1b[8~\x1bOH\x1bOF", "<h><e><h><e><X><h><e><h><e>"},
+                {"\x01\x05\x02\x06\x10\x0e\x17\x15\x0b\x0c\x04\x03\x1a\x09\x7f\x08", "<h><e><l><r><p><n><w><s><k><c><D><C><Z><T><B><B>"},
+                {"\x1b\r\x1b\n", "<N><N>"},
+                {"\x1b[200~a\nb\rc\r\nd\x1b[201~\r", "{a\nb\nc\nd}<E>"},
+                {"\x1b[200~\x1b[201~x", "x"},
+                {std::string("\x1b[200~a\0b\x03\x04\x1b[A\x1b[31m\x7f\x1b[201~", 26),
+                 "{a\xEF\xBF\xBD"
+                 "b\x03\x04\x1b[A\x1b[31m\x7f}"},
+                {"\x1b[200~a\x1b[200~b\x1b[201~c", "{a\x1b[200~b}c"},
+                {"\x1b[200~\x1b[20\x1b[201\x1b[201~", "{\x1b[20\x1b[201}"},
+                {"\x1b[200~\xC3\xA4\xFF\xE2\x82\x1b[201~", "{\xC3\xA4\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD}"},
+                {"\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80", "\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80"},
+                {"\xFFx\xC3(\xED\xA0\x80", "\xEF\xBF\xBDx\xEF\xBF\xBD(\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
+                {"\x1b[99;99X\x1b[>1u\x1bz\x1d", "<?><?><?><?>"},
+                {"\x1b\x03", "<?><C>"},
+                {"\x1b[1\x03", "<?><C>"},
+                {std::string("\x1b[") + std::string(200, '1') + "m", "<?>" + std::string(137, '1') + "m"}};
   for (const auto& row : kTable) {
     for (size_t cut = 0; cut <= row.bytes.size(); ++cut)
       EXPECT_EQ(decoded({row.bytes.substr(0, cut), row.bytes.substr(cut)}), row.expected) << "cut at " << cut;
@@ -101,8 +120,8 @@ TEST(Keys, ALoneEscapeAndAPasteWithoutEndDoNotHoldTheKeyboard) {
   decoder.feed("\x1b[200~ab\xE2\x82", &keys);
   EXPECT_EQ(shown(keys), "");
   decoder.rest(&keys);
-  EXPECT_EQ(shown(keys), "{ab}");       // shown, though not at its end
-  decoder.feed("\xAC\x03z", &keys);     // pasted, as it comes with more
+  EXPECT_EQ(shown(keys), "{ab}");    // shown, though not at its end
+  decoder.feed("\xAC\x03z", &keys);  // pasted, as it comes with more
   decoder.rest(&keys);
   EXPECT_EQ(shown(keys), "{ab}{\xE2\x82\xAC\x03z}");
   decoder.feed("\x03", &keys);
@@ -146,7 +165,10 @@ TEST(Editor, Edits) {
   EXPECT_EQ(typed("helo\x1b[Dl\r"), "hello");
   EXPECT_EQ(typed("ello\x01h\x05!\r"), "hello!");
   EXPECT_EQ(typed("one two three\x17\x17six\r"), "one six");
-  EXPECT_EQ(typed("one two\x1b" "b\x0b" "2\r"), "one 2");
+  EXPECT_EQ(typed("one two\x1b"
+                  "b\x0b"
+                  "2\r"),
+            "one 2");
   EXPECT_EQ(typed("one two\x15zero\r"), "zero");
   EXPECT_EQ(typed("abc\x01\x1b[3~\x04\r"), "c");
   EXPECT_EQ(typed("", LineEditor::Did::edited), "");
@@ -178,20 +200,20 @@ TEST(Editor, APasteIsLiteral) {
   EXPECT_EQ(typed("\x1b[200~path\\\x1b[201~\r"), "path\\");
   EXPECT_EQ(typed("\"\"\"\r\x1b[200~a\nb\x1b[201~\r\"\"\"\r"), "a\nb");
   EXPECT_EQ(typed("\"\"\"\x1b[200~a\nb\x1b[201~\"\"\"\r"), "a\nb");
-  EXPECT_EQ(typed("\x1b[200~a\x03\x04\x1b[A\x1b[201~\r"), "a\x03\x04\x1b[A");   // control characters are text
+  EXPECT_EQ(typed("\x1b[200~a\x03\x04\x1b[A\x1b[201~\r"), "a\x03\x04\x1b[A");  // control characters are text
 }
 
 TEST(Editor, History) {
   EXPECT_EQ(typed("\x1b[A\r"), "second\nof two");
   EXPECT_EQ(typed("\x10\x10\r"), "first");
-  EXPECT_EQ(typed("\x1b[A\x1b[A\x1b[A\r"), "first");    // the second Up goes to its first line
+  EXPECT_EQ(typed("\x1b[A\x1b[A\x1b[A\r"), "first");  // the second Up goes to its first line
   EXPECT_EQ(typed("draft\x10\x10\x0e\x0e\r"), "draft");
   EXPECT_EQ(typed("draft\x10\x10\x10\x10\x0e\x0e\x0e\x0e!\r"), "draft!");
 }
 
 TEST(Editor, TabCompletesCommands) {
   EXPECT_EQ(typed("/h\t\r"), "/help ");
-  EXPECT_EQ(typed("/s\tt\t\r"), "/stats ");   // three begin with /s
+  EXPECT_EQ(typed("/s\tt\t\r"), "/stats ");  // three begin with /s
   EXPECT_EQ(typed("/sa\tfile\r"), "/save file");
   EXPECT_EQ(typed("a\tb\r"), "a\tb");
   EXPECT_EQ(typed("\tb\r"), "\tb");
@@ -233,7 +255,7 @@ struct Typing {
 
 TEST(Picture, AtTheWindowsEdge) {
   Typing t(10, 8);
-  t.type("12345678");   // the row is full; the cursor waits on the next
+  t.type("12345678");  // the row is full; the cursor waits on the next
   EXPECT_EQ(t.screen.rows(), (Words{"> 12345678"}));
   EXPECT_EQ(t.screen.row(), 1u);
   EXPECT_EQ(t.screen.column(), 0u);
@@ -242,7 +264,9 @@ TEST(Picture, AtTheWindowsEdge) {
   t.type("\x7f\x7f");
   EXPECT_EQ(t.screen.rows(), (Words{"> 1234567"}));
   EXPECT_EQ(t.screen.row(), 0u);
-  t.type("\x01" "0");
+  t.type(
+      "\x01"
+      "0");
   EXPECT_EQ(t.screen.rows(), (Words{"> 01234567"}));
   EXPECT_EQ(t.screen.column(), 3u);
   t.type("\x05\x1b\rab");
@@ -252,7 +276,7 @@ TEST(Picture, AtTheWindowsEdge) {
 
 TEST(Picture, WideAndCombiningCharacters) {
   Typing t(7, 8);
-  t.type("\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E");   // 2 + 2 + 2 + 2 columns: the third does not fit into 7
+  t.type("\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E");  // 2 + 2 + 2 + 2 columns: the third does not fit into 7
   EXPECT_EQ(t.screen.rows(), (Words{"> \xE6\x97\xA5\xE6\x9C\xAC", "\xE8\xAA\x9E"}));
   EXPECT_EQ(t.screen.row(), 1u);
   EXPECT_EQ(t.screen.column(), 2u);
@@ -262,15 +286,20 @@ TEST(Picture, WideAndCombiningCharacters) {
   t.type("\x1b[D\x7f");
   EXPECT_EQ(t.screen.rows(), (Words{"> \xE6\x9C\xAC\xE8\xAA\x9E"}));
   EXPECT_EQ(t.screen.column(), 2u);
-  t.type("\x15\x0b" "e\xCC\x81x");
+  t.type(
+      "\x15\x0b"
+      "e\xCC\x81x");
   EXPECT_EQ(t.screen.rows(), (Words{"> e\xCC\x81x"}));
   EXPECT_EQ(t.screen.column(), 4u);
 }
 
 TEST(Picture, ControlCharactersAreShownHarmlessly) {
   Typing t(40, 8);
-  t.type("\x1b[200~a\x1b[2J\x07\x9b" "31m\x7f\xC2\x9B\tz\x1b[201~");
-  EXPECT_EQ(t.screen.rows(), (Words{"> a^[[2J^G\xEF\xBF\xBD" "31m^?\xEF\xBF\xBD   z"}));
+  t.type(
+      "\x1b[200~a\x1b[2J\x07\x9b"
+      "31m\x7f\xC2\x9B\tz\x1b[201~");
+  EXPECT_EQ(t.screen.rows(), (Words{"> a^[[2J^G\xEF\xBF\xBD"
+                                    "31m^?\xEF\xBF\xBD   z"}));
   EXPECT_FALSE(t.screen.unknown());
 }
 
@@ -288,8 +317,9 @@ TEST(Picture, TallerThanTheWindow) {
 }
 
 TEST(Picture, SurvivesAResize) {
-  for (const char* text : {"a line that is longer than a narrow window", "short", "two\x1b\rlines of text, the second a long one",
-                           "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC", "12345678"}) {
+  for (const char* text :
+       {"a line that is longer than a narrow window", "short", "two\x1b\rlines of text, the second a long one",
+        "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC", "12345678"}) {
     Typing t(20, 12);
     t.type(text);
     for (const auto& [columns, lines] : std::vector<std::pair<size_t, size_t>>{{10, 12}, {11, 12}, {30, 12}, {7, 12}, {20, 12}, {9, 10}}) {
@@ -299,7 +329,7 @@ TEST(Picture, SurvivesAResize) {
       EXPECT_EQ(t.screen.rows(), t.fresh()) << text << " at " << columns;
       t.type("\x7f");
     }
-    t.type("\x01");   // and with the cursor at its beginning
+    t.type("\x01");  // and with the cursor at its beginning
     for (const size_t columns : {8u, 25u, 12u}) {
       t.resize(columns, 12);
       EXPECT_EQ(t.screen.rows(), t.fresh()) << text << " at " << columns;
@@ -310,9 +340,38 @@ TEST(Picture, SurvivesAResize) {
 // Random keys, pastes and sizes: the picture is always that of a fresh terminal, every row fits, the cursor stands where the text
 // says, and the message is UTF-8.
 TEST(Picture, OfRandomTypingIsThatOfAFreshTerminal) {
-  const Words pieces = {"a", "b ", "word ", "\xC3\xA4", "\xE6\x97\xA5", "\xF0\x9F\x98\x80", "e\xCC\x81", "\xE2\x80\x8D", "\xCC\x81", "\t", "\x1b\r",
-                        "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[D", "\x7f", "\x1b[3~", "\x01", "\x05", "\x17", "\x0b", "\x15", "\x1b" "b",
-                        "\x1b" "f", "\x10", "\x0e", "\xFF", "\x1b[200~p\x07q\r\x1b[31m\xE6\x9C\xAC\x1b[201~", "\\"};
+  const Words pieces = {"a",
+                        "b ",
+                        "word ",
+                        "\xC3\xA4",
+                        "\xE6\x97\xA5",
+                        "\xF0\x9F\x98\x80",
+                        "e\xCC\x81",
+                        "\xE2\x80\x8D",
+                        "\xCC\x81",
+                        "\t",
+                        "\x1b\r",
+                        "\x1b[A",
+                        "\x1b[B",
+                        "\x1b[C",
+                        "\x1b[D",
+                        "\x1b[D",
+                        "\x7f",
+                        "\x1b[3~",
+                        "\x01",
+                        "\x05",
+                        "\x17",
+                        "\x0b",
+                        "\x15",
+                        "\x1b"
+                        "b",
+                        "\x1b"
+                        "f",
+                        "\x10",
+                        "\x0e",
+                        "\xFF",
+                        "\x1b[200~p\x07q\r\x1b[31m\xE6\x9C\xAC\x1b[201~",
+                        "\\"};
   uint64_t state = 7;
   const auto random = [&](size_t n) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
@@ -352,13 +411,13 @@ TEST(History, IsKeptInTheFormThatLibeditReads) {
     tool::History history(path);
     EXPECT_TRUE(history.messages().empty());
     history.add("two\nlines \\ \xC3\xA4");
-    history.add("two\nlines \\ \xC3\xA4");   // the same again is kept once
+    history.add("two\nlines \\ \xC3\xA4");  // the same again is kept once
     history.add("");
     history.add("next");
   }
   EXPECT_EQ(file_of(path), "_HiStOrY_V2_\ntwo\\012lines\\040\\134\\040\\303\\244\nnext\n");
   {
-    tool::History one(path), other(path);   // two conversations at once
+    tool::History one(path), other(path);  // two conversations at once
     EXPECT_EQ(one.messages(), (Words{"two\nlines \\ \xC3\xA4", "next"}));
     one.add("of one");
     other.add("of other");

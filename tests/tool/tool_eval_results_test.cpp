@@ -72,7 +72,7 @@ TEST(EvalResults, RowsSumUp) {
   EXPECT_EQ(row.answers, 3u);
   EXPECT_DOUBLE_EQ(row.score, 2.0 / 3);
   EXPECT_DOUBLE_EQ(row.kept.value(), 1.5 / 2.5);  // 1 and 0 of 1 and 1; of the third, no more than full's .5
-  EXPECT_NEAR(row.kl.value(), 8.0 / 10, 1e-6);     // over tokens, not answers
+  EXPECT_NEAR(row.kl.value(), 8.0 / 10, 1e-6);    // over tokens, not answers
   EXPECT_DOUBLE_EQ(row.top1.value(), 6.0 / 10);
   EXPECT_DOUBLE_EQ(row.decode_tokens_per_second, 40);
   EXPECT_DOUBLE_EQ(row.prefill_tokens_per_second, 3000);
@@ -95,8 +95,8 @@ TEST(EvalResults, RowsSumUp) {
 // Two samples of one length under one policy: sums first, then ratios.
 TEST(EvalResults, RefillsAreSummedBeforeTheyAreDivided) {
   EvalResults results = made_up();
-  const auto refills = [](EvalRecord* r, uint64_t transfer, uint64_t stall, uint64_t checks, uint64_t triggers,
-                          uint64_t wanted, uint64_t missed) {
+  const auto refills = [](EvalRecord* r, uint64_t transfer, uint64_t stall, uint64_t checks, uint64_t triggers, uint64_t wanted,
+                          uint64_t missed) {
     r->transfer_us = transfer, r->stall_us = stall, r->n_checks = checks, r->n_triggers = triggers;
     r->wanted_tokens = wanted, r->missed_tokens = missed;
   };
@@ -106,9 +106,9 @@ TEST(EvalResults, RefillsAreSummedBeforeTheyAreDivided) {
   EXPECT_EQ(row.transfer_us, 400u);
   EXPECT_EQ(row.stall_us, 80u);
   EXPECT_DOUBLE_EQ(row.hidden.value(), .8);
-  EXPECT_DOUBLE_EQ(row.exposed_us.value(), 2);   // 80 in 40 tokens
+  EXPECT_DOUBLE_EQ(row.exposed_us.value(), 2);  // 80 in 40 tokens
   EXPECT_DOUBLE_EQ(row.hits.value(), .6);
-  EXPECT_DOUBLE_EQ(row.triggers.value(), 10);   // 4 in 40 tokens
+  EXPECT_DOUBLE_EQ(row.triggers.value(), 10);  // 4 in 40 tokens
   const std::string line = table_line(results, row);
   EXPECT_NE(line.find(" 0.600   0.800   2.0 us     10.0\n"), std::string::npos) << line;
   EXPECT_EQ(table_head().size(), line.size());
@@ -117,9 +117,8 @@ TEST(EvalResults, RefillsAreSummedBeforeTheyAreDivided) {
   EXPECT_FALSE(none.hits || none.hidden || none.exposed_us || none.triggers);
   EXPECT_NE(table_line(results, none).find("      -       -        -        -\n"), std::string::npos);
   const Json rows = results_json(results).at("rows");
-  const auto found = std::find_if(rows.begin(), rows.end(), [](const Json& r) {
-    return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null();
-  });
+  const auto found = std::find_if(
+      rows.begin(), rows.end(), [](const Json& r) { return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null(); });
   ASSERT_NE(found, rows.end());
   EXPECT_DOUBLE_EQ(found->at("hits").get<double>(), .6);
   EXPECT_DOUBLE_EQ(found->at("hidden").get<double>(), .8);
@@ -132,9 +131,10 @@ TEST(EvalResults, JsonHoldsEveryAnswerAndEveryError) {
   const Json json = results_json(made_up());
   size_t errors = 0;
   for (const Json& answer : json.at("answers")) errors += answer.contains("error");
-  EXPECT_EQ(errors, 4u);   // a refused sample has one for each question
+  EXPECT_EQ(errors, 4u);  // a refused sample has one for each question
   EXPECT_EQ(json.at("answers").size(), 12u + 4);
-  for (const Json& answer : json.at("answers")) EXPECT_TRUE(answer.at("question").is_number_unsigned() && answer.at("asked") == "aware") << answer;
+  for (const Json& answer : json.at("answers"))
+    EXPECT_TRUE(answer.at("question").is_number_unsigned() && answer.at("asked") == "aware") << answer;
   EXPECT_EQ(json.at("rows").size(), made_up().rows().size());
   EXPECT_EQ(json.at("samples").size(), 3u);
 }
@@ -148,7 +148,7 @@ TEST(EvalResults, MarginWhereTokensPart) {
   };
   say(0, 0, {7, 8, 9}, {3, .25f, 1});
   say(0, 1, {5, 6}, {4, 2});
-  say(1, 0, {7, 4, 3, 9}, {});   // parts at the second token; the fourth is behind full attention's end
+  say(1, 0, {7, 4, 3, 9}, {});  // parts at the second token; the fourth is behind full attention's end
   say(1, 1, {5, 6}, {});
   say(2, 0, {7, 8, 9}, {});
   say(2, 1, {5, 7}, {});
@@ -189,7 +189,7 @@ TEST(EvalResults, MarginWhereTokensPart) {
     return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null() && r.at("lost_at_ties") == 1;
   }));
   results.multi_turn = false;
-  const Json answers = results_json(results).at("answers");   // two of entry 0, two of entry 1
+  const Json answers = results_json(results).at("answers");  // two of entry 0, two of entry 1
   EXPECT_TRUE(answers[0].at("margin").is_null());
   EXPECT_EQ(answers[2].at("margin"), .25);
   EXPECT_TRUE(answers[3].at("margin").is_null());
@@ -204,7 +204,7 @@ TEST(EvalResults, PercentileOfKl) {
   results.entries[5].record.answers[0].kl.clear();
   const EvalRow row = results.row(1, 1000, "");
   EXPECT_NEAR(row.kl.value(), (19 * .01 + 3 + 80 * .02) / 100, 1e-6);
-  EXPECT_NEAR(row.kl_p99.value(), .02, 1e-6);   // of 100 tokens, 99 have at most this
+  EXPECT_NEAR(row.kl_p99.value(), .02, 1e-6);  // of 100 tokens, 99 have at most this
   results.entries[1].record.answers[0].kl[0] = 4.0f;
   EXPECT_NEAR(results.row(1, 1000, "").kl_p99.value(), 3, 1e-6);
 }
@@ -227,11 +227,11 @@ TEST(EvalResults, KeptHasWilsonsInterval) {
 TEST(EvalResults, WhatDoesNotCountAsKept) {
   EvalResults results = made_up();
   const auto kept_of = [&] { return results.row(1, 1000, "").kept_of; };
-  results.samples[0].questions[0].answers = {"7"};   // one character is found by chance
+  results.samples[0].questions[0].answers = {"7"};  // one character is found by chance
   EXPECT_DOUBLE_EQ(kept_of(), 1.5);
-  results.entries[0].record.answers[1].cut = true;   // full attention's answer, compared as a whole, has no end
+  results.entries[0].record.answers[1].cut = true;  // full attention's answer, compared as a whole, has no end
   EXPECT_DOUBLE_EQ(kept_of(), .5);
-  results.samples[0].metric = Metric::contains;      // where the answer is found in it, the end does not matter
+  results.samples[0].metric = Metric::contains;  // where the answer is found in it, the end does not matter
   EXPECT_DOUBLE_EQ(kept_of(), 1.5);
   results.samples[0].metric = Metric::none;
   EXPECT_DOUBLE_EQ(kept_of(), .5);

@@ -13,7 +13,7 @@ TEST(EvalScore, WholeAnswersWithoutCaseAndPunctuation) {
   const auto score = [](const char* right, const char* said) { return score_answer(Metric::exact, {right}, said); };
   EXPECT_EQ(score("Ada lives in Oslo.", "Ada lives in Oslo."), 1);
   EXPECT_EQ(score("Ada lives in Oslo.", "  ada lives\nin oslo"), 1);
-  EXPECT_EQ(score("12, 34.", "12,34"), 1);   // a comma parts words
+  EXPECT_EQ(score("12, 34.", "12,34"), 1);    // a comma parts words
   EXPECT_EQ(score("12, 34.", "34, 12."), 0);  // and their order counts
   EXPECT_EQ(score("12, 34.", "1234"), 0);
   EXPECT_EQ(score("Ada lives in Oslo.", "Ada lives in Oslo. Ada"), 0);
@@ -30,9 +30,7 @@ TEST(EvalScore, ShareOfTheOutputsThatStandInTheAnswer) {
 }
 
 TEST(EvalScore, F1OfWords) {
-  const auto score = [](std::vector<std::string> right, const char* said) {
-    return score_answer(Metric::f1, right, said);
-  };
+  const auto score = [](std::vector<std::string> right, const char* said) { return score_answer(Metric::f1, right, said); };
   EXPECT_EQ(score({"The Eiffel Tower"}, "eiffel tower."), 1);
   // 2 of 4 words said, 2 of 2 wanted: 2 * .5 * 1 / 1.5
   EXPECT_NEAR(score({"Eiffel Tower"}, "the tower of Eiffel Paris"), 2.0 / 3, 1e-12);
@@ -46,7 +44,7 @@ TEST(EvalScore, F1OfWords) {
 TEST(EvalScore, QuotesAreWholeAndWhiteSpaceIsOneSpace) {
   const auto score = [](const char* said) { return score_answer(Metric::quote, {"Return the\n    length of the list"}, said); };
   EXPECT_EQ(score("The docstring is: \"Return the length of  the list.\""), 1);
-  EXPECT_EQ(score("Return the length of the"), 0);   // cut off
+  EXPECT_EQ(score("Return the length of the"), 0);  // cut off
   EXPECT_EQ(score("return the length of the list"), 0);
   EXPECT_EQ(score_answer(Metric::quote, {"no", "one two"}, "one\ttwo"), 1);
 }
@@ -54,7 +52,7 @@ TEST(EvalScore, QuotesAreWholeAndWhiteSpaceIsOneSpace) {
 TEST(EvalScore, AnswersInOrder) {
   const auto score = [](const char* said) { return score_answer(Metric::order, {"open", "read", "seek", "close"}, said); };
   EXPECT_EQ(score("1. open\n2. read\n3. seek\n4. close"), 1);
-  EXPECT_EQ(score("read, open, close"), .5);          // open or read, then close
+  EXPECT_EQ(score("read, open, close"), .5);  // open or read, then close
   EXPECT_EQ(score("close seek read open"), .25);
   EXPECT_EQ(score("open and close"), .5);
   EXPECT_EQ(score("nothing"), 0);
@@ -67,7 +65,7 @@ TEST(EvalScore, PairsThatSayNothingOfWhatIsKept) {
   EXPECT_FALSE(counts_as_kept(Metric::exact, {" 2\n"}, 1, false));  // one character
   EXPECT_FALSE(counts_as_kept(Metric::contains, {"123", "7"}, 1, false));
   EXPECT_FALSE(counts_as_kept(Metric::f1, {"a long quote"}, .5, true));
-  EXPECT_TRUE(counts_as_kept(Metric::quote, {"a long quote"}, 1, true));   // it stands in the answer whole
+  EXPECT_TRUE(counts_as_kept(Metric::quote, {"a long quote"}, 1, true));  // it stands in the answer whole
   EXPECT_FALSE(counts_as_kept(Metric::none, {}, 1, false));
 }
 

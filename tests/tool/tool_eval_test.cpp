@@ -62,8 +62,7 @@ bool starts(const std::string& text, const std::string& begin) { return text.com
 
 // What stands between two pieces that begin and end `text`; "" where they do not.
 std::string between(const std::string& text, const std::string& begin, const std::string& end) {
-  if (!starts(text, begin) || text.size() < begin.size() + end.size() ||
-      text.compare(text.size() - end.size(), end.size(), end) != 0)
+  if (!starts(text, begin) || text.size() < begin.size() + end.size() || text.compare(text.size() - end.size(), end.size(), end) != 0)
     return "";
   return text.substr(begin.size(), text.size() - begin.size() - end.size());
 }
@@ -79,9 +78,7 @@ std::vector<std::string> sentences(const std::string& text) {
   return found;
 }
 
-std::string only(const std::vector<std::string>& found) {
-  return found.size() == 1 ? found[0] : "found " + std::to_string(found.size());
-}
+std::string only(const std::vector<std::string>& found) { return found.size() == 1 ? found[0] : "found " + std::to_string(found.size()); }
 
 // The answer to one question, read off the text.
 std::string answer_of(const std::string& context, const std::string& question) {
@@ -181,8 +178,7 @@ TEST(EvalSamples, EveryAnswerStandsInTheText) {
     for (const Json& entry : sample.at("questions")) {
       const std::string question = entry.at("question");
       std::string expected;
-      const std::vector<std::string> parts =
-          task == "listing" ? std::vector<std::string>{question} : sentences(question);
+      const std::vector<std::string> parts = task == "listing" ? std::vector<std::string>{question} : sentences(question);
       if (task == "multi-query") {
         EXPECT_GE(parts.size(), 2u);
         EXPECT_LE(parts.size(), 3u);
@@ -235,8 +231,7 @@ TEST(EvalSamples, TheSeedDecidesThem) {
   ASSERT_EQ(seeded.size(), once.size());
   for (size_t i = 0; i < once.size(); ++i) EXPECT_NE(seeded[i].at("context"), once[i].at("context"));
   // A task's texts do not depend on which others are asked for, nor on how many.
-  const std::vector<Json> alone =
-      samples({"--lengths", "600", "--samples", "1", "--questions", "2", "--tasks", "variables"}, "d.jsonl");
+  const std::vector<Json> alone = samples({"--lengths", "600", "--samples", "1", "--questions", "2", "--tasks", "variables"}, "d.jsonl");
   ASSERT_EQ(alone.size(), 1u);
   EXPECT_EQ(std::count(once.begin(), once.end(), alone[0]), 1);
   // On every machine and in every version the same, or results could not be compared.
@@ -247,9 +242,9 @@ TEST(EvalSamples, TheSeedDecidesThem) {
 // ---- Scores ----
 
 TEST(Eval, TheWholeBudgetIsFullAttentionAndLessIsLess) {
-  const Json json = eval_json({"--policies", "streaming", "--budgets", "100%,30%", "--lengths", "700", "--samples", "2",
-                               "--tasks", "single,facts,multi-value"},
-                              "whole.json");
+  const Json json = eval_json(
+      {"--policies", "streaming", "--budgets", "100%,30%", "--lengths", "700", "--samples", "2", "--tasks", "single,facts,multi-value"},
+      "whole.json");
   // The card: single facts are found whatever the length.
   EXPECT_EQ(row(json, "full", "", "single").at("score"), 1);
   EXPECT_EQ(row(json, "full", "", "facts").at("score"), 1);
@@ -268,8 +263,7 @@ TEST(Eval, TheWholeBudgetIsFullAttentionAndLessIsLess) {
   // Rows are the means of their answers; kept counts what both have right.
   std::map<std::string, std::vector<double>> scores;
   for (const Json& answer : json.at("answers"))
-    scores[answer.at("policy").get<std::string>() +
-           (answer.at("budget").is_null() ? "" : answer.at("budget").get<std::string>())]
+    scores[answer.at("policy").get<std::string>() + (answer.at("budget").is_null() ? "" : answer.at("budget").get<std::string>())]
         .push_back(answer.at("score"));
   double both = 0, full = 0, sum = 0;
   ASSERT_EQ(scores["streaming30%"].size(), 24u);
@@ -286,8 +280,14 @@ TEST(Eval, TheWholeBudgetIsFullAttentionAndLessIsLess) {
 // The context is read once, by full attention: other rows load its KV and compute the last 64 tokens again. Answers and
 // divergences are those of a session that reads everything itself, which H2O's is.
 TEST(Eval, AContextIsReadOnce) {
-  const Words words = {"--policies", "h2o,snapkv,cake,full:kv-type=q8_0,full:kv-type=k8v4,full:kv-type=q4_0,snapkv:kv-type=q8_0,snapkv:device-kv-type=k8v4", "--budgets", "40%", "--lengths", "700",
-                       "--samples", "1", "--tasks", "facts", "--questions", "2", "--turns", "single"};
+  const Words words = {
+      "--policies",  "h2o,snapkv,cake,full:kv-type=q8_0,full:kv-type=k8v4,full:kv-type=q4_0,snapkv:kv-type=q8_0,snapkv:device-kv-type=k8v4",
+      "--budgets",   "40%",
+      "--lengths",   "700",
+      "--samples",   "1",
+      "--tasks",     "facts",
+      "--questions", "2",
+      "--turns",     "single"};
   const Json json = eval_json(words, "once.json");
   const uint64_t full = row(json, "full", "").at("prompt_tokens");
   EXPECT_GT(full, 700u);
@@ -297,7 +297,8 @@ TEST(Eval, AContextIsReadOnce) {
   EXPECT_EQ(row(json, "snapkv", "40%").at("kv_type"), "f16");
   for (const char* policy : {"snapkv", "cake"}) {
     EXPECT_LE(row(json, policy, "40%").at("prompt_tokens").get<uint64_t>(), 2 * 64 + 40u) << policy;
-    EXPECT_LT(row(json, policy, "40%").at("host_to_device_bytes").get<uint64_t>(), row(json, "full", "").at("device_kv_bytes").get<uint64_t>())
+    EXPECT_LT(row(json, policy, "40%").at("host_to_device_bytes").get<uint64_t>(),
+              row(json, "full", "").at("device_kv_bytes").get<uint64_t>())
         << "what was loaded was not moved by the policy";
   }
   EXPECT_GT(row(json, "full:kv-type=q8_0", "").at("kl"), 0);
@@ -306,7 +307,8 @@ TEST(Eval, AContextIsReadOnce) {
   EXPECT_EQ(row(json, "snapkv:device-kv-type=k8v4", "40%").at("device_kv_type"), "k8v4");
   EXPECT_GT(row(json, "full:kv-type=k8v4", "").at("kl"), row(json, "full:kv-type=q8_0", "").at("kl"));
   EXPECT_LT(row(json, "full:kv-type=k8v4", "").at("kl"), row(json, "full:kv-type=q4_0", "").at("kl"));
-  EXPECT_EQ(row(json, "full:kv-type=k8v4", "").at("device_kv_bytes").get<uint64_t>() * 64, row(json, "full", "").at("device_kv_bytes").get<uint64_t>() * 26);
+  EXPECT_EQ(row(json, "full:kv-type=k8v4", "").at("device_kv_bytes").get<uint64_t>() * 64,
+            row(json, "full", "").at("device_kv_bytes").get<uint64_t>() * 26);
 }
 
 // One text of two tasks, with the question in the prompt and after it, and a summary without a right answer.
@@ -315,7 +317,12 @@ TEST(EvalFiles, SamplesDecideForThemselves) {
   std::string text = "Bruno owns a teal fox.";
   for (int i = 0; i < 40; ++i) text += " On Sunday there was snow over the cellar. The grass is green.";
   text += " Ada lives in Oslo.";
-  Json before = {{"id", "b"}, {"task", "before"}, {"length", 1024}, {"metric", "contains"}, {"context", text}, {"turns", "single"},
+  Json before = {{"id", "b"},
+                 {"task", "before"},
+                 {"length", 1024},
+                 {"metric", "contains"},
+                 {"context", text},
+                 {"turns", "single"},
                  {"questions", {{{"question", "Where does Ada live?"}, {"answers", {"Oslo"}}}}}};
   Json after = before, summary = before;
   after["id"] = "a", after["task"] = "after", after["question_after"] = true;
@@ -388,15 +395,15 @@ TEST(Eval, KvpressReadsTheResults) {
 }
 
 TEST(Eval, RefillsHaveColumns) {
-  const Json json = eval_json({"--policies", "streaming,heterocache:tau_sim=0.2:tau_drift=1,synckv", "--budgets", "60%",
-                               "--lengths", "700", "--samples", "1", "--tasks", "facts,variables"},
+  const Json json = eval_json({"--policies", "streaming,heterocache:tau_sim=0.2:tau_drift=1,synckv", "--budgets", "60%", "--lengths", "700",
+                               "--samples", "1", "--tasks", "facts,variables"},
                               "refills.json");
   const Json still = row(json, "streaming", "60%");
   EXPECT_TRUE(still.at("hits").is_null() && still.at("hidden").is_null());
   EXPECT_TRUE(still.at("triggers_per_100_tokens").is_null());
   EXPECT_EQ(still.at("transfer_us"), 0);
   const Json synckv = row(json, "synckv", "60%"), hetero = row(json, "heterocache:tau_sim=0.2:tau_drift=1", "60%");
-  EXPECT_TRUE(synckv.at("triggers_per_100_tokens").is_null());   // it has none
+  EXPECT_TRUE(synckv.at("triggers_per_100_tokens").is_null());  // it has none
   EXPECT_GT(hetero.at("triggers_per_100_tokens"), 0);
   for (const Json& r : {synckv, hetero}) {
     EXPECT_GT(r.at("hits"), 0);
@@ -408,8 +415,7 @@ TEST(Eval, RefillsHaveColumns) {
 }
 
 TEST(Eval, EveryModeAgreesWhereNothingIsDropped) {
-  const Words words = {"--budgets", "100%,30%", "--lengths", "600", "--samples", "1",
-                       "--tasks",   "single",   "--questions", "3"};
+  const Words words = {"--budgets", "100%,30%", "--lengths", "600", "--samples", "1", "--tasks", "single", "--questions", "3"};
   std::map<std::string, Json> modes;
   for (const char* turns : {"multi", "single"}) {
     for (const char* question : {"--aware", "--agnostic"}) {
@@ -439,8 +445,8 @@ TEST(Eval, EveryModeAgreesWhereNothingIsDropped) {
 
 TEST(Eval, APolicyThatRefusesABudgetIsALine) {
   const std::string path = scratch_path("refused.json");
-  const Finished finished = eval({"--policies", "streaming:sinks=8,full", "--budgets", "1KiB,100%", "--lengths", "300",
-                                  "--samples", "1", "--tasks", "single", "--questions", "1", "--json", path});
+  const Finished finished = eval({"--policies", "streaming:sinks=8,full", "--budgets", "1KiB,100%", "--lengths", "300", "--samples", "1",
+                                  "--tasks", "single", "--questions", "1", "--json", path});
   ASSERT_EQ(finished.code, 0) << finished.err;
   EXPECT_NE(finished.out.find("refused: "), std::string::npos) << finished.out;
   const Json json = Json::parse(read_whole(path));
@@ -472,8 +478,7 @@ TEST(Eval, JsonOnStandardOutput) {
 
 TEST(Eval, Pictures) {
   const std::string folder = scratch_path("pictures");
-  const Words words = {"--budgets", "50%", "--lengths",   "300", "--samples", "1",   "--tasks",
-                       "single",    "--questions", "1",    "--png",     folder};
+  const Words words = {"--budgets", "50%", "--lengths", "300", "--samples", "1", "--tasks", "single", "--questions", "1", "--png", folder};
   for (int twice = 0; twice < 2; ++twice) ASSERT_EQ(eval(words).code, 0);
   for (const char* file : {"accuracy-300.png", "kl-300.png", "depth-00-full.png", "depth-01-streaming-50.png"}) {
     EXPECT_GT(read_png(read_whole(folder + "/" + file)).width, 300) << file;
@@ -511,18 +516,14 @@ TEST(Eval, WrongWordsAreSaid) {
 
 // ---- Files ----
 
-constexpr const char* kText =
-    "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
+constexpr const char* kText = "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
 
 TEST(EvalFiles, LayoutsOfOthers) {
   const std::string path = scratch_path("others.jsonl");
-  const Json ruler = {{"index", 7},
-                      {"input", std::string(kText) + "\n\nWhere does Ada live?"},
-                      {"outputs", {"Oslo", "Bergen"}},
-                      {"length", 60}};
-  const Json longbench = {{"input", "Where does Ada live?"},   {"context", kText},      {"answers", {"Rome", "Oslo"}},
-                          {"length", 20},                      {"dataset", "hotpotqa"}, {"language", "en"},
-                          {"all_classes", nullptr},            {"_id", "abc"}};
+  const Json ruler = {
+      {"index", 7}, {"input", std::string(kText) + "\n\nWhere does Ada live?"}, {"outputs", {"Oslo", "Bergen"}}, {"length", 60}};
+  const Json longbench = {{"input", "Where does Ada live?"}, {"context", kText}, {"answers", {"Rome", "Oslo"}}, {"length", 20},
+                          {"dataset", "hotpotqa"},           {"language", "en"}, {"all_classes", nullptr},      {"_id", "abc"}};
   write_file(path, ruler.dump() + "\n\n" + longbench.dump());
   const Json json = eval_json({"--tasks", path, "--policies", "full"}, "others.json");
   ASSERT_EQ(json.at("answers").size(), 2u);
@@ -618,8 +619,7 @@ Json timeless(Json json) {
 
 class EvalResume : public ::testing::Test {
  protected:
-  const Words words_ = {"--budgets", "100%,40%", "--lengths",   "300", "--samples", "2",
-                        "--tasks",   "single",   "--questions", "2"};
+  const Words words_ = {"--budgets", "100%,40%", "--lengths", "300", "--samples", "2", "--tasks", "single", "--questions", "2"};
   const std::string path_ = scratch_path("resumed.json"), partial_ = path_ + ".partial";
 
   Finished again(const RunOptions& options = {}) {
@@ -707,14 +707,18 @@ TEST_F(EvalResume, RecordsOfFilesServeAllOfThem) {
   const auto file = [&](const char* name, size_t sentences) {
     std::string text = "Ada lives in Oslo.";
     for (size_t i = 0; i < sentences; ++i) text += " The grass is green. The sky is blue.";
-    const Json sample = {{"id", name}, {"task", name}, {"length", 512}, {"context", text},
+    const Json sample = {{"id", name},
+                         {"task", name},
+                         {"length", 512},
+                         {"context", text},
                          {"questions", {{{"question", "Where does Ada live?"}, {"answer", "Ada lives in Oslo."}}}}};
     write_file(scratch_path(name), sample.dump() + "\n");
     return scratch_path(name);
   };
   const std::string near = file("near.jsonl", 10), far = file("far.jsonl", 60), joined = scratch_path("joined.jsonl");
   const auto with = [&](const std::string& tasks, const std::string& records) {
-    return eval({"--policies", "streaming", "--budgets", "40%", "--tasks", tasks, "--max-tokens", "16", "--records", records, "--json", path_});
+    return eval(
+        {"--policies", "streaming", "--budgets", "40%", "--tasks", tasks, "--max-tokens", "16", "--records", records, "--json", path_});
   };
   ASSERT_EQ(with(near, scratch_path("near-records.jsonl")).code, 0);
   ASSERT_EQ(with(far, scratch_path("far-records.jsonl")).code, 0);
@@ -727,14 +731,15 @@ TEST_F(EvalResume, RecordsOfFilesServeAllOfThem) {
   }
   const auto bytes = [&](const char* task) { return row(result(), "full", "", task).at("device_kv_bytes").get<uint64_t>(); };
   EXPECT_EQ(bytes("far.jsonl"), 3 * bytes("near.jsonl"));
-  std::istringstream lines(all);   // full attention's and the policy's, of each text
+  std::istringstream lines(all);  // full attention's and the policy's, of each text
   for (std::string line; std::getline(lines, line);) {
     const Json answer = Json::parse(line).at("record").at("answers")[0];
     const std::vector<double> kl = answer.at("kl"), margin = answer.at("margin");
     const bool full = std::all_of(kl.begin(), kl.end(), [](double x) { return x == 0; });
     EXPECT_EQ(margin.size(), full ? answer.at("tokens").size() : 0u) << line;
   }
-  for (const char* name : {"near.jsonl", "far.jsonl", "near-records.jsonl", "far-records.jsonl", "joined.jsonl"}) unlink(scratch_path(name).c_str());
+  for (const char* name : {"near.jsonl", "far.jsonl", "near-records.jsonl", "far-records.jsonl", "joined.jsonl"})
+    unlink(scratch_path(name).c_str());
 }
 
 TEST_F(EvalResume, InterruptedAndKilled) {

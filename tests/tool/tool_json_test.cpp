@@ -19,7 +19,8 @@ std::string walked(const std::string& text) {
 TEST(WalkJson, VisitsEveryMemberInOrder) {
   EXPECT_EQ(walked("{}"), "");
   EXPECT_EQ(walked("{\"a\":1,\"b\":\"x\",\"c\":null,\"d\":true,\"e\":-1.5}"), "/a=1 /b=\"x\" /c=null /d=true /e=-1.5 ");
-  EXPECT_EQ(walked("{ \"m\" : { \"k\" : 1 , \"l\" : { \"n\" : [ 1 , { } ] } } ,\n \"t\" : [ { \"s\" : [ 2 ] } , [ ] , 3 ] , \"z\" : { } , \"y\":[] }"),
+  EXPECT_EQ(walked("{ \"m\" : { \"k\" : 1 , \"l\" : { \"n\" : [ 1 , { } ] } } ,\n \"t\" : [ { \"s\" : [ 2 ] } , [ ] , 3 ] , \"z\" : { } , "
+                   "\"y\":[] }"),
             "m/k=1 m/l={\"n\":[1,{}]} t/={\"s\":[2]} t/=[] t/=3 ");
   // Strings that look like structure.
   EXPECT_EQ(walked(R"({"m":{"a}\"]":"{[,:\\","b\\":"\\\""},"s":"}"})"), R"(m/a}"]="{[,:\\" m/b\="\\\"" /s="}" )");
@@ -30,7 +31,7 @@ TEST(WalkJson, ManyKeysTakeLinearTime) {
     std::string text = "{\"metadata\":{";
     for (int i = 0; i < n_keys; ++i) text += (i ? ",\"key." : "\"key.") + std::to_string(i) + "\":" + std::to_string(i);
     text += "}}";
-    double best = 1e9;   // of this process's processor time, so other programs do not count
+    double best = 1e9;  // of this process's processor time, so other programs do not count
     for (int run = 0; run < 3; ++run) {
       const std::clock_t begin = std::clock();
       int n = 0;

@@ -54,12 +54,49 @@ TEST(Numbers, BytesAsPeopleWriteThem) {
 }
 
 TEST(Numbers, WhatIsNoSizeIsRefusedByName) {
-  for (const char* bad : {"", " ", "GB", "G", "0", "0GB", "0.0001B", "-1", "-1GB", "+1GB", "1e9", "1e9B", "0x10", "4 GB", " 4GB", "4GB ", "4GBs",
-                          "4GBB", "4GG", "4PB", "4Gi B", "1.5", "1.5B", "1.2.3GB", "5.GB", ".GB", "1,5GB", "nan", "nanGB", "inf", "infGB",
-                          "9007199254740993", "8193TiB", "9999999TiB", "18446744073709551616", "18446744073709551615T",
-                          "99999999999999999999999999GB", "1e400GB", "4\xC2\xA0GB", "\xEF\xBC\x94GB"}) {
+  for (const char* bad : {"",
+                          " ",
+                          "GB",
+                          "G",
+                          "0",
+                          "0GB",
+                          "0.0001B",
+                          "-1",
+                          "-1GB",
+                          "+1GB",
+                          "1e9",
+                          "1e9B",
+                          "0x10",
+                          "4 GB",
+                          " 4GB",
+                          "4GB ",
+                          "4GBs",
+                          "4GBB",
+                          "4GG",
+                          "4PB",
+                          "4Gi B",
+                          "1.5",
+                          "1.5B",
+                          "1.2.3GB",
+                          "5.GB",
+                          ".GB",
+                          "1,5GB",
+                          "nan",
+                          "nanGB",
+                          "inf",
+                          "infGB",
+                          "9007199254740993",
+                          "8193TiB",
+                          "9999999TiB",
+                          "18446744073709551616",
+                          "18446744073709551615T",
+                          "99999999999999999999999999GB",
+                          "1e400GB",
+                          "4\xC2\xA0GB",
+                          "\xEF\xBC\x94GB"}) {
     const std::string words = refusal([&] { parse_bytes(bad, "--budget"); });
-    EXPECT_EQ(words, "--budget: '" + std::string(bad) + "' is not a size from 1 byte to 8192TiB, as in 1500000, 512MiB, 4G (= 4GiB) or 1.5GB");
+    EXPECT_EQ(words,
+              "--budget: '" + std::string(bad) + "' is not a size from 1 byte to 8192TiB, as in 1500000, 512MiB, 4G (= 4GiB) or 1.5GB");
   }
 }
 
@@ -75,8 +112,8 @@ TEST(Numbers, TokensAsPeopleWriteThem) {
   const struct {
     const char* text;
     uint64_t tokens;
-  } kTable[] = {{"0", 0},       {"1", 1},       {"8192", 8192},   {"32k", 32768},      {"32K", 32768},     {"1.5k", 1536},
-                {"1M", 1048576}, {"1m", 1048576}, {"0.5k", 512}, {"4294967295", kMost}, {"4095M", 4293918720}};
+  } kTable[] = {{"0", 0},        {"1", 1},        {"8192", 8192}, {"32k", 32768},        {"32K", 32768},       {"1.5k", 1536},
+                {"1M", 1048576}, {"1m", 1048576}, {"0.5k", 512},  {"4294967295", kMost}, {"4095M", 4293918720}};
   for (const auto& row : kTable) EXPECT_EQ(parse_tokens(row.text, "--context", 0, kMost), row.tokens) << row.text;
   for (const char* bad : {"", "k", "-1", "-1k", "+7", "7 ", " 7", "7x", "1.5", "32kB", "32kb", "32Ki", "4G", "1e3", "4294967296", "4096M",
                           "99999999999999999999k", "nank"}) {

@@ -56,7 +56,7 @@ TEST(Plan, IsToldRegionByRegion) {
     const std::string text = run(words).out;
     const size_t list = text.find("\nRegion by region, in bytes");
     ASSERT_NE(list, std::string::npos) << text;
-    EXPECT_LT(text.find("It fits.\n"), list);   // the summary stands on top
+    EXPECT_LT(text.find("It fits.\n"), list);  // the summary stands on top
     std::istringstream rows(text.substr(text.find('\n', list + 1) + 1));
     std::map<std::string, std::array<uint64_t, 3>> shown;
     for (std::string row; std::getline(rows, row);) {
@@ -112,7 +112,8 @@ TEST(Policies, UnknownNamesAreRefusedWithTheNearest) {
   EXPECT_NE(session.err.find("did you mean 'adakv'?"), std::string::npos) << session.err;
 }
 
-// The loss to expect: known where a policy was measured, between two shares by a line of logarithms. The demo model's architecture was measured.
+// The loss to expect: known where a policy was measured, between two shares by a line of logarithms. The demo model's architecture was
+// measured.
 TEST(Plan, SaysWhatLossToExpect) {
   const auto plan = [](const Words& more) {
     Words words = {"plan", demo_model(), "--context", "4096", "--json"};

@@ -10,8 +10,8 @@ namespace {
 constexpr const char* kReplaced = "\xEF\xBF\xBD";
 
 TEST(Printable, OrdinaryTextStays) {
-  for (const char* text : {"", "plain", "tab\tand\nnewline", "\xC2\xA0\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80",
-                           "\xEF\xBF\xBD", "\xED\x9F\xBF\xEE\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+  for (const char* text : {"", "plain", "tab\tand\nnewline", "\xC2\xA0\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80", "\xEF\xBF\xBD",
+                           "\xED\x9F\xBF\xEE\x80\x80", "\xF4\x8F\xBF\xBF"}) {
     EXPECT_EQ(printable(text), text);
   }
 }

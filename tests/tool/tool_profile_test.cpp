@@ -92,7 +92,8 @@ TEST(ToolProfile, WritesWhatItCounts) {
   // What it says comes back from an import, and the least budget is where the plan begins.
   const Finished imported = profile({"--import", path});
   EXPECT_EQ(imported.code, 0) << imported.err;
-  EXPECT_EQ(imported.out.substr(imported.out.find("Heads")), made.out.substr(made.out.find("Heads"), made.out.find("Written") - made.out.find("Heads")));
+  EXPECT_EQ(imported.out.substr(imported.out.find("Heads")),
+            made.out.substr(made.out.find("Heads"), made.out.find("Written") - made.out.find("Heads")));
   const double least = 100.0 * static_cast<double>(full) / static_cast<double>(all);
   const auto plan = [&](double percent, const Words& more = {}) {
     char budget[32];
@@ -173,7 +174,7 @@ TEST(ToolProfile, WrongCommandLinesSaySo) {
   EXPECT_EQ(code(quick({"--full-share", "0.2"})), 2);
   EXPECT_EQ(code(quick({"--steps", "0"})), 2);
   EXPECT_EQ(code(quick({"--representatives", "9"})), 2);
-  EXPECT_EQ(code(quick({"--context", "20"})), 2);   // 12 tokens are left
+  EXPECT_EQ(code(quick({"--context", "20"})), 2);  // 12 tokens are left
   EXPECT_EQ(code({demo_model(), scratch_path("none.txt")}), 1);
   EXPECT_EQ(code({"--import", short_text()}), 2);
   EXPECT_EQ(code({"--import-gates", short_text()}), 2);
@@ -208,7 +209,7 @@ TEST(ToolProfile, ImportsThePublishedFormat) {
                  "counts": {"anchor": 1, "volatile": 1, "pivot": 1, "satellite": 3}},
                  "classification_matrix": [[3, 4, 4], [1, 2, 4]],
                  "leader_member_relations": [{"0": [1, 2]}, {}], "allocation_matrix": [[-1, 1, 1], [1, -1, 1]]})");
-  EXPECT_EQ(profile({"--import", path}).code, 2);   // a satellite of nobody
+  EXPECT_EQ(profile({"--import", path}).code, 2);  // a satellite of nobody
   write_file(path,
              R"({"meta": {"type_map": {"anchor": 1, "volatile": 2, "pivot": 3, "satellite": 4},
                  "counts": {"anchor": 2, "volatile": 1, "pivot": 1, "satellite": 2}},
@@ -243,7 +244,7 @@ TEST(ToolProfile, ImportsDuoAttentionsGates) {
       EXPECT_EQ(made.at("layers")[l].at("roles")[h], h < 2 ? "volatile" : "anchor") << l << ", " << h;
     }
   EXPECT_TRUE(contains(profile({"--import", ours}).out, "duoattention keeps 8 whole"));
-  EXPECT_TRUE(contains(profile({"--import-gates", path}).out, "duoattention keeps 16 whole"));   // half of them
+  EXPECT_TRUE(contains(profile({"--import-gates", path}).out, "duoattention keeps 16 whole"));  // half of them
 
   // Standard output by its names, alone; words go to standard error. A device is written through.
   for (const char* name : {"-", "/dev/stdout"}) {
@@ -265,13 +266,19 @@ TEST(ToolProfile, ImportsDuoAttentionsGates) {
     EXPECT_EQ(planned.code, 0) << planned.err;
     return Json::parse(planned.out).at("full_kv_bytes").get<uint64_t>();
   };
-  const auto duo = [&](const char* budget) { return full_bytes({"--policy", "duoattention", "--kv-budget", budget, "--head-profile", ours}); };
+  const auto duo = [&](const char* budget) {
+    return full_bytes({"--policy", "duoattention", "--kv-budget", budget, "--head-profile", ours});
+  };
   const uint64_t all = full_bytes({});
   EXPECT_EQ(duo("60%"), all / 4);
   EXPECT_EQ(duo("90%"), all / 4);
-  EXPECT_EQ(duo("20%"), all / 32 * 4);   // where the others take a quarter of it
-  EXPECT_EQ(run({"run", demo_model(), "Where does Emma live?", "--max-tokens", "8", "--policy", "duoattention", "--kv-budget", "60%", "--head-profile", ours}).code, 0);
-  EXPECT_EQ(run({"run", demo_model(), "Where does Emma live?", "--max-tokens", "8", "--policy", "heterocache", "--head-profile", ours}).code, 2);
+  EXPECT_EQ(duo("20%"), all / 32 * 4);  // where the others take a quarter of it
+  EXPECT_EQ(run({"run", demo_model(), "Where does Emma live?", "--max-tokens", "8", "--policy", "duoattention", "--kv-budget", "60%",
+                 "--head-profile", ours})
+                .code,
+            0);
+  EXPECT_EQ(
+      run({"run", demo_model(), "Where does Emma live?", "--max-tokens", "8", "--policy", "heterocache", "--head-profile", ours}).code, 2);
 
   const auto refused = [&](const std::string& wrong, const char* part) {
     write_file(path, wrong);
@@ -291,10 +298,9 @@ TEST(ToolProfile, ImportsThePublishedProfiles) {
   struct Known {
     const char *file, *heads, *least;
   };
-  for (const Known& known :
-       {Known{"llama-3.1-8b-instruct", "256: 10 anchor, 17 volatile, 33 pivot, 196 satellite", "0.195"},
-        Known{"qwen2.5-14b-instruct", "384: 37 anchor, 25 volatile, 55 pivot, 267 satellite", "0.208"},
-        Known{"deepseek-r1-distill-llama-8b", "256: 0 anchor, 5 volatile, 32 pivot, 219 satellite", "0.145"}}) {
+  for (const Known& known : {Known{"llama-3.1-8b-instruct", "256: 10 anchor, 17 volatile, 33 pivot, 196 satellite", "0.195"},
+                             Known{"qwen2.5-14b-instruct", "384: 37 anchor, 25 volatile, 55 pivot, 267 satellite", "0.208"},
+                             Known{"deepseek-r1-distill-llama-8b", "256: 0 anchor, 5 volatile, 32 pivot, 219 satellite", "0.145"}}) {
     const std::string path = shared_path(std::string("head-profiles/") + known.file + ".json");
     if (path.empty()) GTEST_SKIP() << "no shared head profiles";
     const Finished finished = profile({"--import", path});

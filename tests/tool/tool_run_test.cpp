@@ -17,10 +17,8 @@ namespace {
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-constexpr const char* kText =
-    "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
-constexpr const char* kWhoAreYou =
-    "I am the Orrery demo model. I answer questions about the text that you give me.";
+constexpr const char* kText = "On Sunday there was snow over the cellar. Ada lives in Oslo. The grass is green. Bruno owns a teal fox.";
+constexpr const char* kWhoAreYou = "I am the Orrery demo model. I answer questions about the text that you give me.";
 
 Words run_words(const Words& more) {
   Words words = {"run", demo_model(), "--context", "1024"};
@@ -61,14 +59,11 @@ TEST(Run, ReadsADocumentBeforeTheQuestion) {
   const std::string path = scratch_path("document.txt");
   write_file(path, std::string(kText) + "\n");
   EXPECT_EQ(ask({"--file", path, "--prompt", "Where does Ada live?"}).out, "Ada lives in Oslo.\n");
-  EXPECT_EQ(
-      ask({"--file", path, "What animal does Bruno own?", "--system", "Answer from the text only."}).out,
-      "Bruno owns a teal fox.\n");
+  EXPECT_EQ(ask({"--file", path, "What animal does Bruno own?", "--system", "Answer from the text only."}).out, "Bruno owns a teal fox.\n");
 }
 
 TEST(Run, ResultsDoNotDependOnThreadsOrChunks) {
-  const Words sampled = {"--prompt",     "Hi there.", "--temperature", "1", "--seed", "9",
-                         "--max-tokens", "40",        "--ignore-end"};
+  const Words sampled = {"--prompt", "Hi there.", "--temperature", "1", "--seed", "9", "--max-tokens", "40", "--ignore-end"};
   Words other = sampled;
   other.insert(other.end(), {"--threads", "3", "--chunk", "7", "--load", "read"});
   const std::string once = ask(sampled).out;
@@ -134,8 +129,7 @@ TEST(Run, RawContinuesTheTextAndCountsItsTokens) {
   EXPECT_EQ(raw.at("text"), kWhoAreYou);
   EXPECT_EQ(raw.at("prompt_tokens"), ask_json({"--prompt", "Who are you?"}).at("prompt_tokens"));
   // As text, the same bytes are many more tokens.
-  EXPECT_GT(ask_json({"--raw", "--prompt", rendered, "--max-tokens", "1"}).at("prompt_tokens"),
-            raw.at("prompt_tokens"));
+  EXPECT_GT(ask_json({"--raw", "--prompt", rendered, "--max-tokens", "1"}).at("prompt_tokens"), raw.at("prompt_tokens"));
   const Finished plain = ask({"--raw", "--special", "--prompt", rendered});
   EXPECT_EQ(plain.out, kWhoAreYou);  // no newline that the model did not write
   EXPECT_EQ(ask({"--raw", "--prompt", ""}).code, 2);
@@ -148,8 +142,7 @@ TEST(Run, EndsWhereItIsTold) {
   const Json cut = ask_json({"--prompt", "Who are you?", "--max-tokens", "3"});
   EXPECT_EQ(cut.at("finish_reason"), "length");
   EXPECT_EQ(cut.at("tokens").size(), 3u);
-  const Finished full =
-      run({"run", demo_model(), "Who are you?", "--ignore-end", "--context", "256", "--json"});
+  const Finished full = run({"run", demo_model(), "Who are you?", "--ignore-end", "--context", "256", "--json"});
   ASSERT_EQ(full.code, 0) << full.err;
   EXPECT_EQ(Json::parse(full.out).at("finish_reason"), "context");
 }
@@ -181,10 +174,14 @@ TEST(Run, AnswersHaveTheirForm) {
 
 TEST(Run, CallsAreLines) {
   const std::string tools = scratch_path("tools.json"), calling = scratch_path("calling.jinja");
-  write_file(tools, R"([{"name": "town_of", "parameters": {"type": "object", "properties": {"who": {"enum": ["Ada", "Bruno"]}}, "required": ["who"]}}])");
-  write_file(calling, "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}"
-                      "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
-                      "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}");
+  write_file(
+      tools,
+      R"([{"name": "town_of", "parameters": {"type": "object", "properties": {"who": {"enum": ["Ada", "Bruno"]}}, "required": ["who"]}}])");
+  write_file(
+      calling,
+      "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}"
+      "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
+      "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}");
   const std::vector<std::string> given = {"--prompt", "Where does Ada live?", "--template", calling, "--tools", tools};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), given.begin(), given.end());
@@ -207,7 +204,8 @@ TEST(Run, CallsAreLines) {
 }
 
 TEST(Grammar, TriesTexts) {
-  const std::string model = demo_model(), schema = R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "nonsense": 1})";
+  const std::string model = demo_model(),
+                    schema = R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "nonsense": 1})";
   const Finished described = run({"grammar", model, "--schema", schema});
   EXPECT_EQ(described.code, 0) << described.err;
   EXPECT_NE(described.out.find("states"), std::string::npos) << described.out;
@@ -231,8 +229,7 @@ TEST(Grammar, TriesTexts) {
 TEST(Run, ABannedTokenDoesNotAppear) {
   const Json free = ask_json({"--prompt", "Who are you?", "--max-tokens", "1"});
   const int first = free.at("tokens")[0].at("id");
-  const Json banned =
-      ask_json({"--prompt", "Who are you?", "--max-tokens", "5", "--bias", std::to_string(first) + "=-inf"});
+  const Json banned = ask_json({"--prompt", "Who are you?", "--max-tokens", "5", "--bias", std::to_string(first) + "=-inf"});
   for (const Json& token : banned.at("tokens")) EXPECT_NE(token.at("id"), first);
 }
 
@@ -246,22 +243,20 @@ TEST(Run, APromptLongerThanTheContextDoesNotFit) {
   const Finished budget = run({"run", demo_model(), "Hello!", "--context", "16384", "--budget", "1MiB"});
   EXPECT_EQ(budget.code, 4);
   EXPECT_EQ(budget.out, "");
-  EXPECT_NE(budget.err.find(" MiB needed, "), std::string::npos) << budget.err;   // beside the exact bytes
+  EXPECT_NE(budget.err.find(" MiB needed, "), std::string::npos) << budget.err;  // beside the exact bytes
 }
 
 TEST(Run, CtrlCEndsItWith130AndWhatWasSaid) {
   RunOptions options;
   options.interrupt_after_output = 0.05;
-  const Finished finished =
-      run({"run", demo_model(), "Who are you?", "--ignore-end", "--context", "16384"}, options);
+  const Finished finished = run({"run", demo_model(), "Who are you?", "--ignore-end", "--context", "16384"}, options);
   EXPECT_EQ(finished.code, 130);
   EXPECT_EQ(finished.out.compare(0, 10, kWhoAreYou, 10), 0) << finished.out;
   EXPECT_EQ(finished.err, "");
 }
 
 TEST(Bench, MeasuresWhatItWasAskedFor) {
-  const Finished finished = run(
-      {"bench", demo_model(), "--prompt-tokens", "32,100", "--gen-tokens", "8", "--repeat", "3", "--json"});
+  const Finished finished = run({"bench", demo_model(), "--prompt-tokens", "32,100", "--gen-tokens", "8", "--repeat", "3", "--json"});
   ASSERT_EQ(finished.code, 0) << finished.err;
   const Json json = Json::parse(finished.out);
   ASSERT_EQ(json.at("results").size(), 2u);
@@ -278,10 +273,8 @@ TEST(Bench, MeasuresWhatItWasAskedFor) {
       EXPECT_LE(row.at(what).at("min"), row.at(what).at("median"));
       EXPECT_LE(row.at(what).at("median"), row.at(what).at("max"));
     }
-    EXPECT_NEAR(
-        row.at("weights_gb_per_second").get<double>(),
-        row.at("decode_tokens_per_second").at("median").get<double>() * static_cast<double>(bytes) / 1e9,
-        1e-6);
+    EXPECT_NEAR(row.at("weights_gb_per_second").get<double>(),
+                row.at("decode_tokens_per_second").at("median").get<double>() * static_cast<double>(bytes) / 1e9, 1e-6);
   }
   // The limits that the speeds are put beside; only the paths that have a peak measure products.
   const Json& limits = json.at("limits");
@@ -307,10 +300,8 @@ TEST(Bench, MeasuresWhatItWasAskedFor) {
     const double per_token = static_cast<double>(bytes + row.at("kv_bytes").get<uint64_t>());
     // A limit that is beaten is none: then there is no share.
     const auto expect_share = [](const Json& share, double expected) {
-      if (expected > 1)
-        EXPECT_TRUE(share.is_null()) << share << ", " << expected;
-      else
-        EXPECT_NEAR(share.get<double>(), expected, 1e-6);
+      if (expected > 1) EXPECT_TRUE(share.is_null()) << share << ", " << expected;
+      else EXPECT_NEAR(share.get<double>(), expected, 1e-6);
     };
     EXPECT_TRUE(row.at("decode_share_of_read").is_null() || row.at("decode_share_of_read").get<double>() > 0);
     if (row == json.at("results").back())  // by then all limits had been measured
@@ -325,8 +316,7 @@ TEST(Bench, MeasuresWhatItWasAskedFor) {
     expect_share(row.at("prefill_share_of_peak"), prefill * (ops + last / row.at("prompt_tokens").get<double>()) / 1e9 /
                                                       limits.at("quantized_gop_per_second").get<double>());
   }
-  const Finished table =
-      run({"bench", demo_model(), "--prompt-tokens", "16", "--gen-tokens", "4", "--repeat", "1"});
+  const Finished table = run({"bench", demo_model(), "--prompt-tokens", "16", "--gen-tokens", "4", "--repeat", "1"});
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("GB/s"), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("Measured between the runs"), std::string::npos) << table.out;
@@ -342,7 +332,7 @@ TEST(Bench, TraceSaysWhereAStepGoes) {
                                  "--repeat", "2", "--trace-svg", picture, "--json"});
   ASSERT_EQ(measured.code, 0) << measured.err;
   const Json trace = Json::parse(measured.out).at("results")[0].at("trace");
-  EXPECT_EQ(trace.at("steps"), 16);   // two runs; a prompt gives the first of nine tokens
+  EXPECT_EQ(trace.at("steps"), 16);  // two runs; a prompt gives the first of nine tokens
   uint64_t matrices = 0;
   const Json file = Json::parse(run({"inspect", demo_model(), "--json"}).out);
   for (const Json& tensor : file.at("tensors"))
@@ -376,8 +366,8 @@ TEST(Demo, EveryAnswerIsRight) {
   ASSERT_GE(questions.size(), 6u);
   for (const Json& entry : questions) {
     const std::string answer = entry.at("answer");
-    EXPECT_NE(finished.out.find("Question  " + entry.at("question").get<std::string>() + "\nAnswer    " +
-                                answer + "\nExpected  " + answer + "   right\n"),
+    EXPECT_NE(finished.out.find("Question  " + entry.at("question").get<std::string>() + "\nAnswer    " + answer + "\nExpected  " + answer +
+                                "   right\n"),
               std::string::npos)
         << answer;
   }

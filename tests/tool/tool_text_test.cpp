@@ -62,8 +62,7 @@ TEST(Tokenize, TakesTheTextFromAnyOfThreePlaces) {
 }
 
 TEST(Tokenize, BosPiecesAndJson) {
-  const std::string plain = output({"tokenize", demo_model(), "Hello!"}),
-                    bos = output({"tokenize", demo_model(), "Hello!", "--bos"});
+  const std::string plain = output({"tokenize", demo_model(), "Hello!"}), bos = output({"tokenize", demo_model(), "Hello!", "--bos"});
   ASSERT_GT(bos.size(), plain.size());
   EXPECT_EQ(bos.substr(bos.size() - plain.size()), plain);
   const Json json = Json::parse(output({"tokenize", demo_model(), "--json", "--pieces"}, "Who are you?\n"));
@@ -84,15 +83,12 @@ TEST(Tokenize, BytesThatAreNoTextArePartOfIt) {
 
 TEST(Template, RendersChatMlExactly) {
   const std::string path = scratch_path("messages.json");
-  const std::string array =
-      R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi \"you\" \u00e9\n"}])";
-  const std::string expected =
-      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi \"you\" \xC3\xA9\n<|im_end|>\n";
+  const std::string array = R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi \"you\" \u00e9\n"}])";
+  const std::string expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi \"you\" \xC3\xA9\n<|im_end|>\n";
   write_file(path, array);
   EXPECT_EQ(output({"template", demo_model(), "--messages", path}), expected + "<|im_start|>assistant\n");
   EXPECT_EQ(output({"template", demo_model(), "--messages", path, "--no-generation-prompt"}), expected);
-  EXPECT_EQ(output({"template", demo_model(), "--messages", "-"}, "{\"messages\": " + array + "}"),
-            expected + "<|im_start|>assistant\n");
+  EXPECT_EQ(output({"template", demo_model(), "--messages", "-"}, "{\"messages\": " + array + "}"), expected + "<|im_start|>assistant\n");
 }
 
 TEST(Template, TakesATemplateVariablesAndToolsOfTheCallers) {
@@ -104,8 +100,7 @@ TEST(Template, TakesATemplateVariablesAndToolsOfTheCallers) {
   const Words words = {"template",    demo_model(), "--messages", "-",          "--template", path, "--var",
                        "colour=teal", "--var",      "n=41",       "--no-think", "--tools",    tools};
   EXPECT_EQ(output(words, R"([{"role": "user", "content": "x"}])"), "1|teal|42|False|clock|True");
-  const Words from_object = {"template", demo_model(), "--messages",     "-",     "--template",
-                             path,       "--var",      "colour=\"a b\"", "--var", "n=0"};
+  const Words from_object = {"template", demo_model(), "--messages", "-", "--template", path, "--var", "colour=\"a b\"", "--var", "n=0"};
   EXPECT_EQ(output(from_object, R"({"messages": [], "tools": [{"name": "lamp"}]})"), "0|a b|1||lamp|True");
 }
 
@@ -122,20 +117,24 @@ TEST(Template, ABrokenTemplateSaysWhere) {
 
 TEST(Template, SaysHowCallsAreWritten) {
   const std::string path = scratch_path("calls.jinja");
-  const std::string before = "{%- for m in messages -%}{{- '<' + m.role + '>' -}}{%- if m.reasoning_content -%}"
-                             "{{- '<think>' + m.reasoning_content + '</think>' -}}{%- endif -%}{{- m.content -}}"
-                             "{%- for c in m.tool_calls or [] -%}";
-  const std::string after = "{%- endfor -%}{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant><think>' -}}{%- endif -%}";
+  const std::string before =
+      "{%- for m in messages -%}{{- '<' + m.role + '>' -}}{%- if m.reasoning_content -%}"
+      "{{- '<think>' + m.reasoning_content + '</think>' -}}{%- endif -%}{{- m.content -}}"
+      "{%- for c in m.tool_calls or [] -%}";
+  const std::string after =
+      "{%- endfor -%}{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant><think>' -}}{%- endif -%}";
   const auto format = [&](const std::string& call, bool as_json) {
     write_file(path, before + call + after);
     Words words = {"template", demo_model(), "--format", "--template", path};
     if (as_json) words.push_back("--json");
     return output(words);
   };
-  const std::string json = "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}";
+  const std::string json =
+      "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}";
   const std::string page = format(json, false);
-  for (const char* part : {"between \"<think>\" and \"</think>\"; the prompt begins it", "proved", "\"<call>{\\\"name\\\": \\\"\"", "a JSON object",
-                           "\n<call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\", \"days\": 2, \"snow\": false}}</call><call>"})
+  for (const char* part :
+       {"between \"<think>\" and \"</think>\"; the prompt begins it", "proved", "\"<call>{\\\"name\\\": \\\"\"", "a JSON object",
+        "\n<call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\", \"days\": 2, \"snow\": false}}</call><call>"})
     EXPECT_NE(page.find(part), std::string::npos) << part << " is not in\n" << page;
   Json report = Json::parse(format(json, true));
   EXPECT_EQ(report.at("proved"), true);
@@ -143,11 +142,13 @@ TEST(Template, SaysHowCallsAreWritten) {
   EXPECT_EQ(report.at("calls").at("several"), true);
   EXPECT_EQ(report.at("why_none"), nullptr);
   // Keys and values that stand apart; lists as Python's, and lists that nobody can read back.
-  const std::string tagged = "{{- '<f=' + c.function.name + '>' -}}{%- for k, v in c.function.arguments.items() -%}{{- '<p=' + k + '>' -}}{{- v -}}{{- '</p>' -}}"
-                             "{%- endfor -%}{{- '</f>' -}}";
+  const std::string tagged =
+      "{{- '<f=' + c.function.name + '>' -}}{%- for k, v in c.function.arguments.items() -%}{{- '<p=' + k + '>' -}}{{- v -}}{{- '</p>' -}}"
+      "{%- endfor -%}{{- '</f>' -}}";
   EXPECT_NE(format(tagged, false).find("True, False, None"), std::string::npos) << format(tagged, false);
   EXPECT_NE(format(tagged, false).find("lists         as Python writes them"), std::string::npos) << format(tagged, false);
-  const std::string joined = std::string(tagged).replace(tagged.find("{{- v -}}"), 9, "{{- v | join(';') if v is sequence and v is not string else v -}}");
+  const std::string joined =
+      std::string(tagged).replace(tagged.find("{{- v -}}"), 9, "{{- v | join(';') if v is sequence and v is not string else v -}}");
   EXPECT_NE(format(joined, false).find("lists         cannot be written"), std::string::npos) << format(joined, false);
   // None, and why.
   report = Json::parse(output({"template", demo_model(), "--format", "--json"}));
@@ -160,9 +161,9 @@ TEST(Template, SaysHowCallsAreWritten) {
 
 TEST(Inspect, TellsTheDemoModelsShape) {
   const std::string table = output({"inspect", demo_model()});
-  for (const char* part : {"4,598,080 bytes", "Orrery demo", "llama", "4 layers", "256 wide", "16 heads",
-                           "8 KV heads", "32 per head", "704 feed-forward", "16,384 tokens", "500,000",
-                           "gpt2 (qwen2), 2,048 tokens", "default (", "Q8_0", "F32", "38"}) {
+  for (const char* part :
+       {"4,598,080 bytes", "Orrery demo", "llama", "4 layers", "256 wide", "16 heads", "8 KV heads", "32 per head", "704 feed-forward",
+        "16,384 tokens", "500,000", "gpt2 (qwen2), 2,048 tokens", "default (", "Q8_0", "F32", "38"}) {
     EXPECT_NE(table.find(part), std::string::npos) << part << " is not in\n" << table;
   }
   EXPECT_EQ(table.find("token_embd.weight"), std::string::npos);
@@ -207,12 +208,11 @@ TEST(Plan, AddsUpAndFollowsTheContext) {
     EXPECT_EQ(finished.code, code) << finished.err;
     return Json::parse(finished.out);
   };
-  const Json small = plan({"--context", "2048", "--budget", "256MiB"}, 0),
-             large = plan({"--context", "4096", "--budget", "256MiB"}, 0);
+  const Json small = plan({"--context", "2048", "--budget", "256MiB"}, 0), large = plan({"--context", "4096", "--budget", "256MiB"}, 0);
   for (const Json& p : {small, large}) {
     uint64_t sum = 0;
-    for (const char* part : {"weights_bytes", "full_kv_bytes", "compressed_kv_bytes", "digests_bytes",
-                             "staging_bytes", "workspace_bytes"}) {
+    for (const char* part :
+         {"weights_bytes", "full_kv_bytes", "compressed_kv_bytes", "digests_bytes", "staging_bytes", "workspace_bytes"}) {
       sum += p.at(part).get<uint64_t>();
     }
     EXPECT_EQ(p.at("device_bytes"), sum);
@@ -222,10 +222,8 @@ TEST(Plan, AddsUpAndFollowsTheContext) {
   // K and V of 8 heads of 32 in 4 layers, 2 bytes each
   const uint64_t per_token = 2u * 8 * 32 * 4 * 2;
   EXPECT_GE(small.at("full_kv_bytes").get<uint64_t>(), 2048 * per_token);
-  EXPECT_EQ(large.at("full_kv_bytes").get<uint64_t>() - small.at("full_kv_bytes").get<uint64_t>(),
-            2048 * per_token);
-  EXPECT_GT(small.at("full_kv_bytes"),
-            plan({"--context", "2048", "--kv-type", "q4_0"}, 0).at("full_kv_bytes"));
+  EXPECT_EQ(large.at("full_kv_bytes").get<uint64_t>() - small.at("full_kv_bytes").get<uint64_t>(), 2048 * per_token);
+  EXPECT_GT(small.at("full_kv_bytes"), plan({"--context", "2048", "--kv-type", "q4_0"}, 0).at("full_kv_bytes"));
   // The numbers it gives are the edge: one budget fits, a byte less does not, but for a policy.
   const uint64_t needed = large.at("device_bytes");
   EXPECT_EQ(plan({"--context", "4096", "--budget", std::to_string(needed)}, 0).at("fits"), true);
@@ -240,10 +238,9 @@ TEST(Plan, AddsUpAndFollowsTheContext) {
 
 TEST(Plan, APolicyKeepsItsShareOnTheDevice) {
   const auto plan = [](const std::string& budget) {
-    return Json::parse(output({"plan", demo_model(), "--json", "--context", "4096", "--policy", "streaming",
-                               "--kv-budget", budget}));
+    return Json::parse(output({"plan", demo_model(), "--json", "--context", "4096", "--policy", "streaming", "--kv-budget", budget}));
   };
-  const uint64_t token = 2u * 32 * 2, heads = 4 * 8;   // K and V of one head in f16; layers x KV heads
+  const uint64_t token = 2u * 32 * 2, heads = 4 * 8;  // K and V of one head in f16; layers x KV heads
   const Json quarter = plan("25%"), bytes = plan("1MiB");
   EXPECT_EQ(quarter.at("compressed_kv_bytes"), 1024 * heads * token);
   EXPECT_EQ(quarter.at("full_kv_bytes"), 0);
@@ -283,8 +280,7 @@ TEST(Plan, KvBytesBoundTheContext) {
   more.insert(more.end(), {"--context", std::to_string(n + 1)});
   const Finished refused = run(more);
   EXPECT_EQ(refused.code, 2);
-  EXPECT_NE(refused.err.find("at a context of " + std::to_string(n + 1) + "; it must be at least "), std::string::npos)
-      << refused.err;
+  EXPECT_NE(refused.err.find("at a context of " + std::to_string(n + 1) + "; it must be at least "), std::string::npos) << refused.err;
 }
 
 TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
@@ -296,19 +292,19 @@ TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
     made.erase("reservoir_budget_bytes");
     return made;
   };
-  const uint64_t heads = 4 * 8;   // layers x KV heads of 32: blocks of 34 bytes for Q8_0, 18 for Q4_0
-  const Json same = plan({}), q8 = plan({"--device-kv-type", "q8_0"}),
-             q4 = plan({"--kv-type", "q8_0", "--device-kv-type", "q4_0"});
+  const uint64_t heads = 4 * 8;  // layers x KV heads of 32: blocks of 34 bytes for Q8_0, 18 for Q4_0
+  const Json same = plan({}), q8 = plan({"--device-kv-type", "q8_0"}), q4 = plan({"--kv-type", "q8_0", "--device-kv-type", "q4_0"});
   EXPECT_EQ(same.at("device_kv_type"), "f16");
   EXPECT_EQ(q8.at("kv_type"), "f16");
   EXPECT_EQ(q8.at("device_kv_type"), "q8_0");
-  const auto whole_units = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };   // of the arena
-  EXPECT_EQ(q8.at("compressed_kv_bytes"), whole_units(1024 * 64 / 34 * heads * 2 * 34));   // tokens, in no more bytes than 1,024 of F16
+  const auto whole_units = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };      // of the arena
+  EXPECT_EQ(q8.at("compressed_kv_bytes"), whole_units(1024 * 64 / 34 * heads * 2 * 34));  // tokens, in no more bytes than 1,024 of F16
   EXPECT_EQ(q8.at("reservoir_bytes"), same.at("reservoir_bytes"));
   EXPECT_EQ(q4.at("compressed_kv_bytes"), whole_units(1024 * 34 / 18 * heads * 2 * 18));
   EXPECT_EQ(q4.at("reservoir_bytes"), 4096 * heads * 2 * 34);
   // Both spellings, of either option: K in 34 bytes and V in 18.
-  const Json both = plan({"--kv-type", "k8v4", "--device-kv-type", "k8v4"}), named = plan({"--kv-type", "k:q8_0,v:q4_0", "--device-kv-type", "k:q8_0,v:q4_0"});
+  const Json both = plan({"--kv-type", "k8v4", "--device-kv-type", "k8v4"}),
+             named = plan({"--kv-type", "k:q8_0,v:q4_0", "--device-kv-type", "k:q8_0,v:q4_0"});
   EXPECT_EQ(both, named);
   EXPECT_EQ(both.at("kv_type"), "k8v4");
   EXPECT_EQ(both.at("device_kv_type"), "k8v4");
@@ -322,9 +318,9 @@ TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
   const Json by_itself = plan({}, "auto"), halves = plan({"--device-kv-type", "f16"}, "auto");
   EXPECT_EQ(by_itself.at("device_kv_type"), "q8_0");
   EXPECT_EQ(halves.at("device_kv_type"), "f16");
-  EXPECT_NE(output({"plan", demo_model(), "--context", "1024", "--kv-budget", "20%"}).find("KV cache in f16, on the device in q8_0"), std::string::npos);
-  const std::string table = output({"plan", demo_model(), "--context", "1024", "--policy", "streaming",
-                                    "--device-kv-type", "q4_0"});
+  EXPECT_NE(output({"plan", demo_model(), "--context", "1024", "--kv-budget", "20%"}).find("KV cache in f16, on the device in q8_0"),
+            std::string::npos);
+  const std::string table = output({"plan", demo_model(), "--context", "1024", "--policy", "streaming", "--device-kv-type", "q4_0"});
   EXPECT_NE(table.find("KV cache in f16, on the device in q4_0"), std::string::npos) << table;
   EXPECT_NE(output({"plan", demo_model(), "--context", "1024", "--kv-type", "k:q8_0,v:q4_0"}).find("KV cache in k8v4"), std::string::npos);
 }

@@ -33,25 +33,24 @@ TEST(Thinking, IsToldApartWhereverTheTextIsCut) {
   const struct {
     const char *text, *expected;
     bool inside;
-  } kTable[] = {
-      {"plain", "()plain", false},
-      {"", "()", false},
-      {"  \n ", "()  \n ", false},
-      {"<think>ab</think>cd", "<>(ab)cd", false},
-      {"\n<think>\nab < c </thin k></think>\n\ncd", "<>(\nab < c </thin k>)\n\ncd", false},
-      {"[THINK]ab[/THINK]cd", "<>(ab)cd", false},
-      {"<think>ab</thinking>c</think>d", "<>(ab</thinking>c)d", false},
-      {"<thinking>ab</think>c</thinking>d", "<>(ab</think>c)d", false},
-      {"<think>never closed", "<(never closed)", false},
-      {"<think>closed in part</thi", "<(closed in part</thi)", false},
-      {"<thi", "()<thi", false},
-      {"<thin>x", "()<thin>x", false},
-      {"about <think>tags</think>", "()about <think>tags</think>", false},      // only at the beginning
-      {"<think>a</think>b<think>c</think>", "<>(a)b<think>c</think>", false},   // and only once
-      {"ab</think>cd", "()ab</think>cd", false},
-      {"ab</think>cd", ">(ab)cd", true},   // the prompt opened it
-      {"ab[/THINK]cd", ">(ab)cd", true},
-      {"ab", "(ab)", true}};
+  } kTable[] = {{"plain", "()plain", false},
+                {"", "()", false},
+                {"  \n ", "()  \n ", false},
+                {"<think>ab</think>cd", "<>(ab)cd", false},
+                {"\n<think>\nab < c </thin k></think>\n\ncd", "<>(\nab < c </thin k>)\n\ncd", false},
+                {"[THINK]ab[/THINK]cd", "<>(ab)cd", false},
+                {"<think>ab</thinking>c</think>d", "<>(ab</thinking>c)d", false},
+                {"<thinking>ab</think>c</thinking>d", "<>(ab</think>c)d", false},
+                {"<think>never closed", "<(never closed)", false},
+                {"<think>closed in part</thi", "<(closed in part</thi)", false},
+                {"<thi", "()<thi", false},
+                {"<thin>x", "()<thin>x", false},
+                {"about <think>tags</think>", "()about <think>tags</think>", false},     // only at the beginning
+                {"<think>a</think>b<think>c</think>", "<>(a)b<think>c</think>", false},  // and only once
+                {"ab</think>cd", "()ab</think>cd", false},
+                {"ab</think>cd", ">(ab)cd", true},  // the prompt opened it
+                {"ab[/THINK]cd", ">(ab)cd", true},
+                {"ab", "(ab)", true}};
   for (const auto& row : kTable) {
     const std::string text = row.text;
     for (size_t cut = 0; cut <= text.size(); ++cut)
@@ -99,11 +98,11 @@ TEST(Thinking, IsShownAsWished) {
   EXPECT_EQ(written(Thinking::fold, true, true, text),
             "\r\x1b[2m(thinking, 0 words)\x1b[0m\x1b[K\r\x1b[2m(thought for T s, 4 words)\x1b[0m\x1b[K\nFour.");
   for (const Thinking thinking : {Thinking::dim, Thinking::fold, Thinking::hide}) {
-    EXPECT_EQ(written(thinking, false, false, empty), "Four.");     // a model that was asked not to think
-    EXPECT_EQ(written(thinking, false, false, "\n Four."), "\n Four.");   // no thinking: every byte
+    EXPECT_EQ(written(thinking, false, false, empty), "Four.");          // a model that was asked not to think
+    EXPECT_EQ(written(thinking, false, false, "\n Four."), "\n Four.");  // no thinking: every byte
   }
   EXPECT_EQ(written(Thinking::hide, true, true, "never closed", true), "");
-  EXPECT_EQ(written(Thinking::dim, true, true, "never closed", true), "\x1b[2mnever closed\x1b[0m\n\n");   // and the colour ends
+  EXPECT_EQ(written(Thinking::dim, true, true, "never closed", true), "\x1b[2mnever closed\x1b[0m\n\n");  // and the colour ends
 }
 
 }  // namespace

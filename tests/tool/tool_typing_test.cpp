@@ -32,12 +32,14 @@ Finished chat(const std::string& input, const Words& more = {}) {
 
 TEST(Typing, FourPastedLinesAreOneMessage) {
   Terminal terminal(with({}));
-  ASSERT_TRUE(terminal.expect("\x1b[?2004h")) << terminal.screen();   // pastes are asked for in brackets
+  ASSERT_TRUE(terminal.expect("\x1b[?2004h")) << terminal.screen();  // pastes are asked for in brackets
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
-  terminal.type(std::string(kPaste) + "On Sunday there was snow over the cellar. Ada lives in Oslo.\rThe grass is green. "
-                "Bruno owns a teal fox.\r\rWhere does Ada live?" + kPasteEnd);
+  terminal.type(std::string(kPaste) +
+                "On Sunday there was snow over the cellar. Ada lives in Oslo.\rThe grass is green. "
+                "Bruno owns a teal fox.\r\rWhere does Ada live?" +
+                kPasteEnd);
   ASSERT_TRUE(terminal.expect("Where does Ada live?")) << terminal.screen();
-  EXPECT_EQ(terminal.screen().find("\r\nAda lives"), std::string::npos);   // nothing is answered before Enter
+  EXPECT_EQ(terminal.screen().find("\r\nAda lives"), std::string::npos);  // nothing is answered before Enter
   terminal.type("\r");
   ASSERT_TRUE(terminal.expect("\r\nAda lives in Oslo.\r\n")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
@@ -46,16 +48,19 @@ TEST(Typing, FourPastedLinesAreOneMessage) {
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x04");
   EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
-  EXPECT_NE(terminal.screen().rfind("\x1b[?2004l"), std::string::npos);   // and as it was
+  EXPECT_NE(terminal.screen().rfind("\x1b[?2004l"), std::string::npos);  // and as it was
 }
 
 TEST(Typing, AHostilePasteCommandsNothing) {
   Terminal terminal(with({}));
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
-  terminal.type(std::string(kPaste) + "a\x03" "b\x04\r/quit\r\x1b[2Jc\x07\x1a" + kPasteEnd);
+  terminal.type(std::string(kPaste) +
+                "a\x03"
+                "b\x04\r/quit\r\x1b[2Jc\x07\x1a" +
+                kPasteEnd);
   ASSERT_TRUE(terminal.expect("^[[2Jc^G^Z")) << terminal.screen();
   EXPECT_EQ(terminal.screen().find("\x1b[2J"), std::string::npos);
-  terminal.type("\x03");   // dropped
+  terminal.type("\x03");  // dropped
   ASSERT_TRUE(terminal.expect("(Ctrl-C again or Ctrl-D ends the program)")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("Who are you?\r");
@@ -73,7 +78,7 @@ TEST(Typing, ALongPasteIsOneMessage) {
   terminal.type(kPaste + text + "the end" + kPasteEnd);
   ASSERT_TRUE(terminal.expect("the end")) << terminal.screen();
   terminal.type("\r");
-  ASSERT_TRUE(terminal.expect("orrery: ")) << terminal.screen();   // far more than 2,048 tokens, told in one line
+  ASSERT_TRUE(terminal.expect("orrery: ")) << terminal.screen();  // far more than 2,048 tokens, told in one line
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/stats\r");
   ASSERT_TRUE(terminal.expect("0 messages")) << terminal.screen();
@@ -89,12 +94,12 @@ TEST(Typing, KeysPressedDuringAnAnswerBeginTheNextMessage) {
   ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
   const size_t begun = terminal.screen().size();
   terminal.type("/statz\x7f");
-  terminal.read_for(0.5);   // the answer goes on all the while
+  terminal.read_for(0.5);  // the answer goes on all the while
   terminal.type("\x03");
   ASSERT_TRUE(terminal.expect("(stopped)")) << terminal.screen();
   EXPECT_EQ(terminal.screen().substr(begun, terminal.screen().rfind("(stopped)") - begun).find("/sta"), std::string::npos)
       << terminal.screen();
-  ASSERT_TRUE(terminal.expect("/stat")) << terminal.screen();   // shown behind the prompt
+  ASSERT_TRUE(terminal.expect("/stat")) << terminal.screen();  // shown behind the prompt
   terminal.type("s\r");
   ASSERT_TRUE(terminal.expect("2 messages")) << terminal.screen();
   // A whole line and an end, both ahead.
@@ -141,7 +146,7 @@ TEST(Typing, AResizeBreaksTheLinesAgain) {
   EXPECT_FALSE(screen.unknown());
   size_t prompts = 0;
   for (const std::string& row : rows) prompts += row.compare(0, 2, "> ") == 0;
-  EXPECT_EQ(prompts, 1u);   // no remains of the old picture
+  EXPECT_EQ(prompts, 1u);  // no remains of the old picture
   terminal.type("\x15\x04");
   EXPECT_EQ(terminal.finish(), 0);
 }
@@ -152,7 +157,7 @@ TEST(Typing, AMessageOfManyLinesComesBackFromTheHistory) {
   {
     Terminal terminal(words);
     ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
-    terminal.type("/set\x1b\rWho are you?\x01\x1b[A\x04\x04\x04\x04\x04\r");   // two lines; the first is taken away again
+    terminal.type("/set\x1b\rWho are you?\x01\x1b[A\x04\x04\x04\x04\x04\r");  // two lines; the first is taken away again
     ASSERT_TRUE(terminal.expect(kWhoAreYou)) << terminal.screen();
     ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
     terminal.type("Who are\x1b\ryou?\r");
@@ -161,8 +166,7 @@ TEST(Typing, AMessageOfManyLinesComesBackFromTheHistory) {
     terminal.type("\x04");
     EXPECT_EQ(terminal.finish(), 0);
   }
-  EXPECT_EQ(read_whole(history),
-            "_HiStOrY_V2_\nWho\\040are\\040you?\nWho\\040are\\012you?\n");
+  EXPECT_EQ(read_whole(history), "_HiStOrY_V2_\nWho\\040are\\040you?\nWho\\040are\\012you?\n");
   Terminal terminal(words);
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("\x1b[A");
@@ -180,9 +184,10 @@ TEST(Settings, AreListedShownAndSet) {
   const Finished all = chat("/set\n/set temperature\n/set temperature 0.8\n/set top_k=40\n/set stop END\n/set system Be kind.\n/set\n");
   EXPECT_EQ(all.code, 0) << all.err;
   EXPECT_EQ(all.out, "");
-  for (const char* line : {"  max-tokens         1024 ", "  temperature        0 ", "  temperature        0.8 ", "  top-k              40 ",
-                           "  top-p              0.95 ", "  seed               0 ", "  stop               \"END\" ", "  thinking           show ",
-                           "  system             Be kind. ", "temperature: 0.8\n", "  ignore-end         off "})
+  for (const char* line :
+       {"  max-tokens         1024 ", "  temperature        0 ", "  temperature        0.8 ", "  top-k              40 ",
+        "  top-p              0.95 ", "  seed               0 ", "  stop               \"END\" ", "  thinking           show ",
+        "  system             Be kind. ", "temperature: 0.8\n", "  ignore-end         off "})
     EXPECT_NE(all.err.find(line), std::string::npos) << line << "\n" << all.err;
   const struct {
     const char *line, *words;
@@ -198,7 +203,7 @@ TEST(Settings, AreListedShownAndSet) {
     const Finished refused = chat(std::string(row.line) + "\n");
     EXPECT_EQ(refused.code, 2) << row.line;
     EXPECT_NE(refused.err.find(row.words), std::string::npos) << refused.err;
-    EXPECT_EQ(refused.err.find('\n'), refused.err.size() - 1) << refused.err;   // one line, one "orrery: "
+    EXPECT_EQ(refused.err.find('\n'), refused.err.size() - 1) << refused.err;  // one line, one "orrery: "
     EXPECT_EQ(refused.err.find("orrery: ", 1), std::string::npos) << refused.err;
   }
 }
@@ -218,7 +223,7 @@ std::string model_with_sampling() {
   std::string keys = text("general.sampling.temp") + number(uint32_t{6}) + number(0.625f) + text("general.sampling.top_k") +
                      number(uint32_t{5}) + number(int32_t{17}) + text("general.sampling.top_p") + number(uint32_t{6}) + number(7.f);
   const std::string filler = text("general.filler") + number(uint32_t{8});
-  size_t blanks = 0;   // the tensors stay aligned to 32 bytes
+  size_t blanks = 0;  // the tensors stay aligned to 32 bytes
   while ((keys.size() + filler.size() + 8 + blanks) % 32 != 0) ++blanks;
   keys += filler + text(std::string(blanks, ' '));
   uint64_t n_keys;
@@ -231,13 +236,15 @@ TEST(Settings, ChatSamplesAsTheModelSaysElseAsChatC) {
   RunOptions options;
   options.input = "/set\n";
   const Finished plain = run({"chat", demo_model()}, options);
-  for (const char* line : {"  max-tokens         1024 ", "  temperature        0.7 ", "  top-k              0 ", "  top-p              0.95 "})
+  for (const char* line :
+       {"  max-tokens         1024 ", "  temperature        0.7 ", "  top-k              0 ", "  top-p              0.95 "})
     EXPECT_NE(plain.err.find(line), std::string::npos) << line << "\n" << plain.err;
   const std::string model = model_with_sampling();
   const Finished named = run({"chat", model}, options);
   EXPECT_EQ(named.code, 0) << named.err;
   // top-p 7 is out of range, so it counts as not named.
-  for (const char* line : {"  max-tokens         1024 ", "  temperature        0.625 ", "  top-k              17 ", "  top-p              0.95 "})
+  for (const char* line :
+       {"  max-tokens         1024 ", "  temperature        0.625 ", "  top-k              17 ", "  top-p              0.95 "})
     EXPECT_NE(named.err.find(line), std::string::npos) << line << "\n" << named.err;
   const Finished given = run({"chat", model, "--temperature", "0.5"}, options);
   EXPECT_NE(given.err.find("  temperature        0.5 "), std::string::npos) << given.err;
@@ -324,7 +331,9 @@ TEST(Color, IsForTerminalsThatWantIt) {
     EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
     return terminal.screen();
   };
-  const auto has_color = [](const std::string& screen) { return screen.find("\x1b[1m") != std::string::npos || screen.find("\x1b[2m") != std::string::npos; };
+  const auto has_color = [](const std::string& screen) {
+    return screen.find("\x1b[1m") != std::string::npos || screen.find("\x1b[2m") != std::string::npos;
+  };
   EXPECT_TRUE(has_color(seen({}, {})));
   EXPECT_FALSE(has_color(seen({}, {"NO_COLOR=1"})));
   EXPECT_TRUE(has_color(seen({}, {"NO_COLOR="})));

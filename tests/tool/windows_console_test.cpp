@@ -1,5 +1,5 @@
-// The Windows side of the tool's files, keys and Ctrl-C, without a console: keys as the console reports them, paths, streams, files that are
-// replaced whole, interrupts.
+// The Windows side of the tool's files, keys and Ctrl-C, without a console: keys as the console reports them, paths, streams, files that
+// are replaced whole, interrupts.
 #include <gtest/gtest.h>
 #include <io.h>
 
@@ -84,9 +84,9 @@ TEST(WindowsKeys, CharactersAreUtf8) {
   repeated.wRepeatCount = 3;
   const std::vector<Key> keys = keys_of({
       key('E', L'\u00e9'), key(0, 0xD83D), key(0, 0xD83D, 0, false), key(0, 0xDE00), repeated,
-      key('Q', L'@', LEFT_CTRL_PRESSED | RIGHT_ALT_PRESSED),   // AltGr
-      key(VK_MENU, L'\u4e16', 0, false),                       // Alt and the keypad
-      key(0, 0xDE00),                                          // half of a pair
+      key('Q', L'@', LEFT_CTRL_PRESSED | RIGHT_ALT_PRESSED),  // AltGr
+      key(VK_MENU, L'\u4e16', 0, false),                      // Alt and the keypad
+      key(0, 0xDE00),                                         // half of a pair
   });
   ASSERT_EQ(keys.size(), 1u);
   EXPECT_EQ(keys[0].kind, Key::text);
@@ -181,6 +181,22 @@ TEST(WindowsFiles, WritersTakeTurns) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.file("")), {}), 1);
 }
 
+// Another writer's file is nobody else's between its renaming and its closing.
+TEST(WindowsFiles, AWriterWaitsForOneThatCloses) {
+  const testing::TempDir folder;
+  const std::string name = folder.file("shared");
+  write_file(name, "old");
+  const HANDLE alone = ::CreateFileW(wide_path(name).c_str(), GENERIC_WRITE, 0, nullptr, OPEN_EXISTING, 0, nullptr);
+  ASSERT_NE(alone, INVALID_HANDLE_VALUE);
+  std::thread closes([&] {
+    ::Sleep(100);
+    ::CloseHandle(alone);
+  });
+  EXPECT_EQ(failure_of(name, "new"), "");
+  closes.join();
+  EXPECT_EQ(read_file(name), "new");
+}
+
 TEST(WindowsFiles, AppendingGoesToTheEnd) {
   const testing::TempDir folder;
   const std::string name = folder.file("log");
@@ -234,10 +250,15 @@ TEST(WindowsInterrupts, TheFirstAsksAndClearForgetsIt) {
     for (int tries = 0; tries < 500 && cancelled == 0; ++tries) ::Sleep(10);
   }
   EXPECT_EQ(cancelled, 1);
-  { const CancelOnInterrupt watcher([&] { ++cancelled; }); ::Sleep(200); }   // one that is pending already
+  {
+    const CancelOnInterrupt watcher([&] { ++cancelled; });
+    ::Sleep(200);
+  }  // one that is pending already
   EXPECT_EQ(cancelled, 2);
   interrupts.clear();
-  { const CancelOnInterrupt watcher([&] { ++cancelled; }); }
+  {
+    const CancelOnInterrupt watcher([&] { ++cancelled; });
+  }
   EXPECT_EQ(cancelled, 2);
 }
 

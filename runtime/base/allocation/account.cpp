@@ -17,7 +17,7 @@ namespace {
 
 struct Header {
   Account* account;
-  uint64_t size_and_place;   // bytes, the header's included, << 8 | place
+  uint64_t size_and_place;  // bytes, the header's included, << 8 | place
 };
 static_assert(sizeof(Header) == 16);
 
@@ -30,7 +30,7 @@ constexpr size_t kFirstChunkBytes = 4096, kLargestChunkBytes = 65536;
 
 Header* header_of(void* block) { return static_cast<Header*>(block) - 1; }
 
-struct Freed {   // as large as the smallest block
+struct Freed {  // as large as the smallest block
   Freed* next;
   uint64_t size_class;
 };
@@ -46,7 +46,7 @@ std::atomic<uint64_t> accounts{0};
 
 class Account {
  public:
-  static constexpr uint64_t kReference = uint64_t{1} << 42;   // `held_`: references above (4 million), bytes below (4 TiB)
+  static constexpr uint64_t kReference = uint64_t{1} << 42;  // `held_`: references above (4 million), bytes below (4 TiB)
 
   void refer() noexcept { held_.fetch_add(kReference, std::memory_order_relaxed); }
   void charge(uint64_t bytes) noexcept {
@@ -71,10 +71,8 @@ class Account {
       sort_returned();
       block = free_[size_class];
     }
-    if (block)
-      free_[size_class] = static_cast<Freed*>(block)->next;
-    else
-      block = carve(size_class * kClassBytes);
+    if (block) free_[size_class] = static_cast<Freed*>(block)->next;
+    else block = carve(size_class * kClassBytes);
     taken_.store(false, std::memory_order_release);
     return block;
   }
@@ -103,7 +101,7 @@ class Account {
     }
   }
   void* carve(size_t bytes) noexcept {
-    if (left_ < bytes) {   // what is left of the last chunk is less than one block, and stays unused
+    if (left_ < bytes) {  // what is left of the last chunk is less than one block, and stays unused
       void* const memory = host_block_take(next_chunk_bytes_, 16);
       if (memory == nullptr) return nullptr;
       chunks_ = new (memory) Chunk{chunks_, next_chunk_bytes_};
@@ -125,17 +123,17 @@ class Account {
     }
     this->~Account();
     host_block_give(this);
-    host_blocks_trim();   // what is freed here is not soon needed again
+    host_blocks_trim();  // what is freed here is not soon needed again
     accounts.fetch_sub(1, std::memory_order_relaxed);
   }
 
   std::atomic<uint64_t> held_{kReference};
   std::atomic<uint64_t> peak_{0};
   std::atomic<bool> taken_{false};
-  std::atomic<Freed*> returned_{nullptr};   // released while another thread had the chunks
+  std::atomic<Freed*> returned_{nullptr};  // released while another thread had the chunks
   // Of the thread that has taken the chunks:
-  Freed* free_[kClasses] = {};              // by size, in units of kClassBytes
-  char* at_ = nullptr;                      // the rest of the newest chunk
+  Freed* free_[kClasses] = {};  // by size, in units of kClassBytes
+  char* at_ = nullptr;          // the rest of the newest chunk
   size_t left_ = 0;
   size_t next_chunk_bytes_ = kFirstChunkBytes;
   Chunk* chunks_ = nullptr;
@@ -171,7 +169,7 @@ AccountScope::~AccountScope() { current_account = outer_; }
 
 void* allocate(size_t bytes, size_t alignment) noexcept {
   Account* const account = current_account;
-  const size_t before = alignment < sizeof(Header) ? sizeof(Header) : alignment;   // where the caller's bytes begin
+  const size_t before = alignment < sizeof(Header) ? sizeof(Header) : alignment;  // where the caller's bytes begin
   if (bytes > PTRDIFF_MAX - before) return nullptr;
   uint64_t size = before + bytes;
   uint64_t place = 4;
@@ -199,10 +197,8 @@ void release(void* block) noexcept {
   if (block == nullptr) return;
   const Header header = *header_of(block);
   const uint64_t size = header.size_and_place >> 8, place = header.size_and_place & 255;
-  if (place < kFirstClass)
-    host_block_give(static_cast<char*>(block) - (size_t{1} << place));
-  else
-    header.account->return_to_chunk(header_of(block), place - kFirstClass);
+  if (place < kFirstClass) host_block_give(static_cast<char*>(block) - (size_t{1} << place));
+  else header.account->return_to_chunk(header_of(block), place - kFirstClass);
   if (header.account) header.account->give(size);
 }
 

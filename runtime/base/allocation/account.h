@@ -15,8 +15,8 @@ namespace orrery {
 class Account;
 
 struct AccountUsage {
-  uint64_t bytes = 0;        // of blocks that are allocated now, headers included
-  uint64_t peak_bytes = 0;   // the most that there have been
+  uint64_t bytes = 0;       // of blocks that are allocated now, headers included
+  uint64_t peak_bytes = 0;  // the most that there have been
 };
 
 // Keeps an account open. Copies share it. An empty one charges nobody.

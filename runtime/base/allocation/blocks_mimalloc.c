@@ -20,9 +20,7 @@
 
 #include <static.c>
 
-void *host_block_take(size_t bytes, size_t alignment) {
-  return alignment <= 16 ? mi_malloc(bytes) : mi_malloc_aligned(bytes, alignment);
-}
+void *host_block_take(size_t bytes, size_t alignment) { return alignment <= 16 ? mi_malloc(bytes) : mi_malloc_aligned(bytes, alignment); }
 void host_block_give(void *block) { mi_free(block); }
 
 // mi_collect() frees segments that are empty. Until mimalloc 2.1 it leaves alone what is unused inside the others, until the next block of

@@ -91,8 +91,8 @@ class TiledAttention : public BlockAttention<kSteps, TiledAttention<kSteps>> {
   }
 
  private:
-  using Base::kValueSteps;
   using Base::keys;
+  using Base::kValueSteps;
   using Base::lanes;
   using Base::o;
   using Base::q;

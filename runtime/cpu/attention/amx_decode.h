@@ -60,7 +60,8 @@ V::I largest_of_four(const V::I* x, const Max& max) {
 inline V::F lane_of(V::F x, int i) { return _mm512_permutexvar_ps(V::set_i(i), x); }
 // 32 bytes at a, then 32 bytes at b.
 inline V::I two_halves(const void* a, const void* b) {
-  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(a))), _mm256_loadu_si256(static_cast<const __m256i*>(b)), 1);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(a))),
+                            _mm256_loadu_si256(static_cast<const __m256i*>(b)), 1);
 }
 
 // G queries. A set is four queries side by side in vectors. Dimensions are processed as pairs of blocks.
@@ -69,7 +70,7 @@ class TiledDecode {
   static_assert((G == 4 || G == 8) && kDim % 64 == 0);
   static constexpr int kSets = G / 4, kBlocksOfHead = kDim / 32, kPairs = kDim / 64;
   static constexpr int64_t kBlockBytes = 34, kVectorBytes = kBlocksOfHead * kBlockBytes, kTokenBytes = 2 * kVectorBytes;
-  using Ahead = TileAhead<kTile * kTokenBytes, 32 * kBlocksOfHead * (kSets + 1) + 4 * G>;
+  using Ahead = TileAhead<kTile * kTokenBytes, 32 * kBlocksOfHead*(kSets + 1) + 4 * G>;
 
   // 16 rows, in the layout of a tile.
   template <class T>
@@ -77,21 +78,21 @@ class TiledDecode {
     T at[16][64 / sizeof(T)];
   };
   struct Head {
-    Rows<int8_t> q[kPairs][kSets];             // (64 bytes of a key / 4; the queries' high bytes for both blocks, then low bytes; 4)
-    int32_t first_codes[kPairs][G];            // two words, for the first two codes of a pair of blocks
-    float units[kBlocksOfHead][G];             // units of the words
-    alignas(64) float m[kSets][V::kLanes];     // the softmax's unit: lane i belongs to query i % 4
-    alignas(64) float l[G][V::kLanes];         // the sums of the weights, in parts
-    alignas(64) float o[G][kDim];              // in the order of dimensions that the products give (dim_at)
+    Rows<int8_t> q[kPairs][kSets];          // (64 bytes of a key / 4; the queries' high bytes for both blocks, then low bytes; 4)
+    int32_t first_codes[kPairs][G];         // two words, for the first two codes of a pair of blocks
+    float units[kBlocksOfHead][G];          // units of the words
+    alignas(64) float m[kSets][V::kLanes];  // the softmax's unit: lane i belongs to query i % 4
+    alignas(64) float l[G][V::kLanes];      // the sums of the weights, in parts
+    alignas(64) float o[G][kDim];           // in the order of dimensions that the products give (dim_at)
   };
-  struct Work {                                // for one tile
+  struct Work {  // for one tile
     alignas(64) uint16_t key_scales[kBlocksOfHead][kTile];
-    alignas(64) uint16_t first_codes[kPairs][kTile];       // two for each key
+    alignas(64) uint16_t first_codes[kPairs][kTile];  // two for each key
     alignas(64) uint16_t value_scales[kBlocksOfHead][kTile];
-    Rows<int32_t> products[kPairs][kSets][4];              // of 16 keys
+    Rows<int32_t> products[kPairs][kSets][4];  // of 16 keys
     alignas(64) float scores[G][kTile];
     alignas(64) int8_t words[kBlocksOfHead][2 * G][kTile];
-    Rows<uint8_t> values[kBlocksOfHead][2];                // dwords: one dimension of four tokens; 16 dimensions in a row
+    Rows<uint8_t> values[kBlocksOfHead][2];  // dwords: one dimension of four tokens; 16 dimensions in a row
     alignas(64) int32_t outputs[kBlocksOfHead][2][2 * G][16];
     float factors[kBlocksOfHead][G];
     alignas(64) float decays[kSets][V::kLanes];
@@ -100,7 +101,8 @@ class TiledDecode {
 
  public:
   static constexpr int64_t kScratchBytes = kDecodeHeads * sizeof(Head) + sizeof(Work);
-  explicit TiledDecode(std::byte* scratch) : heads_(reinterpret_cast<Head*>(scratch)), work_(*reinterpret_cast<Work*>(heads_ + kDecodeHeads)) {}
+  explicit TiledDecode(std::byte* scratch)
+      : heads_(reinterpret_cast<Head*>(scratch)), work_(*reinterpret_cast<Work*>(heads_ + kDecodeHeads)) {}
 
   // Attends with n <= G queries of each head, from first_query on.
   void run(const DecodeTask& t, int first_query, int n) {
@@ -148,8 +150,9 @@ class TiledDecode {
         continue;
       }
       for (int code = 2; code < 30; code += 4) put(code, 4);
-      put(30, 2);   // the next block's scale, after these two, meets zeros
-      head.first_codes[b / 2][g] = static_cast<int32_t>((static_cast<uint32_t>(x.words[0]) & 0xFFFF) | static_cast<uint32_t>(x.words[1]) << 16);
+      put(30, 2);  // the next block's scale, after these two, meets zeros
+      head.first_codes[b / 2][g] =
+          static_cast<int32_t>((static_cast<uint32_t>(x.words[0]) & 0xFFFF) | static_cast<uint32_t>(x.words[1]) << 16);
     }
     for (int i = 0; i < V::kLanes; ++i) head.m[set][i] = -kInfinity, head.l[g][i] = 0;
     for (float& o : head.o[g]) o = 0;
@@ -160,7 +163,7 @@ class TiledDecode {
     Ahead ahead(next);
     if (part) tile = made_whole(tile, first, last);
     multiply_keys(head, tile, ahead);
-    add_outputs();   // of the tile before, whose products had time to finish
+    add_outputs();  // of the tile before, whose products had time to finish
     make_scores(head, ahead);
     if (part)
       for (int place = 0; place < kTile; ++place)
@@ -228,7 +231,7 @@ class TiledDecode {
     const V::I x0 = token(0), x1 = token(1), x2 = token(2), x3 = token(3);
     const V::I a = _mm512_unpacklo_epi8(x0, x1), c = _mm512_unpackhi_epi8(x0, x1);
     const V::I d = _mm512_unpacklo_epi8(x2, x3), e = _mm512_unpackhi_epi8(x2, x3);
-    const auto put = [&](int half, V::I low, V::I high) {   // a line at a time
+    const auto put = [&](int half, V::I low, V::I high) {  // a line at a time
       low = ahead.ask_behind(low), high = ahead.ask_behind(high);
       auto* to = reinterpret_cast<__m256i*>(values[half].at[row]);
       _mm256_store_si256(to, _mm512_castsi512_si256(low));
@@ -246,7 +249,7 @@ class TiledDecode {
         V::F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
         ORRERY_UNROLL for (int pair = 0; pair < kPairs; ++pair) {
           const auto& rows = work_.products[pair][set][i].at;
-          V::I x[2][4];   // for each block: the sums of four keys
+          V::I x[2][4];  // for each block: the sums of four keys
           ORRERY_UNROLL for (int k = 0; k < 4; ++k) {
             const auto two_keys = [&](int key) {
               return V::widened(V::times_256(two_halves(rows[key], rows[key + 1])), two_halves(rows[key] + 8, rows[key + 1] + 8));
@@ -279,11 +282,11 @@ class TiledDecode {
     V::I most[4];
     ORRERY_UNROLL for (int i = 0; i < 4; ++i) {
       V::F x = V::set(-kInfinity);
-      ORRERY_UNROLL for (int j = 0; j < 4; ++j) x = V::max(V::load(work_.scores[4 * set + i] + 16 * j), x);   // this order ignores NaN
+      ORRERY_UNROLL for (int j = 0; j < 4; ++j) x = V::max(V::load(work_.scores[4 * set + i] + 16 * j), x);  // this order ignores NaN
       most[i] = _mm512_castps_si512(x);
     }
-    const V::F seen = _mm512_castsi512_ps(largest_of_four(
-        most, [](V::I a, V::I b) { return _mm512_castps_si512(V::max(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b))); }));
+    const V::F seen = _mm512_castsi512_ps(
+        largest_of_four(most, [](V::I a, V::I b) { return _mm512_castps_si512(V::max(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b))); }));
     const V::F before = V::load(head.m[set]), m = V::nearest(V::max(seen, before));
     // Scores of -infinity get the weight 0, also when all scores are -infinity.
     const V::F base = V::equal_select(m, -kInfinity, V::zero(), m), decay = power_of_two(V::sub(before, base));
@@ -313,7 +316,7 @@ class TiledDecode {
         const V::F scales = V::load_half(work_.value_scales[b] + 16 * j);
         ORRERY_UNROLL for (int i = 0; i < 4; ++i) {
           x[i][j] = V::mul(V::load(work_.scores[4 * set + i] + 16 * j), scales);
-          const V::I size = _mm512_and_si512(_mm512_castps_si512(x[i][j]), mask);   // a NaN is the largest
+          const V::I size = _mm512_and_si512(_mm512_castps_si512(x[i][j]), mask);  // a NaN is the largest
           most[i] = j == 0 ? size : _mm512_max_epi32(most[i], size);
         }
       }
@@ -368,28 +371,28 @@ class TiledDecode {
     for (int i = 0; i < kDim; i += 4) __builtin_memcpy(partial + 16 + dim_at(i), head.o[g] + i, 4 * sizeof(float));
   }
 
-  Head* const heads_;          // (kDecodeHeads)
+  Head* const heads_;  // (kDecodeHeads)
   Work& work_;
-  Head* pending_ = nullptr;    // the head whose outputs still wait
+  Head* pending_ = nullptr;  // the head whose outputs still wait
 };
 
 // True for tasks that tiles do faster than vectors. Vectors take as long for two queries as tiles for one. Eight queries of 128
 // dimensions are more than a first-level cache holds beside a tile.
 inline bool decodes_by_tiles(const DecodeTask& t) {
-  return t.kv.type == KvType::q8_0 && t.n_queries > 2 && !t.exported.weights && (t.kv.head_dim == 64 || (t.kv.head_dim == 128 && t.n_queries <= 4));
+  return t.kv.type == KvType::q8_0 && t.n_queries > 2 && !t.exported.weights &&
+         (t.kv.head_dim == 64 || (t.kv.head_dim == 128 && t.n_queries <= 4));
 }
 inline void decode_by_tiles(const DecodeTask& t) {
   if (t.kv.head_dim == 128) return TiledDecode<4, 128>(t.scratch).run(t, 0, t.n_queries);
   for (int first = 0; first < t.n_queries; first += 8) {
     const int left = t.n_queries - first;
-    if (left <= 4)
-      TiledDecode<4, 64>(t.scratch).run(t, first, left);
-    else
-      TiledDecode<8, 64>(t.scratch).run(t, first, left < 8 ? left : 8);
+    if (left <= 4) TiledDecode<4, 64>(t.scratch).run(t, first, left);
+    else TiledDecode<8, 64>(t.scratch).run(t, first, left < 8 ? left : 8);
   }
 }
-constexpr int64_t kTiledDecodeBytes = TiledDecode<4, 128>::kScratchBytes > TiledDecode<8, 64>::kScratchBytes ? TiledDecode<4, 128>::kScratchBytes
-                                                                                                             : TiledDecode<8, 64>::kScratchBytes;
+constexpr int64_t kTiledDecodeBytes = TiledDecode<4, 128>::kScratchBytes > TiledDecode<8, 64>::kScratchBytes
+                                          ? TiledDecode<4, 128>::kScratchBytes
+                                          : TiledDecode<8, 64>::kScratchBytes;
 
 }  // namespace
 }  // namespace orrery::cpu

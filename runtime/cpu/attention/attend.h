@@ -32,14 +32,10 @@ void load_kv_chunks(const std::byte* x, int32_t n, float* out) {
 // The same bits as the portable reading: a half is exact in a float, and a block's value is one product.
 inline void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
   switch (type) {
-    case KvType::f32:
-      return load_kv_chunks<KvType::f32>(x, n, out);
-    case KvType::f16:
-      return load_kv_chunks<KvType::f16>(x, n, out);
-    case KvType::q8_0:
-      return load_kv_chunks<KvType::q8_0>(x, n, out);
-    default:
-      return load_kv_chunks<KvType::q4_0>(x, n, out);
+    case KvType::f32: return load_kv_chunks<KvType::f32>(x, n, out);
+    case KvType::f16: return load_kv_chunks<KvType::f16>(x, n, out);
+    case KvType::q8_0: return load_kv_chunks<KvType::q8_0>(x, n, out);
+    default: return load_kv_chunks<KvType::q4_0>(x, n, out);
   }
 }
 
@@ -47,7 +43,7 @@ inline void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* ou
 
 // Block formats keep 32 values and their scale together. Decode takes the integers in the cheapest order and units, which for Q4_0
 // are V's own (q4_dim, q4_unit). q has the order of K, o of V.
-constexpr bool by_integers(KvType type) { return V::kAttendsInIntegers && in_blocks(type); }   // attention/attend_blocks.h
+constexpr bool by_integers(KvType type) { return V::kAttendsInIntegers && in_blocks(type); }  // attention/attend_blocks.h
 constexpr int kBlockChunks = 32 / V::kLanes;
 constexpr uint64_t block_bytes(KvType type) { return type == KvType::q8_0 ? 34 : 18; }
 
@@ -86,7 +82,7 @@ struct DecodeHead {
   const uint8_t* value_scale(const uint8_t* key_block, int b) const {
     return key_block + value_at() - static_cast<uint64_t>(b) * (block_bytes(kKeys) - block_bytes(kValues));
   }
-  uint64_t half_bytes() const { return token_bytes() / 2; }   // of a token: scores prefetch half of the next tile, values the other
+  uint64_t half_bytes() const { return token_bytes() / 2; }  // of a token: scores prefetch half of the next tile, values the other
 };
 
 struct DecodeScratch {
@@ -116,7 +112,7 @@ template <int kLines>
 template <KvType kType, int kDim, int G, int N, bool kPart>
 void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                    const DecodeScratch& s) {
-  constexpr int kSets = N == 3 ? 2 : 1;   // three queries: twelve sums keep the multipliers busy, and six do not
+  constexpr int kSets = N == 3 ? 2 : 1;  // three queries: twelve sums keep the multipliers busy, and six do not
   constexpr int kKeys = kSets * 8 / G;
   constexpr KvType kKeyType = key_type(kType);
   constexpr int kUnit = in_blocks(kType) ? kBlockChunks : 1;  // chunks at a time
@@ -137,23 +133,22 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
         V::F q = V::load(s.q + (i * G + g) * V::kLanes);
         // Loaded once for all keys. Compilers would load it again for every product, and loads are the limit.
         if (kKeys > 1) V::hold(q);
-        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kHalfBytes + 63) / 64)>(q, soon, i * N + g, kDim / V::kLanes * N);
+        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kHalfBytes + 63) / 64)>(q, soon, i * N + g,
+                                                                                                            kDim / V::kLanes * N);
         ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
       }
     };
     V::F x[kKeys], d[kKeys];
     const auto add_unit = [&](int i) {
-      if (in_blocks(kType))
-        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) d[k] = V::set_half(block_of<kKeyType>(keys[k], i / kUnit));
+      if (in_blocks(kType)) ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) d[k] = V::set_half(block_of<kKeyType>(keys[k], i / kUnit));
       ORRERY_UNROLL for (int u = 0; u < kUnit; ++u) {
-        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k)
-          x[k] = in_blocks(kType) ? V::mul(block_chunk<kKeyType>(block_of<kKeyType>(keys[k], i / kUnit), u), d[k])
-                                  : load_chunk<kKeyType>(keys[k], i);
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) x[k] =
+            in_blocks(kType) ? V::mul(block_chunk<kKeyType>(block_of<kKeyType>(keys[k], i / kUnit), u), d[k])
+                             : load_chunk<kKeyType>(keys[k], i);
         add(x, i + u);
       }
     };
-    if (kDim > 0)
-      ORRERY_UNROLL for (int i = 0; i < kDim / V::kLanes; i += kUnit) add_unit(i);
+    if (kDim > 0) ORRERY_UNROLL for (int i = 0; i < kDim / V::kLanes; i += kUnit) add_unit(i);
     else
       for (int i = 0; i + kUnit <= whole; i += kUnit) add_unit(i);
     if (kPart) {
@@ -186,24 +181,23 @@ void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* t
   const int32_t dim = padded_dim(head.dim());
   float* out = s.o + chunk * V::kLanes;
   V::F o[N * C];
-  ORRERY_UNROLL for (int i = 0; i < N * C; ++i)
-    o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
+  ORRERY_UNROLL for (int i = 0; i < N * C; ++i) o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
   const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.value_at();
   const float* weights = (in_blocks(kType) ? s.weights + chunk / kBlockChunks * kTile * G : s.scores) + first * G;
   // This pass prefetches its share of the next tile's second half. Some lines are prefetched twice.
   constexpr int kLines = (C * V::kLanes * (kType == KvType::f32 ? 4 : kType == KvType::f16 ? 2 : 1) + 63) / 64;
   const uint64_t chunks = static_cast<uint64_t>(head.value_dim() / V::kLanes + (part != 0));
   const uint64_t step = head.half_bytes() * C / chunks;
-  const std::byte* soon = next + kTile * head.half_bytes() * (chunks + static_cast<uint64_t>(chunk)) / chunks +
-                          static_cast<uint64_t>(first) * step;
+  const std::byte* soon =
+      next + kTile * head.half_bytes() * (chunks + static_cast<uint64_t>(chunk)) / chunks + static_cast<uint64_t>(first) * step;
   for (int t = first; t < last; ++t, value += head.token_bytes(), weights += G, soon += step) {
     ORRERY_UNROLL for (int c0 = 0; c0 < C; c0 += kShared) {
       V::F x[kShared];
       const uint8_t* block = block_of<kValueType>(value, (chunk + c0) / kBlockChunks);
-      ORRERY_UNROLL for (int c = 0; c < kShared; ++c)
-        x[c] = in_blocks(kType) ? block_chunk<kValueType>(block, (chunk + c0 + c) % kBlockChunks)
-               : part           ? load_last<kValueType>(value, chunk + c0 + c, part)
-                                : load_chunk<kValueType>(value, chunk + c0 + c);
+      ORRERY_UNROLL for (int c = 0; c < kShared; ++c) x[c] = in_blocks(kType)
+                                                                 ? block_chunk<kValueType>(block, (chunk + c0 + c) % kBlockChunks)
+                                                             : part ? load_last<kValueType>(value, chunk + c0 + c, part)
+                                                                    : load_chunk<kValueType>(value, chunk + c0 + c);
       ORRERY_UNROLL for (int j = 0; j < N * kShared; ++j) {
         const int g = j / kShared, c = j % kShared;
         V::F p = V::set(weights[c0 / kBlockChunks * kTile * G + g]);
@@ -222,8 +216,7 @@ void decode_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
   const int whole = head.value_dim() / V::kLanes, left = head.value_dim() % V::kLanes;
   if (in_blocks(kType)) scale_weights<kType, kDim, G>(head, tile, first, last, s);
   int c = 0;
-  for (; c + kChunks <= whole; c += kChunks)
-    decode_values_block<kType, kDim, G, N, kChunks>(head, tile, next, first, last, decay, c, 0, s);
+  for (; c + kChunks <= whole; c += kChunks) decode_values_block<kType, kDim, G, N, kChunks>(head, tile, next, first, last, decay, c, 0, s);
   if (kChunks > 2)
     for (; c + 2 <= whole; c += 2) decode_values_block<kType, kDim, G, N, 2>(head, tile, next, first, last, decay, c, 0, s);
   for (; c < whole; ++c) decode_values_block<kType, kDim, G, N, 1>(head, tile, next, first, last, decay, c, 0, s);
@@ -325,10 +318,8 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
     const DecodeScratch s(t.scratch, dim, h);
     for (int g = 0; g < G; ++g) {
       const float* q = g < n ? t.q + (int64_t{h} * t.n_queries + first_query + g) * head_dim : nullptr;
-      if constexpr (kIntegers)
-        load_block_query<V, kType, G>(q, head_dim, t.scale * kLog2E, g, BlockScratch<V>(s, dim, G));
-      else
-        load_query<kType, kDim, G>(q, head_dim, t.scale * kLog2E, g, s);
+      if constexpr (kIntegers) load_block_query<V, kType, G>(q, head_dim, t.scale * kLog2E, g, BlockScratch<V>(s, dim, G));
+      else load_query<kType, kDim, G>(q, head_dim, t.scale * kLog2E, g, s);
     }
     m[h] = V::set(-kInfinity), l[h] = V::zero();
   }
@@ -342,19 +333,15 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
     for (int32_t h = 0; h < t.n_heads; ++h, tile += head_bytes) {
       const DecodeScratch s(t.scratch, dim, h);
       const std::byte* next = h + 1 < t.n_heads ? tile + head_bytes : then;
-      if constexpr (kIntegers)
-        block_scores<V, kType, kDim, G, N>(head, tile, next, first, last, BlockScratch<V>(s, dim, G));
+      if constexpr (kIntegers) block_scores<V, kType, kDim, G, N>(head, tile, next, first, last, BlockScratch<V>(s, dim, G));
       else if (!in_blocks(kType) && head_dim % V::kLanes != 0)
         decode_scores<kType, kDim, G, N, !in_blocks(kType) && kDim == 0>(head, tile, next, first, last, s);
-      else
-        decode_scores<kType, kDim, G, N, false>(head, tile, next, first, last, s);
+      else decode_scores<kType, kDim, G, N, false>(head, tile, next, first, last, s);
       alignas(64) float decays[V::kLanes];
       decode_softmax<G>(s.scores, first, last, &m[h], &l[h], decays);
       if (t.exported.weights != nullptr) export_weights<G>(s.scores, m[h], first_query, n, start / kTile, t.exported);
-      if constexpr (kIntegers)
-        block_values<V, kType, kDim, G, N>(head, tile, next, first, last, decays, BlockScratch<V>(s, dim, G));
-      else
-        decode_values<kType, kDim, G, N>(head, tile, next, first, last, decays, s);
+      if constexpr (kIntegers) block_values<V, kType, kDim, G, N>(head, tile, next, first, last, decays, BlockScratch<V>(s, dim, G));
+      else decode_values<kType, kDim, G, N>(head, tile, next, first, last, decays, s);
     }
     key = start + last;
   }
@@ -368,9 +355,11 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
       partial[0] = ms[g];
       partial[1] = ls[g];
       if constexpr (kIntegers)
-        for (int32_t i = 0; i < value_dim; i += 4) __builtin_memcpy(partial + 16 + block_dim_at<V>(i), s.o + g * dim + i, 4 * sizeof(float));
+        for (int32_t i = 0; i < value_dim; i += 4)
+          __builtin_memcpy(partial + 16 + block_dim_at<V>(i), s.o + g * dim + i, 4 * sizeof(float));
       else
-        for (int32_t i = 0; i < value_dim; ++i) partial[16 + dim_at<value_type(kType)>(i)] = s.o[g * dim + i] * unit_at<value_type(kType)>(i);
+        for (int32_t i = 0; i < value_dim; ++i)
+          partial[16 + dim_at<value_type(kType)>(i)] = s.o[g * dim + i] * unit_at<value_type(kType)>(i);
     }
   }
   if (t.exported.weights != nullptr) V::finish_stores();
@@ -381,24 +370,12 @@ void decode_group(const DecodeTask& t) {
   for (int first = 0; first < t.n_queries; first += kQueryLanes) {
     const int n = t.n_queries - first < kQueryLanes ? t.n_queries - first : kQueryLanes;
     switch (n) {
-      case 1:
-        decode_queries<kType, kDim, by_integers(kType) ? 2 : 1>(t, first, n);
-        break;
-      case 2:
-        decode_queries<kType, kDim, 2>(t, first, n);
-        break;
-      case 3:
-        decode_queries<kType, kDim, 4, 3>(t, first, n);
-        break;
-      case 4:
-        decode_queries<kType, kDim, 4>(t, first, n);
-        break;
-      case 7:
-        decode_queries<kType, kDim, 8, 7>(t, first, n);
-        break;
-      default:
-        decode_queries<kType, kDim, 8>(t, first, n);
-        break;
+      case 1: decode_queries<kType, kDim, by_integers(kType) ? 2 : 1>(t, first, n); break;
+      case 2: decode_queries<kType, kDim, 2>(t, first, n); break;
+      case 3: decode_queries<kType, kDim, 4, 3>(t, first, n); break;
+      case 4: decode_queries<kType, kDim, 4>(t, first, n); break;
+      case 7: decode_queries<kType, kDim, 8, 7>(t, first, n); break;
+      default: decode_queries<kType, kDim, 8>(t, first, n); break;
     }
   }
 }
@@ -406,27 +383,19 @@ void decode_group(const DecodeTask& t) {
 template <KvType kType>
 void decode_type(const DecodeTask& t) {
   switch (t.kv.value_bytes > 0 ? t.kv.head_dim : 0) {
-    case 64:
-      return decode_group<kType, 64>(t);
-    case 128:
-      return decode_group<kType, 128>(t);
-    default:
-      return decode_group<kType, 0>(t);
+    case 64: return decode_group<kType, 64>(t);
+    case 128: return decode_group<kType, 128>(t);
+    default: return decode_group<kType, 0>(t);
   }
 }
 
 inline void attend_decode(const DecodeTask& t) {
   switch (t.kv.type) {
-    case KvType::f32:
-      return decode_type<KvType::f32>(t);
-    case KvType::f16:
-      return decode_type<KvType::f16>(t);
-    case KvType::q8_0:
-      return decode_type<KvType::q8_0>(t);
-    case KvType::q4_0:
-      return decode_type<KvType::q4_0>(t);
-    case KvType::k8v4:
-      return decode_type<KvType::k8v4>(t);
+    case KvType::f32: return decode_type<KvType::f32>(t);
+    case KvType::f16: return decode_type<KvType::f16>(t);
+    case KvType::q8_0: return decode_type<KvType::q8_0>(t);
+    case KvType::q4_0: return decode_type<KvType::q4_0>(t);
+    case KvType::k8v4: return decode_type<KvType::k8v4>(t);
   }
 }
 
@@ -447,8 +416,7 @@ inline void merge_partials(const float* partials, int64_t n, int64_t partial_str
     if (partial[1] == 0) continue;
     const float weight = m == -kInfinity ? 1.0f : power_of_two(partial[0] - m);
     l += weight * partial[1];
-    for (int32_t j = 0; j < whole; j += V::kLanes)
-      V::store(out + j, V::fma(V::set(weight), V::load(partial + 16 + j), V::load(out + j)));
+    for (int32_t j = 0; j < whole; j += V::kLanes) V::store(out + j, V::fma(V::set(weight), V::load(partial + 16 + j), V::load(out + j)));
     for (int32_t j = whole; j < value_dim; ++j) out[j] += weight * partial[16 + j];
   }
   if (sink) l += power_of_two(*sink * kLog2E - m);
@@ -523,8 +491,7 @@ void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, 
                    in ? chunk(kValue, key + value_at(kv), i, kv.value_dim) : V::zero());
       }
       V::transpose(rows);
-      for (int j = 0; j < V::kLanes; ++j)
-        V::store(s.keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
+      for (int j = 0; j < V::kLanes; ++j) V::store(s.keys + (static_cast<int64_t>(i) * V::kLanes + j) * kTile + t, rows[j]);
     }
 }
 
@@ -564,9 +531,7 @@ void prefill_group(const PrefillTask& t) {
     s.m[i] = -kInfinity;
     s.l[i] = 0;
   }
-  const auto first_visible = [&](int64_t position) {
-    return t.window > 0 && position >= t.window ? position - t.window + 1 : int64_t{0};
-  };
+  const auto first_visible = [&](int64_t position) { return t.window > 0 && position >= t.window ? position - t.window + 1 : int64_t{0}; };
   const int64_t end = t.first_position + t.n_rows;
   for (int64_t start = first_visible(t.first_position) / kTile * kTile; start < end; start += kTile) {
     // The keys of this tile that row r sees: [from(r), to(r)).
@@ -587,8 +552,8 @@ void prefill_group(const PrefillTask& t) {
     }
     const auto add_values = [&](int first_query, int n, int first, int last) {
       const int64_t at = first_query;
-      const Gemm<Start::scale> output{
-          s.scores + at * kTile, kTile, s.values, value_dim, s.o + at * value_dim, value_dim, first, last, s.decay + at};
+      const Gemm<Start::scale> output{s.scores + at * kTile, kTile, s.values, value_dim, s.o + at * value_dim, value_dim, first, last,
+                                      s.decay + at};
       output.run(n, value_dim / V::kLanes);
     };
     if (from(t.n_rows - 1) == 0 && to(0) == kTile) {
@@ -600,7 +565,7 @@ void prefill_group(const PrefillTask& t) {
   }
   for (int i = 0; i < n_queries; ++i) {
     float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * t.kv.value_dim;
-    float kept = 1, sum = s.l[i];   // in units of the larger of m and the sink
+    float kept = 1, sum = s.l[i];  // in units of the larger of m and the sink
     if (t.sinks) {
       const float sink = t.sinks[i % t.n_heads] * kLog2E, most = sink > s.m[i] ? sink : s.m[i];
       kept = power_of_two(s.m[i] - most);
@@ -615,16 +580,11 @@ inline int32_t prefill_queries(KvType, int32_t) { return kQueryTile; }
 
 inline void attend_prefill(const PrefillTask& t) {
   switch (t.kv.type) {
-    case KvType::f32:
-      return prefill_group<KvType::f32>(t);
-    case KvType::f16:
-      return prefill_group<KvType::f16>(t);
-    case KvType::q8_0:
-      return prefill_group<KvType::q8_0>(t);
-    case KvType::q4_0:
-      return prefill_group<KvType::q4_0>(t);
-    case KvType::k8v4:
-      return prefill_group<KvType::k8v4>(t);
+    case KvType::f32: return prefill_group<KvType::f32>(t);
+    case KvType::f16: return prefill_group<KvType::f16>(t);
+    case KvType::q8_0: return prefill_group<KvType::q8_0>(t);
+    case KvType::q4_0: return prefill_group<KvType::q4_0>(t);
+    case KvType::k8v4: return prefill_group<KvType::k8v4>(t);
   }
 }
 

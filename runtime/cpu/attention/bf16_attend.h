@@ -18,9 +18,10 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kQueries = kPackedRows;   // queries of a block
-constexpr int kStepDims = kBlock;   // dimensions of one product of keys and queries
-// Steps of a head: up to 256 dimensions; of any larger one 512; and 576 of keys whose first 512 dimensions are the values (latent attention).
+constexpr int kQueries = kPackedRows;  // queries of a block
+constexpr int kStepDims = kBlock;      // dimensions of one product of keys and queries
+// Steps of a head: up to 256 dimensions; of any larger one 512; and 576 of keys whose first 512 dimensions are the values (latent
+// attention).
 constexpr int kMostSteps = 8, kLargeSteps = 16, kLatentSteps = 18;
 constexpr int64_t kTileBytes = 1024;
 constexpr int kKeys = kPageTokens, kPairs = kKeys / 2;
@@ -28,20 +29,20 @@ static_assert(kKeys == 4 * kQueries, "four times sixteen scores of a query");
 
 // A block's numbers for each lane, in the layout that tiles and vectors read.
 struct alignas(64) BlockLanes {
-  float start[kQueries];    // kStart - unit; a score is stored relative to its unit, a whole number
-  float sum[kQueries];      // sum of the weights; 0: no weights yet
+  float start[kQueries];  // kStart - unit; a score is stored relative to its unit, a whole number
+  float sum[kQueries];    // sum of the weights; 0: no weights yet
   int32_t row[kQueries];
 };
 
 struct BlockScratch {
-  std::byte* keys;        // (dim / 32, 4, 16 keys, 32 dims) bf16
-  std::byte* values;      // (dim / 16, 2, 16 dims, 32 keys)
-  std::byte* cleared;     // (dim / 16, 2, 16 dims, 32 keys), without the values that a row may not see
-  float* scores[2];       // (kKeys, kQueries)
-  std::byte* weights;     // (2, or blocks, kPairs, kQueries, 2) bf16
-  BlockLanes* lanes;      // (blocks)
-  std::byte* q;           // (blocks, dim / 32, 16 pairs of dims, kQueries, 2)
-  float* o;               // (blocks, dim, kQueries)
+  std::byte* keys;     // (dim / 32, 4, 16 keys, 32 dims) bf16
+  std::byte* values;   // (dim / 16, 2, 16 dims, 32 keys)
+  std::byte* cleared;  // (dim / 16, 2, 16 dims, 32 keys), without the values that a row may not see
+  float* scores[2];    // (kKeys, kQueries)
+  std::byte* weights;  // (2, or blocks, kPairs, kQueries, 2) bf16
+  BlockLanes* lanes;   // (blocks)
+  std::byte* q;        // (blocks, dim / 32, 16 pairs of dims, kQueries, 2)
+  float* o;            // (blocks, dim, kQueries)
 };
 // Here `dim` is that of keys and queries for `keys` and `q`, and that of values for the other arrays.
 
@@ -51,7 +52,7 @@ constexpr int64_t n_steps(int64_t head_dim) {
   const int64_t steps = (head_dim + kStepDims - 1) / kStepDims;
   return steps > kLargeSteps ? kLatentSteps : steps > kMostSteps ? kLargeSteps : steps;
 }
-constexpr int64_t value_steps(int64_t steps) { return steps > kLargeSteps ? kLargeSteps : steps; }   // of a head with that many
+constexpr int64_t value_steps(int64_t steps) { return steps > kLargeSteps ? kLargeSteps : steps; }  // of a head with that many
 constexpr int64_t whole_dim(int64_t head_dim) { return n_steps(head_dim) * kStepDims; }
 
 // Lays out the arrays for `n_blocks` blocks in `scratch`, unless it is null. Returns their bytes.
@@ -86,13 +87,15 @@ V::F chunk_of(const std::byte* vector, int i, int32_t head_dim) {
 // Converts slots [first, last) of a page; other slots become zeros. Returns whether all values are finite.
 template <KvType kType>
 bool convert_page_of(const KvHead& kv, const std::byte* page, int first, int last, const BlockScratch& s) {
-  alignas(64) static constexpr int16_t kInterleaved[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+  alignas(64) static constexpr int16_t kInterleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                            8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const int64_t dim = whole_dim(kv.head_dim), value_dim = value_steps(n_steps(kv.head_dim)) * kStepDims;
   const auto in = [&](int t) { return t >= first && t < last; };
   const auto token = [&](int t) { return page + static_cast<uint64_t>(t) * token_bytes(kv); };
   const auto key = [&](int t, int i) { return in(t) ? chunk_of<key_type(kType)>(token(t), i, kv.head_dim) : V::zero(); };
-  const auto value = [&](int t, int i) { return in(t) ? chunk_of<value_type(kType)>(token(t) + value_at(kv), i, kv.value_dim) : V::zero(); };
+  const auto value = [&](int t, int i) {
+    return in(t) ? chunk_of<value_type(kType)>(token(t) + value_at(kv), i, kv.value_dim) : V::zero();
+  };
   for (int t = 0; t < kKeys; ++t)
     for (int step = 0; step < dim / kStepDims; ++step)
       V::store_i(s.keys + (step * kKeys + t) * 64, rounded(key(t, 2 * step), key(t, 2 * step + 1)));
@@ -114,14 +117,10 @@ bool convert_page_of(const KvHead& kv, const std::byte* page, int first, int las
 }
 inline bool convert_page(const KvHead& kv, const std::byte* page, int first, int last, const BlockScratch& s) {
   switch (kv.type) {
-    case KvType::f16:
-      return convert_page_of<KvType::f16>(kv, page, first, last, s);
-    case KvType::q8_0:
-      return convert_page_of<KvType::q8_0>(kv, page, first, last, s);
-    case KvType::k8v4:
-      return convert_page_of<KvType::k8v4>(kv, page, first, last, s);
-    default:
-      return convert_page_of<KvType::q4_0>(kv, page, first, last, s);
+    case KvType::f16: return convert_page_of<KvType::f16>(kv, page, first, last, s);
+    case KvType::q8_0: return convert_page_of<KvType::q8_0>(kv, page, first, last, s);
+    case KvType::k8v4: return convert_page_of<KvType::k8v4>(kv, page, first, last, s);
+    default: return convert_page_of<KvType::q4_0>(kv, page, first, last, s);
   }
 }
 
@@ -161,8 +160,7 @@ struct Corrections {
   uint8_t at[64] = {};
   constexpr Corrections() {
     double power = 1.0027112750502025;  // 2^f in the middle of f's first 64th, f = 4 / 1024
-    for (int i = 0; i < 64; ++i, power *= 1.0108892860517005)
-      at[i] = static_cast<uint8_t>(16 * i + 4 - 1024 * (power - 1) + 0.5);
+    for (int i = 0; i < 64; ++i, power *= 1.0108892860517005) at[i] = static_cast<uint8_t>(16 * i + 4 - 1024 * (power - 1) + 0.5);
   }
 };
 alignas(64) constexpr Corrections kCorrections;
@@ -171,9 +169,9 @@ alignas(64) constexpr Corrections kCorrections;
 // bits of all these scores.
 template <bool kRaised>
 inline __m512i soften_pairs(const float* scores, int first, int last, V::F units, std::byte* weights, __m512i seen) {
-  alignas(64) static constexpr int8_t kLower[64] = {0, 0, 0,  1,  0,  0,  4, 5, 0, 0, 8, 9, 0,  0,  12, 13, 0, 0, 0, 1, 0, 0,
-                                                    4, 5, 0,  0,  8,  9,  0, 0, 12, 13, 0, 0, 0, 1, 0,  0,  4, 5, 0, 0, 8, 9,
-                                                    0, 0, 12, 13, 0,  0,  0, 1, 0, 0, 4, 5, 0,  0,  8,  9,  0, 0, 12, 13};
+  alignas(64) static constexpr int8_t kLower[64] = {0, 0, 0,  1,  0, 0, 4, 5, 0,  0,  8, 9, 0, 0, 12, 13, 0, 0, 0,  1, 0, 0,
+                                                    4, 5, 0,  0,  8, 9, 0, 0, 12, 13, 0, 0, 0, 1, 0,  0,  4, 5, 0,  0, 8, 9,
+                                                    0, 0, 12, 13, 0, 0, 0, 1, 0,  0,  4, 5, 0, 0, 8,  9,  0, 0, 12, 13};
   const __m512i lower = V::load_i(kLower), corrections = V::load_i(&kCorrections), least = V::set_i(kStartBits);
 #pragma GCC unroll 4
   for (int i = first; i < last; ++i) {
@@ -231,7 +229,8 @@ inline void raise_units(const float* scores, __mmask16 marked, int64_t dim, Bloc
 
 // ---- A task ----
 
-// Attention over kSteps * kStepDims dimensions of keys, and value_steps(kSteps) * kStepDims dimensions of values. Path derives from it and does the products:
+// Attention over kSteps * kStepDims dimensions of keys, and value_steps(kSteps) * kStepDims dimensions of values. Path derives from it and
+// does the products:
 //  work<kSoften, kNext, kLast>(b)   kSoften: turns block b's scores into weights and returns the bits of all of them. kNext: computes
 //                                   block b + 1's scores. kLast: multiplies block b - 1's weights with the values and sums the weights.
 //  add_weights(b)                   adds block b's weights to its sums
@@ -253,7 +252,7 @@ class BlockAttention {
 
  protected:
   static constexpr int kValueSteps = static_cast<int>(value_steps(kSteps));
-  static constexpr int64_t kDim = kValueSteps * kStepDims;   // of values
+  static constexpr int64_t kDim = kValueSteps * kStepDims;  // of values
   static constexpr bool kApart = in_two_passes(kDim);
 
   const std::byte* keys(int step) const { return s_.keys + step * 4 * kTileBytes; }
@@ -304,27 +303,23 @@ class BlockAttention {
 
     path().template work<false, true, false>(first - 1);
     for (int64_t b = first; b < last; ++b) {
-      for (int64_t at = (b - first) * share; at < (b - first + 1) * share && at < page_bytes; at += 64)
-        __builtin_prefetch(next + at, 0, 2);
+      for (int64_t at = (b - first) * share; at < (b - first + 1) * share && at < page_bytes; at += 64) __builtin_prefetch(next + at, 0, 2);
       if (sees_part(b)) hide(t_, lanes(b), start, scores(b));
       const bool meets = !kApart && b > first && !cleared(b - 1);
-      const __m512i seen = b + 1 == last ? meets ? path().template work<true, false, !kApart>(b) : path().template work<true, false, false>(b)
-                           : meets       ? path().template work<true, true, !kApart>(b)
-                                         : path().template work<true, true, false>(b);
+      const __m512i seen = b + 1 == last
+                               ? meets ? path().template work<true, false, !kApart>(b) : path().template work<true, false, false>(b)
+                           : meets ? path().template work<true, true, !kApart>(b)
+                                   : path().template work<true, true, false>(b);
       const __mmask16 marked = out_of_range(seen) | _mm512_cmp_ps_mask(V::load(lanes(b).sum), V::zero(), _CMP_EQ_OQ);
       if (marked) raise_units(scores(b), marked, kDim, &lanes(b), o(b), weights(b));
       if (!kApart && b > first && cleared(b - 1)) values_by_rows(b - 1);
     }
     for (int64_t b = kApart ? first : last - 1; b < last; ++b)
-      if (cleared(b))
-        values_by_rows(b);
-      else
-        path().template work<false, false, true>(b + 1);
+      if (cleared(b)) values_by_rows(b);
+      else path().template work<false, false, true>(b + 1);
   }
 
-  bool sees_part(int64_t b) const {
-    return start_ + kKeys - 1 > t_.first_position + first_row(b) || start_ < first_seen(last_row(b));
-  }
+  bool sees_part(int64_t b) const { return start_ + kKeys - 1 > t_.first_position + first_row(b) || start_ < first_seen(last_row(b)); }
   // True if a weight of 0 could multiply a value that is not finite, and so not cancel it.
   bool cleared(int64_t b) const { return !finite_ && sees_part(b); }
 
@@ -352,7 +347,7 @@ class BlockAttention {
 
   void finish(int64_t b) {
     V::F sum = V::load(s_.lanes[b].sum), kept = V::set(1.0f);
-    if (t_.sinks) {   // in units of the larger of the lane's unit and the sink; a weight's bits, without a bias, are those of 2^(x - 127)
+    if (t_.sinks) {  // in units of the larger of the lane's unit and the sink; a weight's bits, without a bias, are those of 2^(x - 127)
       alignas(64) float sinks[kQueries];
       for (int i = 0; i < kQueries; ++i) sinks[i] = t_.sinks[(b * kQueries + i) % t_.n_heads] * kLog2E;
       const V::F unit = V::sub(V::set(kStart + 127.0f), V::load(s_.lanes[b].start)), most = V::max(unit, V::load(sinks));
@@ -367,10 +362,8 @@ class BlockAttention {
       for (int i = 0; i < kQueries && b * kQueries + i < n_queries_; ++i) {
         const int64_t query = b * kQueries + i;
         float* out = t_.out + query / t_.n_heads * t_.out_stride + query % t_.n_heads * t_.kv.value_dim + d;
-        if (t_.kv.value_dim - d >= kQueries)
-          V::store(out, rows[i]);
-        else
-          V::store_part(out, rows[i], t_.kv.value_dim - d);
+        if (t_.kv.value_dim - d >= kQueries) V::store(out, rows[i]);
+        else V::store_part(out, rows[i], t_.kv.value_dim - d);
       }
     }
   }
@@ -386,12 +379,9 @@ class BlockAttention {
 template <template <int> class Attention, int kSteps = kLatentSteps>
 void attend_blocks(const PrefillTask& t) {
   if (n_steps(t.kv.head_dim) == kSteps) return Attention<kSteps>(t).run();
-  if constexpr (kSteps == kLatentSteps)
-    attend_blocks<Attention, kLargeSteps>(t);
-  else if constexpr (kSteps == kLargeSteps)
-    attend_blocks<Attention, kMostSteps>(t);
-  else if constexpr (kSteps > 1)
-    attend_blocks<Attention, kSteps - 1>(t);
+  if constexpr (kSteps == kLatentSteps) attend_blocks<Attention, kLargeSteps>(t);
+  else if constexpr (kSteps == kLargeSteps) attend_blocks<Attention, kMostSteps>(t);
+  else if constexpr (kSteps > 1) attend_blocks<Attention, kSteps - 1>(t);
 }
 
 // block_queries(): the queries of a task, at most `most`, and so few that queries and outputs have at most `values` numbers each; at least

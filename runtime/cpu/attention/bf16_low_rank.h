@@ -30,7 +30,8 @@ inline void pack_pairs(const BasisTask& t) {
   for (int64_t r = 0; r < whole_rank(t.rank); r += 2)
     for (int64_t i = 0; i < t.width; i += V::kLanes, out += V::kLanes) {
       const std::byte* at = t.rows + r * t.row_bytes + 2 * i;
-      const V::F first = r < t.rank ? halves_left(at, t.dim - i) : V::zero(), second = r + 1 < t.rank ? halves_left(at + t.row_bytes, t.dim - i) : V::zero();
+      const V::F first = r < t.rank ? halves_left(at, t.dim - i) : V::zero(),
+                 second = r + 1 < t.rank ? halves_left(at + t.row_bytes, t.dim - i) : V::zero();
       V::store_i(out, _mm512_permutexvar_epi16(order, rounded(first, second)));
     }
 }

@@ -22,8 +22,8 @@ class VectorAttention : public BlockAttention<kSteps, VectorAttention<kSteps>> {
   explicit VectorAttention(const PrefillTask& t) : Base(t) {}
 
  private:
-  using Base::kValueSteps;
   using Base::keys;
+  using Base::kValueSteps;
   using Base::lanes;
   using Base::o;
   using Base::q;

@@ -1,5 +1,5 @@
-// Codes of keys (runtime/backend/key_codes.h). Written over V. Sums run in kChains chains, and chains are added in a fixed order, so that every
-// instruction set has the same bits.
+// Codes of keys (runtime/backend/key_codes.h). Written over V. Sums run in kChains chains, and chains are added in a fixed order, so that
+// every instruction set has the same bits.
 #pragma once
 
 #include "runtime/cpu/kernels/kernels.h"
@@ -34,7 +34,7 @@ inline void join_pairs(float* x, int n, float weight) {
 
 template <int kBits>
 void encode_by(const EncodeTask& t) {
-  constexpr int kEdges = (1 << kBits) - 1, kUnit = 128 / kBits;   // codes of a whole number of blocks of 32 groups
+  constexpr int kEdges = (1 << kBits) - 1, kUnit = 128 / kBits;  // codes of a whole number of blocks of 32 groups
   constexpr int kMost = (kMostGroups * 4 / kBits + kUnit - 1) / kUnit * kUnit;
   constexpr auto kHalf = static_cast<int32_t>(KeyCodeFormat::kGroupBytes);
   const int dim = t.codes.head_dim, end = (dim + kChains - 1) / kChains * kChains, left = dim % kChains;
@@ -48,7 +48,7 @@ void encode_by(const EncodeTask& t) {
       squares.add(v, x, x);
     }
   const float unit = __builtin_sqrtf(squares.total() / static_cast<float>(dim));
-  V::F edges[kEdges];   // between a level and the next
+  V::F edges[kEdges];  // between a level and the next
   for (int i = 0; i < kEdges; ++i) edges[i] = V::set(unit * (.5f * (key_code_level(kBits, i) + key_code_level(kBits, i + 1))));
   for (int first = 0; first < end; first += kChains)
     for (int v = 0; v < kChainVectors; ++v) {
@@ -59,7 +59,7 @@ void encode_by(const EncodeTask& t) {
         code = V::add(code, V::zero_below(V::set(1.0f), beyond, 1e-45f));
         level = V::add(level, V::zero_below(V::set(key_code_level(kBits, i + 1) - key_code_level(kBits, i)), beyond, 1e-45f));
       }
-      if (const int n = dim - first - v * V::kLanes; n < V::kLanes) {   // beyond the key's end
+      if (const int n = dim - first - v * V::kLanes; n < V::kLanes) {  // beyond the key's end
         const int m = n > 0 ? n : 0;
         alignas(64) float both[2][V::kLanes];
         V::store(both[0], code), V::store(both[1], level);
@@ -75,7 +75,7 @@ void encode_by(const EncodeTask& t) {
   if (kBits == 2) join_pairs(codes, n, 4);
   uint8_t* row = t.tile + t.at % kHalf;
   const int shift = t.at < kHalf ? 0 : 4, n_groups = t.codes.n_groups();
-  const auto other = static_cast<uint8_t>(0xF0 >> shift);   // another key's bits
+  const auto other = static_cast<uint8_t>(0xF0 >> shift);  // another key's bits
   for (int first = 0; first < n_groups; first += 32) {
     int8_t groups[32];
     int16_t sums[2];
@@ -89,12 +89,9 @@ void encode_by(const EncodeTask& t) {
 
 void encode_key(const EncodeTask& task) {
   switch (task.codes.bits) {
-    case 1:
-      return encode_by<1>(task);
-    case 2:
-      return encode_by<2>(task);
-    default:
-      return encode_by<4>(task);
+    case 1: return encode_by<1>(task);
+    case 2: return encode_by<2>(task);
+    default: return encode_by<4>(task);
   }
 }
 

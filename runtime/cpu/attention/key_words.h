@@ -30,11 +30,11 @@ void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, con
   constexpr int kKeys = 8 / G;
   constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kHalfBytes + 63) / 64);
   for (int t = first / kKeys * kKeys; t < last; t += kKeys) {
-    const std::byte* soon = next + static_cast<uint64_t>(t) * head.half_bytes();   // the first half of the next tile
+    const std::byte* soon = next + static_cast<uint64_t>(t) * head.half_bytes();  // the first half of the next tile
     if (kDim == 0)
       for (uint64_t b = 0; b < kKeys * head.half_bytes(); b += 64) V::ask(soon + b);
     const std::byte* keys[kKeys];
-    for (int k = 0; k < kKeys; ++k)   // memory may end at the last key
+    for (int k = 0; k < kKeys; ++k)  // memory may end at the last key
       keys[k] = tile + static_cast<uint64_t>(t + k < last ? t + k : last - 1) * head.token_bytes();
     typename V::F sums = V::zero();
     const auto add = [&](int b) {
@@ -55,8 +55,7 @@ void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, con
       const typename V::F unit = V::mul(V::template key_scales<G>(at), V::load(s.q_scales + b * V::kLanes));
       sums = V::fma(V::to_float(V::sums_of_eight(dots)), unit, sums);
     };
-    if (kDim > 0)
-      ORRERY_UNROLL for (int b = 0; b < kDim / 32; ++b) add(b);
+    if (kDim > 0) ORRERY_UNROLL for (int b = 0; b < kDim / 32; ++b) add(b);
     else
       for (int b = 0; b < head.dim() / 32; ++b) add(b);
     V::store(s.scores + t * G, sums);

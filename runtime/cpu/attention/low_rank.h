@@ -15,8 +15,8 @@ void add_gram(const GramTask& t) {
   const int64_t n_rows = t.last - t.first, first = t.first / 16 * 16;
   for (int k = 0; k < t.n_keys; ++k)
     for (int64_t i = 0; i < n_rows; ++i) strip[i * LowRankKeys::kBatch + k] = t.keys[k * t.stride + t.first + i];
-  const Gemm<Start::keep> product{strip,      LowRankKeys::kBatch, t.keys + first, t.stride, t.out + t.first * t.stride + first,
-                                  t.stride, 0,        t.n_keys,       nullptr};
+  const Gemm<Start::keep> product{
+      strip, LowRankKeys::kBatch, t.keys + first, t.stride, t.out + t.first * t.stride + first, t.stride, 0, t.n_keys, nullptr};
   product.run(n_rows, static_cast<int>((t.width - first) / V::kLanes));
 }
 
@@ -36,7 +36,7 @@ void project_block(const ProjectTask& t, int64_t key, int64_t row) {
       b[n] = i + V::kLanes <= t.width ? V::load_half(at) : V::load_half_part(at, left);
     }
     for (int r = 0; r < R; ++r) {
-      const V::F x = V::load(keys + r * t.stride + i);   // zeros behind the last dimension
+      const V::F x = V::load(keys + r * t.stride + i);  // zeros behind the last dimension
       for (int n = 0; n < N; ++n) sums[r][n] = V::fma(x, b[n], sums[r][n]);
     }
   }
@@ -74,10 +74,8 @@ void rebuild_keys(const RebuildTask& t) {
     if (left > 0) V::store(row + whole, V::load_half_part(t.rows[k] + 2 * whole, left));
   }
   const auto run = [&](const auto& product) { product.run(t.n_keys, n_vectors); };
-  if (t.add)
-    run(Gemm<Start::keep>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
-  else
-    run(Gemm<Start::zero>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+  if (t.add) run(Gemm<Start::keep>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
+  else run(Gemm<Start::zero>{t.scratch, stride, t.basis, t.width, t.out, t.width, 0, t.rank, nullptr});
 }
 
 // The rotation of a position is composed of the rotation of its page's first position and the rotation by the place in the page.
@@ -113,7 +111,7 @@ void rotate_keys(const RotateTask& t) {
         V::store_half(to + 2 * second, y);
       }
       for (int32_t i = t.n_rot; i < t.head_dim; i += V::kLanes) V::store_half(to + 2 * i, V::load(key + i));
-      if (t.values && t.values[k]) {   // a vector of floats copies twice as many halves
+      if (t.values && t.values[k]) {  // a vector of floats copies twice as many halves
         const auto* from = reinterpret_cast<const float*>(t.values[k]);
         auto* behind = reinterpret_cast<float*>(to + 2 * t.head_dim);
         int32_t i = 0;

@@ -27,10 +27,8 @@ void move_tokens(const MoveTask& t) {
     }
     const KvMove& m = t.moves[i];
     const uint64_t bytes = m.n_tokens * t.token_bytes;
-    if (past(m))
-      copy_past(at_address(m.to), at_address(m.from), bytes);
-    else
-      __builtin_memcpy(at_address(m.to), at_address(m.from), bytes);
+    if (past(m)) copy_past(at_address(m.to), at_address(m.from), bytes);
+    else __builtin_memcpy(at_address(m.to), at_address(m.from), bytes);
   }
   V::finish_stores();
 }

@@ -15,7 +15,8 @@ namespace {
 class KeysAhead {
  public:
   KeysAhead(const std::byte* keys, uint64_t stride, uint64_t key_bytes, int n, int n_times)
-      : at_(keys), stride_(stride), bytes_(key_bytes), n_lines_(keys ? n * static_cast<int>((key_bytes + 63) / 64) : 0), n_times_(n_times) {}
+      : at_(keys), stride_(stride), bytes_(key_bytes), n_lines_(keys ? n * static_cast<int>((key_bytes + 63) / 64) : 0), n_times_(n_times) {
+  }
   void ask() {
     for (due_ += n_lines_; due_ >= n_times_; due_ -= n_times_) {
       V::ask(at_ + line_);
@@ -75,7 +76,7 @@ void weigh_vectors(V::F* y, int n, float* out, float* unit, float* sum, float* l
     const V::F x = V::max(weight_of(y[i], base), V::zero());  // a NaN gets the weight 0
     V::store(out + i * V::kLanes, x);
     total = V::add(total, x);
-    if (kLogs) logs = V::fma(x, V::max(V::sub(y[i], base), V::set(-126.0f)), logs);   // 0 for a weight of 0, also for a NaN
+    if (kLogs) logs = V::fma(x, V::max(V::sub(y[i], base), V::set(-126.0f)), logs);  // 0 for a weight of 0, also for a NaN
   }
   if (kLogs) *log = V::sum(logs);
   alignas(64) float lanes[V::kLanes];
@@ -94,11 +95,9 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum,
 // Writes the products of one query with `n` keys of a tile.
 void write_products(const float* products, int n, float* out) {
   for (int i = 0; i < n; i += V::kLanes) {
-    const V::F x = V::max(V::load(products + i), V::set(-kInfinity));   // this order ignores NaN
-    if (n - i < V::kLanes)
-      V::store_part(out + i, x, n - i);
-    else
-      V::store(out + i, x);
+    const V::F x = V::max(V::load(products + i), V::set(-kInfinity));  // this order ignores NaN
+    if (n - i < V::kLanes) V::store_part(out + i, x, n - i);
+    else V::store(out + i, x);
   }
 }
 
@@ -124,12 +123,12 @@ void weights_of(const KeyWeightsTask& t) {
     if (t.bounds) convert_keys<kType>(t.kv, tile + t.kv.key_bytes, next ? next + t.kv.key_bytes : nullptr, n, s.values);
     for (int part = 0; part < n_parts; ++part) {
       const int first = t.n_queries * part / n_parts, last = t.n_queries * (part + 1) / n_parts;
-      const Gemm<Start::zero> product{s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile,
-                                      s.scores + first * kTile, kTile, 0, head_dim, nullptr};
+      const Gemm<Start::zero> product{
+          s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile, s.scores + first * kTile, kTile, 0, head_dim, nullptr};
       product.run(last - first, kTile / V::kLanes);
       if (!t.bounds) continue;
-      const Gemm<Start::keep> rest{s.o + static_cast<int64_t>(first) * dim, dim, s.values, kTile,
-                                   s.scores + first * kTile, kTile, 0, head_dim, nullptr};
+      const Gemm<Start::keep> rest{
+          s.o + static_cast<int64_t>(first) * dim, dim, s.values, kTile, s.scores + first * kTile, kTile, 0, head_dim, nullptr};
       rest.run(last - first, kTile / V::kLanes);
     }
     for (int i = 0; i < t.n_queries; ++i) {
@@ -154,7 +153,7 @@ void code_weights_of(const CodeWeightsTask& t) {
   for (int q = 0; q < kQueries; ++q) tables[q] = t.tables[q]->entries;
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
     const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile]));
-    if (start + kTile < t.last_key) {   // the next tile's lines
+    if (start + kTile < t.last_key) {  // the next tile's lines
       const auto* next = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile + 1]));
       for (uint64_t line = 0; line < t.codes.tile_bytes(); line += 64) V::ask(next + line);
     }
@@ -186,14 +185,10 @@ void code_weights_of(const CodeWeightsTask& t) {
 
 void code_weights(const CodeWeightsTask& t) {
   switch (t.n_queries) {
-    case 1:
-      return code_weights_of<1>(t);
-    case 2:
-      return code_weights_of<2>(t);
-    case 3:
-      return code_weights_of<3>(t);
-    default:
-      return code_weights_of<kCodeQueries>(t);
+    case 1: return code_weights_of<1>(t);
+    case 2: return code_weights_of<2>(t);
+    case 3: return code_weights_of<3>(t);
+    default: return code_weights_of<kCodeQueries>(t);
   }
 }
 
@@ -212,14 +207,10 @@ void widen(const float* x, float* low, float* high, int32_t n) {
 
 void key_weights(const KeyWeightsTask& t) {
   switch (key_type(t.kv.type)) {
-    case KvType::f32:
-      return weights_of<KvType::f32>(t);
-    case KvType::f16:
-      return weights_of<KvType::f16>(t);
-    case KvType::q8_0:
-      return weights_of<KvType::q8_0>(t);
-    default:
-      return weights_of<KvType::q4_0>(t);
+    case KvType::f32: return weights_of<KvType::f32>(t);
+    case KvType::f16: return weights_of<KvType::f16>(t);
+    case KvType::q8_0: return weights_of<KvType::q8_0>(t);
+    default: return weights_of<KvType::q4_0>(t);
   }
 }
 
@@ -241,14 +232,12 @@ void find_shares(const float* row, const float* units, const float* sums, int64_
   V::F most = V::set(-kInfinity), total = V::zero();
   for (int64_t i = 0; i < n_tiles; i += V::kLanes) most = V::max(unit(i), most);
   const float base = V::largest(most);
-  if (base == -kInfinity) return;   // all shares are 0
+  if (base == -kInfinity) return;  // all shares are 0
   for (int64_t i = 0; i < n_tiles; i += V::kLanes) {
     const V::F share = power_of_two(V::sub(unit(i), V::set(base)));
     total = V::fma(sum(i), share, total);
-    if (i < whole)
-      V::store(shares + i, share);
-    else
-      V::store_part(shares + i, share, left);
+    if (i < whole) V::store(shares + i, share);
+    else V::store_part(shares + i, share, left);
   }
   const float inverse = factor / V::sum(total);
   for (int64_t i = 0; i < n_tiles; ++i) shares[i] *= inverse;
@@ -282,10 +271,8 @@ void add_means(const MeansTask& t) {
     }
     for (int i = 0; i < kVectors && left(i) > 0; ++i) {
       float* at = t.out + first + i * V::kLanes;
-      if (left(i) >= V::kLanes)
-        V::store(at, sums[i]);
-      else
-        V::store_part(at, sums[i], static_cast<int>(left(i)));
+      if (left(i) >= V::kLanes) V::store(at, sums[i]);
+      else V::store_part(at, sums[i], static_cast<int>(left(i)));
     }
   }
 }
@@ -294,7 +281,8 @@ void add_means(const MeansTask& t) {
 void key_moments(const MomentsTask& t) {
   constexpr int kVectors = kTile / V::kLanes;
   alignas(64) float room[kQueryTile * kTile];
-  const V::F each = V::set(1.0f / static_cast<float>(t.n_rows)), of_variance = V::set(t.n_rows > 1 ? 1.0f / static_cast<float>(t.n_rows - 1) : 0.0f);
+  const V::F each = V::set(1.0f / static_cast<float>(t.n_rows)),
+             of_variance = V::set(t.n_rows > 1 ? 1.0f / static_cast<float>(t.n_rows - 1) : 0.0f);
   for (int64_t first = 0; first < t.n; first += kTile) {
     const int64_t tile = first / kTile;
     V::F mean[kVectors], variance[kVectors], sum = V::zero();
@@ -310,8 +298,7 @@ void key_moments(const MomentsTask& t) {
       }
     }
     for (V::F& x : mean) x = V::mul(x, each);
-    for (int32_t r = 0; r < t.n_rows; ++r)
-      ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) {
+    for (int32_t r = 0; r < t.n_rows; ++r) ORRERY_UNROLL for (int i = 0; i < kVectors; ++i) {
         const V::F x = V::sub(V::load(room + r * kTile + i * V::kLanes), mean[i]);
         variance[i] = V::fma(x, x, variance[i]);
       }
@@ -323,7 +310,7 @@ void key_moments(const MomentsTask& t) {
       if (left < V::kLanes) {
         V::store_part(t.out + at, x, static_cast<int>(left));
         V::store(room, variance[i]);
-        variance[i] = V::load_part(room, static_cast<int>(left));   // only the measured keys
+        variance[i] = V::load_part(room, static_cast<int>(left));  // only the measured keys
       } else {
         V::store(t.out + at, x);
       }
@@ -352,10 +339,8 @@ void pool_row(const float* in, float* out, int n, const KeyScoring& scoring) {
       const V::F before = left < V::kLanes ? V::load_part(out + i, left) : V::load(out + i);
       x = kMeet == Meet::sum ? V::add(before, x) : V::max(x, before);
     }
-    if (left < V::kLanes)
-      V::store_part(out + i, x, left);
-    else
-      V::store(out + i, x);
+    if (left < V::kLanes) V::store_part(out + i, x, left);
+    else V::store(out + i, x);
   }
 }
 
@@ -397,17 +382,12 @@ void key_scores(const ScoresTask& t) {
     for (int i = -kTile; i < from - first; ++i) scores[i] = 0;
     for (int32_t r = 0; r < (together ? 1 : t.n_rows); ++r) {
       float *reduced = scores + (from - first), *out = t.out + first;
-      if (max_of_group && together)
-        reduce_rows<true>(t, 0, t.n_rows, from, to, reduced);
-      else
-        reduce_rows<false>(t, r, together ? t.n_rows : 1, from, to, reduced);
+      if (max_of_group && together) reduce_rows<true>(t, 0, t.n_rows, from, to, reduced);
+      else reduce_rows<false>(t, r, together ? t.n_rows : 1, from, to, reduced);
       for (int64_t i = (to < t.n ? to : t.n) - first; i < kStretch + kTile; ++i) scores[i] = 0;
-      if (r == 0)
-        pool_row<Meet::first>(scores, out, n, t.scoring);
-      else if (max_of_group)
-        pool_row<Meet::max>(scores, out, n, t.scoring);
-      else
-        pool_row<Meet::sum>(scores, out, n, t.scoring);
+      if (r == 0) pool_row<Meet::first>(scores, out, n, t.scoring);
+      else if (max_of_group) pool_row<Meet::max>(scores, out, n, t.scoring);
+      else pool_row<Meet::sum>(scores, out, n, t.scoring);
     }
   }
 }

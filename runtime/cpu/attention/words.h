@@ -7,7 +7,7 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr float kWordUnits = 32512;   // the largest word, 127 * 256: the high byte fits
+constexpr float kWordUnits = 32512;  // the largest word, 127 * 256: the high byte fits
 
 // 32 numbers in units of their largest / kWordUnits: words, and the bytes with word = 256 high + low.
 struct QueryWords {
@@ -35,7 +35,7 @@ QueryWords query_words(const float* q, float scale) {
   for (int i = 0; i < 32; ++i) {
     const auto word = static_cast<uint32_t>(w.words[i]);
     w.low[i] = static_cast<int8_t>(word);
-    w.high[i] = static_cast<int8_t>((word + 128) >> 8);   // the rest after `low`, which is signed
+    w.high[i] = static_cast<int8_t>((word + 128) >> 8);  // the rest after `low`, which is signed
   }
   return w;
 }

@@ -62,13 +62,14 @@ struct BandGroups {
   // The same, with the fifth bits of all columns in a word of their own, `bits`: bit i belongs to column i.
   template <class Codes>
   [[gnu::always_inline]] static void five_bits(const uint8_t* words, __m256i bits, const Codes& codes) {
-    nibbles(words, codes, [&](int quad, __m256i low) __attribute__((always_inline)) {
-      const __m256i starts = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C, 0, 0x04040404, 0x08080808, 0x0C0C0C0C);
-      const __m256i byte = _mm256_shuffle_epi8(bits, _mm256_add_epi8(starts, _mm256_set1_epi8(static_cast<char>(quad / 2))));
-      const __m256i each = _mm256_set1_epi32(static_cast<int32_t>(quad % 2 ? 0x80402010u : 0x08040201u));
-      const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, each), each);
-      return _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)));
-    });
+    nibbles(
+        words, codes, [&](int quad, __m256i low) __attribute__((always_inline)) {
+          const __m256i starts = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C, 0, 0x04040404, 0x08080808, 0x0C0C0C0C);
+          const __m256i byte = _mm256_shuffle_epi8(bits, _mm256_add_epi8(starts, _mm256_set1_epi8(static_cast<char>(quad / 2))));
+          const __m256i each = _mm256_set1_epi32(static_cast<int32_t>(quad % 2 ? 0x80402010u : 0x08040201u));
+          const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, each), each);
+          return _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)));
+        });
   }
   static __m256i as_it_is(int, __m256i x) { return x; }
 };
@@ -86,28 +87,36 @@ struct BandCodes<Q8_0> : BandGroups<Q8_0, BandCodes<Q8_0>> {
 template <>
 struct BandCodes<Q4_0> : BandGroups<Q4_0, BandCodes<Q4_0>> {
   template <class Codes>
-  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { nibbles(w + 16, codes, as_it_is); }
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
+    nibbles(w + 16, codes, as_it_is);
+  }
   static __m256 scale(const uint8_t* w, __m256*) { return head_scale(w); }
 };
 
 template <>
 struct BandCodes<Q4_1> : BandGroups<Q4_1, BandCodes<Q4_1>> {
   template <class Codes>
-  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { nibbles(w + 32, codes, as_it_is); }
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
+    nibbles(w + 32, codes, as_it_is);
+  }
   static __m256 scale(const uint8_t* w, __m256* minimum) { return word_scale(w, minimum); }
 };
 
 template <>
 struct BandCodes<Q5_0> : BandGroups<Q5_0, BandCodes<Q5_0>> {
   template <class Codes>
-  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { five_bits(w + 48, bytes32(w + 16), codes); }
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
+    five_bits(w + 48, bytes32(w + 16), codes);
+  }
   static __m256 scale(const uint8_t* w, __m256*) { return head_scale(w); }
 };
 
 template <>
 struct BandCodes<Q5_1> : BandGroups<Q5_1, BandCodes<Q5_1>> {
   template <class Codes>
-  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) { five_bits(w + 64, bytes32(w + 32), codes); }
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
+    five_bits(w + 64, bytes32(w + 32), codes);
+  }
   static __m256 scale(const uint8_t* w, __m256* minimum) { return word_scale(w, minimum); }
 };
 
@@ -126,7 +135,9 @@ struct BandCodes<Mxfp4> : BandGroups<Mxfp4, BandCodes<Mxfp4>> {
   [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
     nibbles(w + 8, codes, [](int, __m256i x) { return Mxfp4::values(x); });
   }
-  static __m256 scale(const uint8_t* w, __m256*) { return halved_powers(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(w)))); }
+  static __m256 scale(const uint8_t* w, __m256*) {
+    return halved_powers(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(w))));
+  }
 };
 
 template <>
@@ -176,8 +187,7 @@ struct BandCodes<Q4K> {
         codes(16 * i + 8 + k, high_nibbles(x));
       }
     for (int g = 0; g < 8; ++g)
-      scales(g, _mm256_mul_ps(Header::floats(header.scales, g), header.d),
-             _mm256_mul_ps(Header::floats(header.minima, g), header.dmin));
+      scales(g, _mm256_mul_ps(Header::floats(header.scales, g), header.d), _mm256_mul_ps(Header::floats(header.minima, g), header.dmin));
   }
 };
 
@@ -223,7 +233,7 @@ struct BandCodes<Iq3S> : IndexBandCodes<Iq3S> {};
 template <class Format>
 constexpr bool kIndexBands = std::is_base_of<IndexBandCodes<Format>, BandCodes<Format>>::value;
 template <class Format>
-constexpr int kBandBytes256 = kIndexBands<Format> ? kIndexBandBytes : kBandRows * Format::kBytes;
+constexpr int kBandBytes256 = kIndexBands<Format> ? kIndexBandBytes : kBandRows* Format::kBytes;
 
 }  // namespace
 }  // namespace orrery::cpu

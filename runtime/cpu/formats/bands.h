@@ -9,7 +9,8 @@
 // A band has exactly the bytes of its rows, and no bit moves within a word.
 //
 // IQ3 is the exception: looking up a codebook takes several times as long as memory, so the bands of IQ3 hold what the look-ups give. A
-// weight is four bits, the index of its magnitude and its sign. A weight takes 4.3 bits, where the file has 3.1 or 3.4. For each 256 columns:
+// weight is four bits, the index of its magnitude and its sign. A weight takes 4.3 bits, where the file has 3.1 or 3.4. For each 256
+// columns:
 //     d of each row, halves                        [row]
 //     the odd number of each group, times d        [group][row], bytes
 //     for each group, 16 bytes of each row: columns 0-15 in the low nibbles, 16-31 in the high ones, as words    [group][word][row]
@@ -26,8 +27,8 @@ constexpr int32_t kBandRows = 8;
 
 // Whether the bands of a type hold indices of magnitudes, not the file's bytes.
 constexpr bool bands_hold_indices(TensorType type) { return type == TensorType::iq3_xxs || type == TensorType::iq3_s; }
-constexpr int32_t kIndexBandBytes = kBandRows * (2 + 8 + 128);   // of 256 columns
-constexpr int32_t kIndexBandNibbles = kBandRows * (2 + 8);       // where the nibbles begin
+constexpr int32_t kIndexBandBytes = kBandRows * (2 + 8 + 128);  // of 256 columns
+constexpr int32_t kIndexBandNibbles = kBandRows * (2 + 8);      // where the nibbles begin
 
 // Bytes of a band of n columns: those of its rows, in the file or as indices.
 constexpr uint64_t band_bytes(TensorType type, uint64_t n) {

@@ -17,8 +17,7 @@ namespace {
 
 float half_at(const uint8_t* p) { return half_to_float(static_cast<uint16_t>(p[0] | p[1] << 8)); }
 uint32_t word_at(const uint8_t* p) {
-  return p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
-         static_cast<uint32_t>(p[3]) << 24;
+  return p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24;
 }
 int8_t int8(int v) { return static_cast<int8_t>(v); }
 
@@ -46,8 +45,7 @@ void unpack_q4_1(const uint8_t* b, UnpackedBlock* out) {
 void unpack_q5_0(const uint8_t* b, UnpackedBlock* out) {
   const uint32_t high = word_at(b + 2);
   out->scale[0] = half_at(b);
-  for (int i = 0; i < 32; ++i)
-    out->q[i] = int8((nibble(b + 6, i) | static_cast<int>(high >> i & 1) << 4) - 16);
+  for (int i = 0; i < 32; ++i) out->q[i] = int8((nibble(b + 6, i) | static_cast<int>(high >> i & 1) << 4) - 16);
 }
 
 void unpack_q5_1(const uint8_t* b, UnpackedBlock* out) {
@@ -108,9 +106,7 @@ void unpack_q4_k(const uint8_t* b, UnpackedBlock* out) {
 void unpack_q5_k(const uint8_t* b, UnpackedBlock* out) {
   unpack_scales_k4(b + 4, half_at(b), half_at(b + 2), out);
   const uint8_t *high = b + 16, *q = b + 48;
-  for (int i = 0; i < 256; ++i)
-    out->q[i] =
-        int8((q[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15) | (high[i % 32] >> (i / 32) & 1) << 4);
+  for (int i = 0; i < 256; ++i) out->q[i] = int8((q[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15) | (high[i % 32] >> (i / 32) & 1) << 4);
 }
 
 // Layout: nibbles[128], upper 2 bits[64], int8 scales[16], d. Each 128 weights have 64 bytes of nibbles and 32 of upper bits.
@@ -136,8 +132,8 @@ void unpack_iq4_xs(const uint8_t* b, UnpackedBlock* out) {
   }
 }
 
-// IQ3 and IQ2: magnitudes of a codebook (runtime/base/grids.h), with the bits of `signs`. A scale is d times an odd number, of which IQ3_XXS
-// takes a quarter, and IQ2 an eighth.
+// IQ3 and IQ2: magnitudes of a codebook (runtime/base/grids.h), with the bits of `signs`. A scale is d times an odd number, of which
+// IQ3_XXS takes a quarter, and IQ2 an eighth.
 int8_t signed_int8(uint8_t magnitude, int signs, int i) { return int8(signs >> i & 1 ? -magnitude : magnitude); }
 float odd_scale(float d, int nibble, float unit) { return d * (static_cast<float>(2 * nibble + 1) * unit); }
 void put_four(uint8_t (*magnitude)(uint32_t, int), uint32_t entry, int signs, int8_t* q) {
@@ -195,8 +191,7 @@ void unpack_iq2_xs(const uint8_t* b, UnpackedBlock* out) {
 // Layout: d, entries[32], signs[32], the entries' two upper bits[8], scale nibbles[8].
 void unpack_iq2_s(const uint8_t* b, UnpackedBlock* out) {
   unpack_iq2_scales(b, b + 74, out);
-  for (int j = 0; j < 32; ++j)
-    put_eight(grids::kIq2SGrid[b[2 + j] | (b[66 + j / 4] >> (j % 4 * 2) & 3) << 8], b[34 + j], out->q + 8 * j);
+  for (int j = 0; j < 32; ++j) put_eight(grids::kIq2SGrid[b[2 + j] | (b[66 + j / 4] >> (j % 4 * 2) & 3) << 8], b[34 + j], out->q + 8 * j);
 }
 
 constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -214,15 +209,12 @@ void unpack_nvfp4(const uint8_t* b, UnpackedBlock* out) {
   for (int i = 0; i < 64; ++i) out->q[i] = kE2m1Doubled[b[4 + i / 16 * 8 + i % 8] >> (i % 16 / 8 * 4) & 15];
 }
 
-constexpr BlockFormat kQ8_0{32, 34, 32, false, unpack_q8_0}, kQ4_0{32, 18, 32, false, unpack_q4_0},
-    kQ4_1{32, 20, 32, true, unpack_q4_1}, kQ5_0{32, 22, 32, false, unpack_q5_0},
-    kQ5_1{32, 24, 32, true, unpack_q5_1}, kIq4Nl{32, 18, 32, false, unpack_iq4_nl},
-    kQ2K{256, 84, 16, true, unpack_q2_k}, kQ3K{256, 110, 16, false, unpack_q3_k},
-    kQ4K{256, 144, 32, true, unpack_q4_k}, kQ5K{256, 176, 32, true, unpack_q5_k},
-    kQ6K{256, 210, 16, false, unpack_q6_k}, kIq4Xs{256, 136, 32, false, unpack_iq4_xs},
-    kIq3Xxs{256, 98, 32, false, unpack_iq3_xxs}, kIq3S{256, 110, 32, false, unpack_iq3_s},
-    kIq2Xxs{256, 66, 32, false, unpack_iq2_xxs}, kIq2Xs{256, 74, 16, false, unpack_iq2_xs},
-    kIq2S{256, 82, 16, false, unpack_iq2_s}, kNvfp4{64, 36, 16, false, unpack_nvfp4},
+constexpr BlockFormat kQ8_0{32, 34, 32, false, unpack_q8_0}, kQ4_0{32, 18, 32, false, unpack_q4_0}, kQ4_1{32, 20, 32, true, unpack_q4_1},
+    kQ5_0{32, 22, 32, false, unpack_q5_0}, kQ5_1{32, 24, 32, true, unpack_q5_1}, kIq4Nl{32, 18, 32, false, unpack_iq4_nl},
+    kQ2K{256, 84, 16, true, unpack_q2_k}, kQ3K{256, 110, 16, false, unpack_q3_k}, kQ4K{256, 144, 32, true, unpack_q4_k},
+    kQ5K{256, 176, 32, true, unpack_q5_k}, kQ6K{256, 210, 16, false, unpack_q6_k}, kIq4Xs{256, 136, 32, false, unpack_iq4_xs},
+    kIq3Xxs{256, 98, 32, false, unpack_iq3_xxs}, kIq3S{256, 110, 32, false, unpack_iq3_s}, kIq2Xxs{256, 66, 32, false, unpack_iq2_xxs},
+    kIq2Xs{256, 74, 16, false, unpack_iq2_xs}, kIq2S{256, 82, 16, false, unpack_iq2_s}, kNvfp4{64, 36, 16, false, unpack_nvfp4},
     kMxfp4{32, 17, 32, false, unpack_mxfp4};
 
 void store_half(uint8_t* p, float f) {
@@ -243,13 +235,12 @@ void store_q8_0(const float* values, uint8_t* b) {
   const float d = largest / 127.0f;
   const float inverse = finite_or_zero(1.0f / d);
   store_half(b, d);
-  for (int i = 0; i < 32; ++i)
-    b[2 + i] = static_cast<uint8_t>(int8(static_cast<int>(std::round(x[i] * inverse))));
+  for (int i = 0; i < 32; ++i) b[2 + i] = static_cast<uint8_t>(int8(static_cast<int>(std::round(x[i] * inverse))));
 }
 
 // d = (the value of largest magnitude) / -8, q = x / d + 8.5 truncated to an integer, at most 15.
 void store_q4_0(const float* values, uint8_t* b) {
-  float x[32], largest = -1, extreme = 0;   // -1: in a block of zeros, the first zero's sign counts, too
+  float x[32], largest = -1, extreme = 0;  // -1: in a block of zeros, the first zero's sign counts, too
   for (int i = 0; i < 32; ++i) {
     x[i] = finite_or_zero(values[i]);
     if (std::fabs(x[i]) > largest) {
@@ -277,48 +268,28 @@ uint16_t half_bits_at(const std::byte* p, int64_t i) {
 
 const BlockFormat* block_format(TensorType type) {
   switch (type) {
-    case TensorType::q8_0:
-      return &kQ8_0;
-    case TensorType::q4_0:
-      return &kQ4_0;
-    case TensorType::q4_1:
-      return &kQ4_1;
-    case TensorType::q5_0:
-      return &kQ5_0;
-    case TensorType::q5_1:
-      return &kQ5_1;
-    case TensorType::q2_k:
-      return &kQ2K;
-    case TensorType::q3_k:
-      return &kQ3K;
-    case TensorType::q4_k:
-      return &kQ4K;
-    case TensorType::q5_k:
-      return &kQ5K;
-    case TensorType::q6_k:
-      return &kQ6K;
-    case TensorType::iq4_nl:
-      return &kIq4Nl;
-    case TensorType::iq4_xs:
-      return &kIq4Xs;
-    case TensorType::iq3_xxs:
-      return &kIq3Xxs;
-    case TensorType::iq3_s:
-      return &kIq3S;
-    case TensorType::iq2_xxs:
-      return &kIq2Xxs;
-    case TensorType::iq2_xs:
-      return &kIq2Xs;
-    case TensorType::iq2_s:
-      return &kIq2S;
-    case TensorType::nvfp4:
-      return &kNvfp4;
-    case TensorType::mxfp4:
-      return &kMxfp4;
+    case TensorType::q8_0: return &kQ8_0;
+    case TensorType::q4_0: return &kQ4_0;
+    case TensorType::q4_1: return &kQ4_1;
+    case TensorType::q5_0: return &kQ5_0;
+    case TensorType::q5_1: return &kQ5_1;
+    case TensorType::q2_k: return &kQ2K;
+    case TensorType::q3_k: return &kQ3K;
+    case TensorType::q4_k: return &kQ4K;
+    case TensorType::q5_k: return &kQ5K;
+    case TensorType::q6_k: return &kQ6K;
+    case TensorType::iq4_nl: return &kIq4Nl;
+    case TensorType::iq4_xs: return &kIq4Xs;
+    case TensorType::iq3_xxs: return &kIq3Xxs;
+    case TensorType::iq3_s: return &kIq3S;
+    case TensorType::iq2_xxs: return &kIq2Xxs;
+    case TensorType::iq2_xs: return &kIq2Xs;
+    case TensorType::iq2_s: return &kIq2S;
+    case TensorType::nvfp4: return &kNvfp4;
+    case TensorType::mxfp4: return &kMxfp4;
     case TensorType::f32:
     case TensorType::f16:
-    case TensorType::bf16:
-      break;
+    case TensorType::bf16: break;
   }
   return nullptr;
 }
@@ -343,9 +314,7 @@ void dequantize(TensorType type, const std::byte* row, int64_t n, float* out) {
   }
 }
 
-void load_kv(TensorType type, const std::byte* vector, int32_t head_dim, float* out) {
-  dequantize(type, vector, head_dim, out);
-}
+void load_kv(TensorType type, const std::byte* vector, int32_t head_dim, float* out) { dequantize(type, vector, head_dim, out); }
 
 void store_kv(TensorType type, const float* x, int32_t head_dim, std::byte* vector) {
   uint8_t* out = reinterpret_cast<uint8_t*>(vector);
@@ -359,9 +328,7 @@ void store_kv(TensorType type, const float* x, int32_t head_dim, std::byte* vect
     case TensorType::q4_0:
       for (int32_t i = 0; i < head_dim; i += 32) store_q4_0(x + i, out + i / 32 * 18);
       return;
-    default:
-      std::memcpy(out, x, static_cast<size_t>(head_dim) * 4);
-      return;
+    default: std::memcpy(out, x, static_cast<size_t>(head_dim) * 4); return;
   }
 }
 

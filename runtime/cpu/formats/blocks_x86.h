@@ -2,8 +2,8 @@
 // floats, and for groups of 16 also the small integers that scales and minima are made of.
 //
 // weight = scale * (code - kOffset) - min. Codes are unsigned and below 64, or signed (kSigned). Eight blocks of a 32-weight format
-// are read at a time, or the last ones of a row (unpack_part()). The AVX2 and the AVX-512 kernels share this file, because 128 to 256 bits are the natural width of these
-// layouts. It needs AVX2 and F16C. Loads never leave the blocks.
+// are read at a time, or the last ones of a row (unpack_part()). The AVX2 and the AVX-512 kernels share this file, because 128 to 256 bits
+// are the natural width of these layouts. It needs AVX2 and F16C. Loads never leave the blocks.
 #pragma once
 
 #include <immintrin.h>
@@ -60,9 +60,7 @@ inline __m256 scaled_bytes(uint64_t bytes, float d) {
   const __m256i wide = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
   return _mm256_mul_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(d));
 }
-inline __m256 scaled_words(__m256i dwords, float d) {
-  return _mm256_mul_ps(_mm256_cvtepi32_ps(dwords), _mm256_set1_ps(d));
-}
+inline __m256 scaled_words(__m256i dwords, float d) { return _mm256_mul_ps(_mm256_cvtepi32_ps(dwords), _mm256_set1_ps(d)); }
 // Sixteen signed bytes, times d.
 inline void scaled_signed_bytes(__m128i bytes, float d, __m256* out) {
   out[0] = scaled_words(_mm256_cvtepi8_epi32(bytes), d);
@@ -84,9 +82,8 @@ inline __m256i bit(__m256i x) {
 }
 // For each bit of a 32-bit word: byte i is 16 where bit i is set.
 inline __m256i fifth_bits(const uint8_t* p) {
-  const __m256i bytes =
-      _mm256_shuffle_epi8(_mm256_set1_epi32(word<int32_t>(p)),
-                          _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+  const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(word<int32_t>(p)),
+                                            _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
   const __m256i each = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
   const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
   return _mm256_and_si256(set, _mm256_set1_epi8(16));
@@ -96,11 +93,9 @@ inline __m256i codebook(__m256i nibbles) { return _mm256_shuffle_epi8(_mm256_bro
 inline __m256 negated(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
 
 // kBytes: bytes of 256 weights. kBlock: weights in a block of the format.
-template <int kBytesValue, int kBlockValue, int kGroupValue, int kOffsetValue, bool kSignedValue,
-          bool kHasMinValue>
+template <int kBytesValue, int kBlockValue, int kGroupValue, int kOffsetValue, bool kSignedValue, bool kHasMinValue>
 struct FormatTraits {
-  static constexpr int kBytes = kBytesValue, kBlock = kBlockValue, kGroup = kGroupValue,
-                       kOffset = kOffsetValue;
+  static constexpr int kBytes = kBytesValue, kBlock = kBlockValue, kGroup = kGroupValue, kOffset = kOffsetValue;
   static constexpr bool kSigned = kSignedValue, kHasMin = kHasMinValue;
 };
 
@@ -183,7 +178,7 @@ struct Nvfp4 : FormatTraits<4 * 36, 64, 16, 0, true, false> {
   // Of a block: eight bytes for each 16 codes, the first eight in the low nibbles.
   static void codes(const uint8_t* p, __m256i* q) {
     const __m256i x = bytes32(p + 4), low = low_nibbles(x), high = high_nibbles(x);
-    const __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);   // groups 0 and 2, 1 and 3
+    const __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);  // groups 0 and 2, 1 and 3
     const __m256i values = _mm256_broadcastsi128_si256(e2m1_values());
     q[0] = _mm256_shuffle_epi8(values, _mm256_permute2x128_si256(even, odd, 0x20));
     q[1] = _mm256_shuffle_epi8(values, _mm256_permute2x128_si256(even, odd, 0x31));
@@ -192,7 +187,8 @@ struct Nvfp4 : FormatTraits<4 * 36, 64, 16, 0, true, false> {
 
 // Eight powers 2^(e - 128), from e in dwords.
 inline __m256 halved_powers(__m256i e) {
-  const __m256i denormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+  const __m256i denormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e),
+                normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
   return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, denormal, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
 }
 
@@ -233,8 +229,7 @@ struct Q2K : FormatTraits<84, 256, 16, 0, false, true> {
 
 struct Q3K : FormatTraits<110, 256, 16, 4, false, false> {
   static void unpack(const uint8_t* p, Unpacked& u) {
-    const __m256i three = _mm256_set1_epi8(3), high = bytes32(p), low = bytes32(p + 32),
-                  top = bytes32(p + 64);
+    const __m256i three = _mm256_set1_epi8(3), high = bytes32(p), low = bytes32(p + 32), top = bytes32(p + 64);
     const auto with = [](__m256i two, __m256i third) { return _mm256_or_si256(two, third); };
     u.q[0] = with(_mm256_and_si256(low, three), bit<0, 2>(high));
     u.q[1] = with(_mm256_and_si256(_mm256_srli_epi16(low, 2), three), bit<1, 2>(high));
@@ -300,8 +295,7 @@ struct Q6K : FormatTraits<210, 256, 16, 32, false, false> {
   static void unpack(const uint8_t* p, Unpacked& u) {
     const __m256i upper = _mm256_set1_epi8(0x30);
     for (int half = 0; half < 2; ++half) {
-      const __m256i a = bytes32(p + 64 * half), b = bytes32(p + 64 * half + 32),
-                    h = bytes32(p + 128 + 32 * half);
+      const __m256i a = bytes32(p + 64 * half), b = bytes32(p + 64 * half + 32), h = bytes32(p + 128 + 32 * half);
       u.q[4 * half] = _mm256_or_si256(low_nibbles(a), _mm256_and_si256(_mm256_slli_epi16(h, 4), upper));
       u.q[4 * half + 1] = _mm256_or_si256(low_nibbles(b), _mm256_and_si256(_mm256_slli_epi16(h, 2), upper));
       u.q[4 * half + 2] = _mm256_or_si256(high_nibbles(a), _mm256_and_si256(h, upper));
@@ -320,8 +314,8 @@ struct Iq4Xs : FormatTraits<136, 256, 32, 0, true, false> {
     const __m256i g = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(word<int32_t>(p + 4)), _mm256_slli_epi32(g, 2));
     const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(word<uint16_t>(p + 2)), _mm256_slli_epi32(g, 1));
-    const __m256i s = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
-                                      _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
+    const __m256i s =
+        _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)), _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
     u.scale[0] = scaled_words(_mm256_sub_epi32(s, _mm256_set1_epi32(32)), half_value(p));
   }
 };

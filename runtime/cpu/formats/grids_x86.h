@@ -2,8 +2,8 @@
 // sign. The codes of IQ3 have an offset, because products of unsigned codes are faster: IQ3_S 15, IQ3_XXS 31, of halved magnitudes.
 //
 // The look-ups are most of the work: eight of IQ3 or four of IQ2 for 32 weights. So the codebooks are expanded to bytes here. IQ3's entries
-// stand in the upper half of eight bytes, zeros in the lower half: a load at the entry and a load four bytes behind another entry, combined,
-// are eight magnitudes, with half of the shuffles that inserting each entry takes.
+// stand in the upper half of eight bytes, zeros in the lower half: a load at the entry and a load four bytes behind another entry,
+// combined, are eight magnitudes, with half of the shuffles that inserting each entry takes.
 #pragma once
 
 #include <immintrin.h>
@@ -75,9 +75,7 @@ inline __m256i all_signs(__m256i words) {
 }
 
 // A scale is d * (2 s + 1), of which IQ3_XXS takes half, because its magnitudes are halved, and IQ2 an eighth: exact in a float.
-inline __m256 odd_scales(__m256i s, float d) {
-  return scaled_words(_mm256_or_si256(_mm256_add_epi32(s, s), _mm256_set1_epi32(1)), d);
-}
+inline __m256 odd_scales(__m256i s, float d) { return scaled_words(_mm256_or_si256(_mm256_add_epi32(s, s), _mm256_set1_epi32(1)), d); }
 // The nibbles of eight bytes: 16 of them, in order.
 inline __m128i nibbles16(const uint8_t* p) {
   const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -95,7 +93,9 @@ struct Iq3Xxs : FormatTraits<98, 256, 32, 31, false, false> {
     const Signs signs(all_signs(words));
     for (int g = 0; g < 8; ++g) {
       const uint64_t entries = word<uint64_t>(p + 2 + 8 * g);
-      u.q[g] = signs.codes<kOffset>(g, look_up(kIq3XxsFours, [&](int i) __attribute__((always_inline)) { return static_cast<uint32_t>(entries >> (8 * i) & 255); }));
+      u.q[g] = signs.codes<kOffset>(
+          g, look_up(
+                 kIq3XxsFours, [&](int i) __attribute__((always_inline)) { return static_cast<uint32_t>(entries >> (8 * i) & 255); }));
     }
     u.scale[0] = odd_scales(_mm256_srli_epi32(words, 28), half_value(p) * kScaleUnit);
   }
@@ -114,7 +114,9 @@ struct Iq3S : FormatTraits<110, 256, 32, 15, false, false> {
       const __m256i ninth = _mm256_and_si256(_mm256_cmpeq_epi16(bits, each), _mm256_set1_epi16(256));
       _mm256_store_si256(reinterpret_cast<__m256i*>(entries), _mm256_or_si256(_mm256_cvtepu8_epi16(bytes16(p + 2 + 8 * g)), ninth));
       for (int k = 0; k < 2; ++k)
-        u.q[g + k] = signs.codes<kOffset>(g + k, look_up(kIq3SFours, [&](int i) __attribute__((always_inline)) { return static_cast<uint32_t>(entries[8 * k + i]); }));
+        u.q[g + k] = signs.codes<kOffset>(
+            g + k, look_up(
+                       kIq3SFours, [&](int i) __attribute__((always_inline)) { return static_cast<uint32_t>(entries[8 * k + i]); }));
     }
     const __m256i eight = _mm256_set1_epi32(word<int32_t>(p + 106)), shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
     u.scale[0] = odd_scales(_mm256_and_si256(_mm256_srlv_epi32(eight, shifts), _mm256_set1_epi32(15)), half_value(p));
@@ -129,7 +131,8 @@ struct Iq2Xxs : FormatTraits<66, 256, 32, 0, true, false> {
     const Signs signs(all_signs(words));
     for (int g = 0; g < 8; ++g) {
       const uint8_t* entries = p + 2 + 8 * g;
-      u.q[g] = signs.codes(g, look_up(kIq2XxsEights, [&](int i) __attribute__((always_inline)) { return entries[i]; }));
+      u.q[g] = signs.codes(g, look_up(
+                                  kIq2XxsEights, [&](int i) __attribute__((always_inline)) { return entries[i]; }));
     }
     u.scale[0] = odd_scales(_mm256_srli_epi32(words, 28), half_value(p) * 0.125f);
   }
@@ -151,7 +154,9 @@ struct Iq2Xs : FormatTraits<74, 256, 16, 0, true, false> {
     const __m256i bits = four(0);
     const Signs signs(_mm256_or_si256(bits, odd_bits(bits)));
     for (int g = 0; g < 8; ++g)
-      u.q[g] = signs.codes(g, look_up(kIq2XsEights, [&](int i) __attribute__((always_inline)) { return word<uint16_t>(p + 2 + 8 * g + 2 * i) & 511; }));
+      u.q[g] = signs.codes(
+          g, look_up(
+                 kIq2XsEights, [&](int i) __attribute__((always_inline)) { return word<uint16_t>(p + 2 + 8 * g + 2 * i) & 511; }));
     iq2_scales(p, p + 66, u);
   }
 };
@@ -162,13 +167,15 @@ struct Iq2S : FormatTraits<82, 256, 16, 0, true, false> {
     for (int g = 0; g < 8; g += 4) {
       // Entries of four groups: their low bytes, and bits 8 and 9 from a byte of each group.
       alignas(32) uint16_t entries[16];
-      const __m256i order = _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1, 1, -1, 2, -1, 2, -1, 2, -1, 2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
+      const __m256i order =
+          _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1, 1, -1, 2, -1, 2, -1, 2, -1, 2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
       const __m256i high = _mm256_shuffle_epi8(_mm256_set1_epi32(word<int32_t>(p + 66 + g)), order);
       const __m256i moved = _mm256_mullo_epi16(high, _mm256_set1_epi64x(0x0004001000400100));
       const __m256i upper = _mm256_and_si256(moved, _mm256_set1_epi16(0x300));
       _mm256_store_si256(reinterpret_cast<__m256i*>(entries), _mm256_or_si256(_mm256_cvtepu8_epi16(bytes16(p + 2 + 4 * g)), upper));
       for (int k = 0; k < 4; ++k)
-        u.q[g + k] = signs.codes(g + k, look_up(kIq2SEights, [&](int i) __attribute__((always_inline)) { return entries[4 * k + i]; }));
+        u.q[g + k] = signs.codes(g + k, look_up(
+                                            kIq2SEights, [&](int i) __attribute__((always_inline)) { return entries[4 * k + i]; }));
     }
     iq2_scales(p, p + 74, u);
   }

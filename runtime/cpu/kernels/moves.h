@@ -38,7 +38,8 @@ inline void convert_values(const Kernels& kernels, std::byte* to, KvType to_type
 }
 
 // n tokens of token_values values each: half of them are K.
-inline void convert_tokens(const Kernels& kernels, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n, uint64_t token_values) {
+inline void convert_tokens(const Kernels& kernels, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n,
+                           uint64_t token_values) {
   const auto alike = [](KvType type) { return key_type(type) == value_type(type); };
   if (alike(to_type) && alike(from_type)) return convert_values(kernels, to, to_type, from, from_type, n * token_values);
   const uint64_t dim = token_values / 2, to_key = key_bytes(to_type, dim), from_key = key_bytes(from_type, dim);
@@ -58,7 +59,7 @@ constexpr int64_t kGatheredAhead = 24;
 // Whether slots [first, end) of a head in place stand for the tokens at these positions: then they need not be gathered.
 inline bool lie_in_order(const HeadView& head, int32_t own_position, int64_t first, int64_t end) {
   bool all = true;
-  for (int64_t slot = first; slot < end; ++slot)   // without branches
+  for (int64_t slot = first; slot < end; ++slot)  // without branches
     all &= (slot == head.own_slot ? own_position : static_cast<int64_t>(head.positions[slot])) == slot;
   return all;
 }

@@ -15,10 +15,8 @@ void matmul_prefill_amx(const MatmulTask& t) {
   by_type(
       t.type, [&](auto format) { multiply_tiles(t, unpack_blocks<decltype(format)>); },
       [&](auto type) {
-        if constexpr (decltype(type)::value == TensorType::f32)
-          prefill_floats<TensorType::f32>(t);
-        else
-          multiply_tiles(t, unpack_floats<decltype(type)::value>);
+        if constexpr (decltype(type)::value == TensorType::f32) prefill_floats<TensorType::f32>(t);
+        else multiply_tiles(t, unpack_floats<decltype(type)::value>);
       });
 }
 

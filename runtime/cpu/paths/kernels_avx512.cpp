@@ -20,9 +20,13 @@ namespace {
 // KV types that are rounded themselves may be multiplied in bf16.
 bool rounds(KvType type) { return type != KvType::f32; }
 template <void (*kRounded)(const PrefillTask&)>
-void attend_prefill_or(const PrefillTask& t) { rounds(t.kv.type) ? kRounded(t) : attend_prefill(t); }
+void attend_prefill_or(const PrefillTask& t) {
+  rounds(t.kv.type) ? kRounded(t) : attend_prefill(t);
+}
 template <int32_t (*kRounded)(int32_t)>
-int32_t prefill_queries_or(KvType type, int32_t head_dim) { return rounds(type) ? kRounded(head_dim) : prefill_queries(type, head_dim); }
+int32_t prefill_queries_or(KvType type, int32_t head_dim) {
+  return rounds(type) ? kRounded(head_dim) : prefill_queries(type, head_dim);
+}
 template <int64_t (*kRounded)(int32_t)>
 int64_t attend_scratch_bytes_or(int32_t head_dim) {
   const int64_t floats = attend_scratch_bytes(head_dim), rounded = kRounded(head_dim);
@@ -36,7 +40,9 @@ bool packs_all(TensorType type) { return type != TensorType::f32; }
 
 void pack_basis_or_bf16(const BasisTask& t) { rounds(t.type) ? pack_basis_bf16(t) : pack_basis(t); }
 template <void (*kRounded)(const RebuildTask&)>
-void rebuild_keys_or(const RebuildTask& t) { rounds(t.type) ? kRounded(t) : rebuild_keys(t); }
+void rebuild_keys_or(const RebuildTask& t) {
+  rounds(t.type) ? kRounded(t) : rebuild_keys(t);
+}
 
 bool packs_floats(TensorType type) { return type == TensorType::f16 || type == TensorType::bf16; }
 void matmul_prefill_or_bf16(const MatmulTask& t) { t.packed ? matmul_prefill_bf16(t) : matmul_prefill(t); }
@@ -61,7 +67,7 @@ constexpr Kernels amx() {
   kernels.pack_rows = pack_rows_bf16;
   kernels.packs = packs_all;
   kernels.matmul_prefill = matmul_prefill_amx;
-  kernels.bands_as_prefill = [](TensorType) { return false; };   // prefill multiplies weights rounded to bf16
+  kernels.bands_as_prefill = [](TensorType) { return false; };  // prefill multiplies weights rounded to bf16
   kernels.tile_rows = kTileRows;
   kernels.attend_decode = attend_decode_or_amx;
   kernels.attend_prefill = attend_prefill_or<attend_prefill_amx>;

@@ -10,7 +10,9 @@
 
 namespace orrery::cpu {
 
-void pack_rows_bf16(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out) { pack_strip(x, x_stride, n_rows, n, out); }
+void pack_rows_bf16(const float* x, int64_t x_stride, int64_t n_rows, int64_t n, std::byte* out) {
+  pack_strip(x, x_stride, n_rows, n, out);
+}
 
 void matmul_prefill_bf16(const MatmulTask& t) {
   t.type == TensorType::bf16 ? multiply_floats<TensorType::bf16>(t) : multiply_floats<TensorType::f16>(t);

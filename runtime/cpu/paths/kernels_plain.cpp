@@ -124,8 +124,7 @@ void rms_norm(const float* x, const float* weight, float* out, int64_t dim, floa
   for (int64_t i = 0; i < dim; ++i) out[i] = weight ? x[i] * scale * weight[i] : x[i] * scale;
 }
 
-void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
-          int32_t n_heads, int32_t head_dim) {
+void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved, int32_t n_heads, int32_t head_dim) {
   const int32_t half = n_rot / 2;
   for (int32_t h = 0; h < n_heads; ++h, x += head_dim)
     for (int32_t i = 0; i < half; ++i) {
@@ -228,13 +227,9 @@ void apply_gates(float* x, const float* gates, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] /= 1.0f + std::exp(-gates[i]);
 }
 
-void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
-  load_kv(key_tensor_type(type), x, n, out);
-}
+void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) { load_kv(key_tensor_type(type), x, n, out); }
 
-void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
-  store_kv(key_tensor_type(type), x, n, out);
-}
+void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) { store_kv(key_tensor_type(type), x, n, out); }
 
 void plain_move_tokens(const MoveTask& t) {
   for (int64_t i = 0; i < t.n; ++i)

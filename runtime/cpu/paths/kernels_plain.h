@@ -7,8 +7,7 @@
 namespace orrery::cpu {
 
 void plain_attend_decode(const DecodeTask& task);
-void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t value_dim, const float* sink,
-                          float* out);
+void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t value_dim, const float* sink, float* out);
 void plain_attend_prefill(const PrefillTask& task);
 int64_t plain_attend_scratch_bytes(int32_t head_dim);
 void plain_widen(const float* x, float* low, float* high, int32_t n);

@@ -33,8 +33,8 @@ void load_tile(const KvHead& kv, int64_t first, int64_t last, float* keys, float
 }
 
 // Adds the keys [first, last) of a tile, all visible, to a query's partial result. first < last.
-void add_keys(const float* q, float scale, const float* keys, const float* values, int64_t first,
-              int64_t last, int32_t dim, int32_t value_dim, float* m, float* l, float* o) {
+void add_keys(const float* q, float scale, const float* keys, const float* values, int64_t first, int64_t last, int32_t dim,
+              int32_t value_dim, float* m, float* l, float* o) {
   float scores[kPageTokens];
   float largest = -INFINITY;
   for (int64_t t = first; t < last; ++t) {
@@ -73,8 +73,8 @@ void decode_head(const DecodeTask& t) {
     for (int32_t h = 0; h < t.n_queries; ++h) {
       float* partial = t.partials + h * t.partial_stride;
       const float* q = t.q + static_cast<int64_t>(h) * t.kv.head_dim;
-      add_keys(q, t.scale, keys, values, first - start, last - start, t.kv.head_dim, t.kv.value_dim, &partial[0],
-               &partial[1], partial + 16);
+      add_keys(q, t.scale, keys, values, first - start, last - start, t.kv.head_dim, t.kv.value_dim, &partial[0], &partial[1],
+               partial + 16);
       if (t.exported.weights == nullptr) continue;
       float* row = t.exported.weights + h * t.exported.stride + first;
       for (int64_t k = 0; k < last - first; ++k) row[k] = dot(q, keys + k * t.kv.head_dim, t.kv.head_dim) * t.scale * kLog2E;
@@ -103,8 +103,7 @@ void plain_attend_decode(const DecodeTask& t) {
   }
 }
 
-void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t value_dim, const float* sink,
-                          float* out) {
+void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t value_dim, const float* sink, float* out) {
   float m = sink ? *sink : -INFINITY, l = 0;
   for (int64_t i = 0; i < n; ++i) m = std::fmax(m, partials[i * partial_stride]);
   std::fill_n(out, value_dim, 0.0f);
@@ -131,9 +130,7 @@ void plain_attend_prefill(const PrefillTask& t) {
   std::fill_n(l, n_queries, 0.0f);
   std::fill_n(o, static_cast<int64_t>(n_queries) * value_dim, 0.0f);
 
-  const auto first_visible = [&](int64_t position) {
-    return t.window > 0 ? std::max<int64_t>(0, position - t.window + 1) : 0;
-  };
+  const auto first_visible = [&](int64_t position) { return t.window > 0 ? std::max<int64_t>(0, position - t.window + 1) : 0; };
   const int64_t end = t.first_position + t.n_rows;
   for (int64_t first = first_visible(t.first_position); first < end;) {
     const int64_t start = first / kPageTokens * kPageTokens;
@@ -144,14 +141,13 @@ void plain_attend_prefill(const PrefillTask& t) {
       const int64_t from = std::max(first, first_visible(position)), to = std::min(last, position + 1);
       if (from >= to) continue;
       const float* q = t.q + i / t.n_heads * t.q_stride + static_cast<int64_t>(i % t.n_heads) * dim;
-      add_keys(q, t.scale, keys, values, from - start, to - start, dim, value_dim, &m[i], &l[i],
-               o + static_cast<int64_t>(i) * value_dim);
+      add_keys(q, t.scale, keys, values, from - start, to - start, dim, value_dim, &m[i], &l[i], o + static_cast<int64_t>(i) * value_dim);
     }
     first = last;
   }
   for (int32_t i = 0; i < n_queries; ++i) {
     float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * value_dim;
-    float kept = 1, sum = l[i];   // in units of the larger of m and the sink
+    float kept = 1, sum = l[i];  // in units of the larger of m and the sink
     if (t.sinks) {
       const float sink = t.sinks[i % t.n_heads], most = std::fmax(m[i], sink);
       kept = std::exp(m[i] - most);

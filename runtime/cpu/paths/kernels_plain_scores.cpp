@@ -25,12 +25,14 @@ void find_shares(const float* row, const float* units, const float* sums, int64_
   const int64_t n_tiles = (n + kPageTokens - 1) / kPageTokens;
   const auto sum_of = [&](int64_t i) {
     if (n >= (i + 1) * kPageTokens) return sums[i];
-    return std::accumulate(row + i * kPageTokens, row + n, 0.0f);   // without the tile's other keys
+    return std::accumulate(row + i * kPageTokens, row + n, 0.0f);  // without the tile's other keys
   };
   float most = -INFINITY, total = 0;
   for (int64_t i = 0; i < n_tiles; ++i)
     if (sum_of(i) > 0) most = std::fmax(most, units[i]);
-  const auto power = [&](int64_t i) { return sum_of(i) > 0 ? std::ldexp(1.0f, static_cast<int>(std::fmax(units[i] - most, -1000.0f))) : 0.0f; };
+  const auto power = [&](int64_t i) {
+    return sum_of(i) > 0 ? std::ldexp(1.0f, static_cast<int>(std::fmax(units[i] - most, -1000.0f))) : 0.0f;
+  };
   for (int64_t i = 0; i < n_tiles; ++i) total += sum_of(i) * power(i);
   const float inverse = total > 0 ? 1.0f / total : 0.0f;
   for (int64_t i = 0; i < n_tiles; ++i) shares[i] = power(i) * inverse;
@@ -116,8 +118,7 @@ void plain_key_weights(const KeyWeightsTask& t) {
       if (t.bounds) load_kv(key_tensor_type(t.kv.type), at_key + t.kv.key_bytes, t.kv.head_dim, lowest);
       for (int32_t i = 0; i < t.n_queries; ++i) {
         float dot = 0;
-        for (int32_t j = 0; j < t.kv.head_dim; ++j)
-          dot += t.bounds && t.q[i][j] < 0 ? t.q[i][j] * lowest[j] : t.q[i][j] * key[j];
+        for (int32_t j = 0; j < t.kv.head_dim; ++j) dot += t.bounds && t.q[i][j] < 0 ? t.q[i][j] * lowest[j] : t.q[i][j] * key[j];
         t.out[i][at + k] = t.products ? std::fmax(dot * t.scale, -INFINITY) : dot * t.scale * kLog2E;
       }
     }
@@ -150,7 +151,7 @@ void plain_key_scores(const ScoresTask& t) {
     float* shares = t.shares + r * t.tile_stride;
     find_shares(row, t.units + r * t.tile_stride, t.sums + r * t.tile_stride, t.n, shares);
     for (int64_t i = 0; i < t.n; ++i) {
-      float x = 0;   // the smallest possible weight
+      float x = 0;  // the smallest possible weight
       for (int64_t j = std::max<int64_t>(0, i - half); j <= std::min(t.n - 1, i + half); ++j) {
         const float w = row[j] * shares[j / kPageTokens];
         x = max_pooled ? std::fmax(x, w) : x + w;
@@ -170,7 +171,8 @@ void plain_add_means(const MeansTask& t) {
   for (int64_t key = 0; key < t.n; ++key)
     for (int32_t p = 0; p < t.n_positions; ++p) {
       float sum = 0;
-      for (int32_t r = p * t.n_heads; r < (p + 1) * t.n_heads; ++r) sum += t.rows[r * t.stride + key] * t.shares[r * t.tile_stride + key / kPageTokens];
+      for (int32_t r = p * t.n_heads; r < (p + 1) * t.n_heads; ++r)
+        sum += t.rows[r * t.stride + key] * t.shares[r * t.tile_stride + key / kPageTokens];
       t.out[key] += sum / static_cast<float>(t.n_heads);
     }
 }

@@ -63,8 +63,8 @@ Result<const Kernels*> find_kernels(std::string_view path) {
     known += known.empty() ? "" : ", ";
     known += p.kernels->name;
   }
-  return error(Code::invalid_argument, "there is no instruction set '%.*s': auto, %s",
-               static_cast<int>(path.size()), path.data(), known.c_str());
+  return error(Code::invalid_argument, "there is no instruction set '%.*s': auto, %s", static_cast<int>(path.size()), path.data(),
+               known.c_str());
 }
 
 }  // namespace orrery::cpu

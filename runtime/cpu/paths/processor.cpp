@@ -27,9 +27,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
   return r;
 }
 // Subleaves of leaf 7. Its own subleaf 0 says how many exist.
-Registers features(unsigned subleaf) {
-  return subleaf <= cpuid(7, 0).a ? cpuid(7, subleaf) : Registers();
-}
+Registers features(unsigned subleaf) { return subleaf <= cpuid(7, 0).a ? cpuid(7, subleaf) : Registers(); }
 bool bit(unsigned word, int i) { return (word >> i & 1) != 0; }
 
 // XCR0: the parts of a thread's state that the system saves. 0 unless the system announces that it saves any (OSXSAVE).
@@ -42,9 +40,7 @@ uint64_t saved_state() {
 
 }  // namespace
 
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && bit(cpuid(1, 0).c, 29);
-}
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && bit(cpuid(1, 0).c, 29); }
 
 bool has_avx2vnni() { return has_avx2() && bit(features(1).a, 4); }
 
@@ -57,7 +53,7 @@ bool has_avx512() {
 bool has_avx512bf16() { return has_avx512() && bit(features(1).a, 5) && bit(features(0).c, 1); }
 
 bool has_quick_bf16() {
-  const Registers vendor = cpuid(0, 0);   // the vendor's name, in b, d and c
+  const Registers vendor = cpuid(0, 0);  // the vendor's name, in b, d and c
   return vendor.b == signature_AMD_ebx && vendor.d == signature_AMD_edx && vendor.c == signature_AMD_ecx;
 }
 
@@ -65,8 +61,7 @@ bool has_amx() {
   const unsigned d = features(0).d;
   const bool bf16 = bit(d, 22), tile = bit(d, 24), int8 = bit(d, 25);
   constexpr uint64_t kTileState = uint64_t{3} << 17;  // the tiles' shapes and data
-  return has_avx512bf16() && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState &&
-         os::request_tile_registers();
+  return has_avx512bf16() && bf16 && tile && int8 && (saved_state() & kTileState) == kTileState && os::request_tile_registers();
 }
 #else
 bool has_avx2() { return false; }

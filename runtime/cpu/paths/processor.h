@@ -4,9 +4,9 @@
 
 namespace orrery::cpu {
 
-bool has_avx2();      // with FMA and F16C
-bool has_avx2vnni();  // has_avx2(), and AVX-VNNI
-bool has_avx512();    // F, BW, VL, DQ and VNNI
+bool has_avx2();        // with FMA and F16C
+bool has_avx2vnni();    // has_avx2(), and AVX-VNNI
+bool has_avx512();      // F, BW, VL, DQ and VNNI
 bool has_avx512bf16();  // has_avx512(), with BF16 and VBMI
 // Whether products of bf16 on vectors are faster than products of floats. On AMD's processors they take half the time. On an Intel
 // Xeon they take twice the time (106 GFLOP/s a core, floats 214: bench_cpu avx512bf16 1 prefill F16).

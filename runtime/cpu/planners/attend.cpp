@@ -30,7 +30,8 @@ Splits splits_of(const StepRows& rows, KvLayer layer, int32_t window, int64_t ro
 DecodePlan::DecodePlan(const StepRows& rows, KvLayer layer, int32_t n_kv, int32_t window, bool one_run, const Wave& wave, int32_t n_threads)
     : rows_(rows), layer_(layer), n_kv_(n_kv), window_(window), one_run_(one_run), wave_(wave) {
   // Heads that lie side by side in pages are read in one stretch, if enough items remain.
-  const bool on_pages = std::all_of(rows.steps.begin(), rows.steps.end(), [&](const Step& s) { return s.heads.empty() || layer.group != 0; });
+  const bool on_pages =
+      std::all_of(rows.steps.begin(), rows.steps.end(), [&](const Step& s) { return s.heads.empty() || layer.group != 0; });
   if (on_pages) together_ = heads_together(n_kv, wave.n_rows * splits(0, 0).count, n_threads);
   const bool several = rows.steps.size() > 1;
   for (int64_t r = 0; r < wave.n_rows; ++r) {
@@ -72,9 +73,10 @@ DecodeItem DecodePlan::item(int64_t i) const {
   return item;
 }
 
-// Items: KV head x block of rows (x part of a very large group). Blocks have the kernel's size, or a fraction of it if there would be too few for the
-// threads.
-PrefillPlan::PrefillPlan(Span<const RowRun> runs, int32_t n_kv, int32_t group, int32_t queries, int32_t n_threads) : runs_(runs), n_kv_(n_kv), group_(group) {
+// Items: KV head x block of rows (x part of a very large group). Blocks have the kernel's size, or a fraction of it if there would be too
+// few for the threads.
+PrefillPlan::PrefillPlan(Span<const RowRun> runs, int32_t n_kv, int32_t group, int32_t queries, int32_t n_threads)
+    : runs_(runs), n_kv_(n_kv), group_(group) {
   for (cut(queries); queries > kQueryTile && n_items() < 4 * n_threads; cut(queries)) queries = std::max(queries / 2, kQueryTile);
 }
 

@@ -19,18 +19,18 @@ inline constexpr int64_t kSplitTokens = 8 * kPageTokens;
 // The keys to which a row's queries of one KV head attend, cut into splits.
 struct Splits {
   int64_t first_key = 0, last_key = 0;
-  int64_t first = 0, count = 0;   // number of the first split; count includes the compensation token's
-  bool has_mean = false;          // the last split is the compensation token
+  int64_t first = 0, count = 0;  // number of the first split; count includes the compensation token's
+  bool has_mean = false;         // the last split is the compensation token
 };
 Splits splits_of(const StepRows& rows, KvLayer layer, int32_t window, int64_t row, int32_t head);
 
 // One row's queries of some KV heads, over one split of keys.
 struct DecodeItem {
-  int64_t row = 0;                       // of all rows
-  int32_t head = 0, n_heads = 0;         // KV heads, side by side in pages
-  int64_t split = 0;                     // of the row's and the head's splits, from 0 on
-  int64_t first_key = 0, last_key = 0;   // of positions, or of slots; equal: no work
-  bool is_mean = false;                  // the one key is the compensation token
+  int64_t row = 0;                      // of all rows
+  int32_t head = 0, n_heads = 0;        // KV heads, side by side in pages
+  int64_t split = 0;                    // of the row's and the head's splits, from 0 on
+  int64_t first_key = 0, last_key = 0;  // of positions, or of slots; equal: no work
+  bool is_mean = false;                 // the one key is the compensation token
 };
 
 // The rows that a plan is for: their partial results fit together.
@@ -45,7 +45,7 @@ class DecodePlan {
 
   int64_t n_items() const { return n_items_; }
   DecodeItem item(int64_t i) const;
-  int64_t most_splits() const { return most_splits_; }   // of a row and a head
+  int64_t most_splits() const { return most_splits_; }  // of a row and a head
 
  private:
   Splits splits(int64_t row_of_wave, int32_t head) const { return splits_of(rows_, layer_, window_, wave_.first_row + row_of_wave, head); }
@@ -55,7 +55,7 @@ class DecodePlan {
   const int32_t n_kv_, window_;
   const bool one_run_;
   const Wave wave_;
-  int32_t together_ = 1;   // KV heads of an item
+  int32_t together_ = 1;  // KV heads of an item
   int64_t n_items_ = 0, most_splits_ = 0;
   int64_t row_items_ = 0;  // of a row of one step, at most
   // Rows of several steps may have very different numbers of splits: each row has its own items.
@@ -67,7 +67,7 @@ struct PrefillItem {
   int64_t row = 0;
   int32_t n_rows = 0;
   int32_t kv_head = 0;
-  int32_t first_head = 0, n_heads = 0;   // query heads
+  int32_t first_head = 0, n_heads = 0;  // query heads
 };
 
 class PrefillPlan {

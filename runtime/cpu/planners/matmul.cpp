@@ -19,9 +19,10 @@ int64_t stretch_of(const ProductShape& p, int32_t n_threads) {
 
 }  // namespace
 
-// Prefill: the kernel's tiles, with tiles of the same weights one after another. Tiles are halved where there are too few for the threads, or
-// where all would wait for the last one.
-MatmulPlan::MatmulPlan(Span<const ProductShape> products, int64_t n_rows, int64_t tile_out, int64_t tile_rows, int32_t n_threads) : n_rows_(n_rows) {
+// Prefill: the kernel's tiles, with tiles of the same weights one after another. Tiles are halved where there are too few for the threads,
+// or where all would wait for the last one.
+MatmulPlan::MatmulPlan(Span<const ProductShape> products, int64_t n_rows, int64_t tile_out, int64_t tile_rows, int32_t n_threads)
+    : n_rows_(n_rows) {
   const auto too_few = [&] {
     int64_t n = 0;
     for (const ProductShape& p : products) n += div_up(p.n_out, tile_out) * div_up(n_rows, tile_rows);

@@ -11,10 +11,10 @@ namespace orrery::cpu {
 
 // A product, as its planner sees it.
 struct ProductShape {
-  int64_t n_out = 0;        // rows of the weight
-  int64_t row_bytes = 0;    // of one of them, as it is stored
-  bool in_bands = false;    // cut between bands
-  bool decodes = false;     // it takes decode's kernel, else prefill's
+  int64_t n_out = 0;      // rows of the weight
+  int64_t row_bytes = 0;  // of one of them, as it is stored
+  bool in_bands = false;  // cut between bands
+  bool decodes = false;   // it takes decode's kernel, else prefill's
 };
 
 // Outputs [first_out, last_out) of rows [first_row, last_row), of one product.

@@ -16,7 +16,7 @@ struct RowRun {
 
 struct StepRows {
   Span<const Step> steps;
-  int64_t n = 0;   // of all steps
+  int64_t n = 0;  // of all steps
 
   size_t step_number(int64_t row) const { return steps.size() > 1 ? static_cast<size_t>(row) : 0; }
   const Step& step(int64_t row) const { return steps[step_number(row)]; }

@@ -13,11 +13,11 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kTileHeight = kPackedRows;     // rows of a tile, for weights and for activations
-constexpr int kBlocks = kPanel / kBlock;     // blocks in a panel
+constexpr int kTileHeight = kPackedRows;  // rows of a tile, for weights and for activations
+constexpr int kBlocks = kPanel / kBlock;  // blocks in a panel
 constexpr int kPairRows = 2 * kTileHeight;
-constexpr int64_t kWide = 8 * kPanel;        // columns at once: their activations, for kTileRows rows, fill half the second-level cache
-using SumTiles = float[2][kTileHeight][kTileHeight];                // [half][weight row][row], for kPairRows weight rows
+constexpr int64_t kWide = 8 * kPanel;  // columns at once: their activations, for kTileRows rows, fill half the second-level cache
+using SumTiles = float[2][kTileHeight][kTileHeight];                 // [half][weight row][row], for kPairRows weight rows
 using WeightTiles = std::byte[kBlocks][2][kTileHeight][2 * kBlock];  // [block][half][weight row], in bf16
 
 // The operand of ldtilecfg: tiles of 16 rows of 64 bytes.
@@ -96,8 +96,8 @@ void unpack_floats(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t
 
 // sums (2, if kTwo) += the products of a panel with two strips of packed rows, strip_bytes apart. `begins`: the sums start at zero.
 template <bool kTwo>
-void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* packed, int64_t strip_bytes, bool begins,
-                    SumTiles* sums, Ahead& ahead) {
+void multiply_panel(const WeightTiles& weights, int n_blocks, const std::byte* packed, int64_t strip_bytes, bool begins, SumTiles* sums,
+                    Ahead& ahead) {
   written();
   if (begins) {
     _tile_zero(0);
@@ -160,7 +160,8 @@ void multiply_tiles(const MatmulTask& t, const Unpack& unpack) {
               (two ? multiply_panel<true> : multiply_panel<false>)(scratch->weights, n_blocks, packed, strip_bytes, c == 0, sums, ahead);
               if (!ends) continue;
               store_strip(t, o, n_out, r, up_to(r, kTileHeight, last) - r, sums[0][0][0]);
-              if (two) store_strip(t, o, n_out, r + kTileHeight, up_to(r + kTileHeight, kTileHeight, last) - r - kTileHeight, sums[1][0][0]);
+              if (two)
+                store_strip(t, o, n_out, r + kTileHeight, up_to(r + kTileHeight, kTileHeight, last) - r - kTileHeight, sums[1][0][0]);
             }
           }
         }

@@ -57,11 +57,10 @@ struct Factors {
 // out (blocks of eight rows, groups of whole 256 columns): the factors of n <= kFewRows rows.
 template <class Format>
 void fill_factors(const QuantizedRow* x, int n, int64_t n_columns, Factors* out) {
-  static_assert(sizeof(Factors) == 8 * Factors::kRows && kFewRows % Factors::kRows == 0);   // decode_scratch_bytes()
+  static_assert(sizeof(Factors) == 8 * Factors::kRows && kFewRows % Factors::kRows == 0);  // decode_scratch_bytes()
   constexpr int kOffset = V::kPanelOffset<Format>;
   const V::I factor = _mm256_set1_epi16(static_cast<int16_t>(kOffset ? -kOffset : 1));
-  if (n > Factors::kRows)
-    fill_factors<Format>(x + Factors::kRows, n - Factors::kRows, n_columns, out + padded_columns(n_columns) / 32);
+  if (n > Factors::kRows) fill_factors<Format>(x + Factors::kRows, n - Factors::kRows, n_columns, out + padded_columns(n_columns) / 32);
   for (int64_t g = 0; g < n_columns / 32; g += 8, out += 8) {
     V::F d[Factors::kRows], extra[Factors::kRows];
     for (int r = 0; r < Factors::kRows; ++r) {
@@ -69,10 +68,8 @@ void fill_factors(const QuantizedRow* x, int n, int64_t n_columns, Factors* out)
       if (r >= n) continue;
       d[r] = V::load(x[r].d + g);
       const V::I sums = V::load_i(x[r].sums + 2 * g), dots = _mm256_madd_epi16(sums, factor);
-      if (Format::kBlock == 256)
-        extra[r] = _mm256_castsi256_ps(sums);
-      else
-        extra[r] = kOffset ? _mm256_castsi256_ps(dots) : V::mul(d[r], V::to_float(dots));
+      if (Format::kBlock == 256) extra[r] = _mm256_castsi256_ps(sums);
+      else extra[r] = kOffset ? _mm256_castsi256_ps(dots) : V::mul(d[r], V::to_float(dots));
     }
     V::transpose(d), V::transpose(extra);
     for (int i = 0; i < 8; ++i) V::store(out[i].d, d[i]), V::store_i(out[i].extra, _mm256_castps_si256(extra[i]));
@@ -98,10 +95,8 @@ struct GroupBands {
   static_assert(8 % kRun == 0);
 
   static V::Codes prepared(V::I codes) {
-    if constexpr (Format::kSigned)
-      return V::signed_codes(codes);
-    else
-      return V::prepared(codes);
+    if constexpr (Format::kSigned) return V::signed_codes(codes);
+    else return V::prepared(codes);
   }
   static V::I start(const int16_t* sums) {
     return kOffset ? _mm256_madd_epi16(two_words(sums), _mm256_set1_epi16(static_cast<int16_t>(-kOffset))) : V::zero_i();
@@ -133,10 +128,11 @@ struct GroupBands {
       prefetch_stream<2048, !kUnpacksLong>(w, Block::kBytes);
       V::I products[R], dots[R];
       for (int r = 0; r < R; ++r) products[r] = V::zero_i(), dots[r] = start(x[r].sums + c / 16);
-      Block::group(w, [&](int i, int quad, V::I bytes) __attribute__((always_inline)) {
-        const V::Codes codes = prepared(bytes);
-        for (int r = 0; r < R; ++r) add_quad(i, codes, V::repeated(x[r].q + c + 4 * quad), products[r], dots[r]);
-      });
+      Block::group(
+          w, [&](int i, int quad, V::I bytes) __attribute__((always_inline)) {
+            const V::Codes codes = prepared(bytes);
+            for (int r = 0; r < R; ++r) add_quad(i, codes, V::repeated(x[r].q + c + 4 * quad), products[r], dots[r]);
+          });
       V::F minimum = V::zero();
       const V::F scale = Block::scale(w, &minimum);
       for (int r = 0; r < R; ++r) sums[r] = with_group(sums[r], dots[r], scale, minimum, x[r], c);
@@ -157,7 +153,8 @@ struct GroupBands {
       ahead.step<Block::kBytes>(w, w + (B - 1) * band_bytes);
       for (int b = 0; b < B; ++b) {
         const uint8_t* at = w + b * band_bytes;
-        Block::group(at, [&](int, int quad, V::I bytes) __attribute__((always_inline)) { u.codes[b][quad] = bytes; });
+        Block::group(
+            at, [&](int, int quad, V::I bytes) __attribute__((always_inline)) { u.codes[b][quad] = bytes; });
         u.minimum[b] = V::zero();
         u.scale[b] = Block::scale(at, &u.minimum[b]);
       }
@@ -175,7 +172,7 @@ struct GroupBands {
   }
 
  private:
-  static constexpr int kTogether = 4;   // rows whose dots are in registers
+  static constexpr int kTogether = 4;  // rows whose dots are in registers
   template <int B>
   struct Unpacked32 {
     V::I codes[B][8];
@@ -240,10 +237,11 @@ struct IndexBands {
         prefetch_stream<2048>(w + kIndexBandNibbles + 16 * kBandRows * g, 16 * kBandRows);
         V::I products[R], dots[R];
         for (int r = 0; r < R; ++r) products[r] = V::zero_i(), dots[r] = Group::start(x[r].sums + c / 16);
-        Block::group(w, g, [&](int i, int quad, V::I bytes) __attribute__((always_inline)) {
-          const V::Codes codes = Group::prepared(bytes);
-          for (int r = 0; r < R; ++r) Group::add_quad(i, codes, V::repeated(x[r].q + c + 4 * quad), products[r], dots[r]);
-        });
+        Block::group(
+            w, g, [&](int i, int quad, V::I bytes) __attribute__((always_inline)) {
+              const V::Codes codes = Group::prepared(bytes);
+              for (int r = 0; r < R; ++r) Group::add_quad(i, codes, V::repeated(x[r].q + c + 4 * quad), products[r], dots[r]);
+            });
         const V::F scale = Block::scale(w, d, g);
         for (int r = 0; r < R; ++r) sums[r] = Group::with_group(sums[r], dots[r], scale, V::zero(), x[r], c);
       }
@@ -261,7 +259,7 @@ struct Bands<Q4K> {
   using RowFactors = Factors;
   static void fill(const QuantizedRow* x, int n, int64_t n_columns, Factors* out) { fill_factors<Q4K>(x, n, n_columns, out); }
   static constexpr int kBytes = BandCodes<Q4K>::kBytes;
-  static constexpr int kAtOnce = V::kWholeSums ? 2 : 4, kDirect = kAtOnce;   // as in GroupBands
+  static constexpr int kAtOnce = V::kWholeSums ? 2 : 4, kDirect = kAtOnce;  // as in GroupBands
 
   using Header = BandCodes<Q4K>::Header;
 
@@ -271,12 +269,13 @@ struct Bands<Q4K> {
     for (int r = 0; r < R; ++r) sums[r] = V::zero();
     for (int64_t c = 0; c < n_columns; c += 256, w += kBytes) {
       prefetch_stream<2048>(w, 128);
-      add_block<R>(Header(w), x, c, sums, [&](int i, int k) __attribute__((always_inline)) {
-        const uint8_t* at = w + 128 + 256 * i + 32 * k;
-        if (k % 2 == 0) prefetch_stream<2048>(at, 64);
-        const V::I codes = bytes32(at);
-        return Quads{low_nibbles(codes), high_nibbles(codes)};
-      });
+      add_block<R>(
+          Header(w), x, c, sums, [&](int i, int k) __attribute__((always_inline)) {
+            const uint8_t* at = w + 128 + 256 * i + 32 * k;
+            if (k % 2 == 0) prefetch_stream<2048>(at, 64);
+            const V::I codes = bytes32(at);
+            return Quads{low_nibbles(codes), high_nibbles(codes)};
+          });
     }
   }
 
@@ -316,10 +315,10 @@ struct Bands<Q4K> {
   }
 
  private:
-  static constexpr int kTogether = 4;   // rows whose products are in registers
+  static constexpr int kTogether = 4;  // rows whose products are in registers
   template <int B>
   struct Unpacked256 {
-    V::I codes[B][8][8], scale[B][8], minimum[B][8];   // groups, quads
+    V::I codes[B][8][8], scale[B][8], minimum[B][8];  // groups, quads
     V::F d[B], dmin[B];
   };
   // The sums of add_block(), in the same order.
@@ -352,12 +351,11 @@ struct Bands<Q4K> {
       }
     }
     for (int r = 0; r < R; ++r)
-      for (int b = 0; b < B; ++b)
-        sums[b][at + r] = V::fnma(minima[r][b], u.dmin[b], V::fma(dots[r][b], u.d[b], sums[b][at + r]));
+      for (int b = 0; b < B; ++b) sums[b][at + r] = V::fnma(minima[r][b], u.dmin[b], V::fma(dots[r][b], u.d[b], sums[b][at + r]));
   }
 
   struct Quads {
-    V::I low, high;   // four columns of groups 2 i and 2 i + 1
+    V::I low, high;  // four columns of groups 2 i and 2 i + 1
   };
 
   // sums += the products of 256 columns. get(i, k) gives the codes of columns 64 i + 4 k and 64 i + 32 + 4 k.

@@ -39,14 +39,14 @@ struct WideGroup {
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) codes[k] = _mm512_xor_si512(Wide::both(a, b, 16 + 32 * k), _mm512_set1_epi8(-128));
     } else {
-      constexpr int kNibbles = kBytes - 4 * 32;   // the last four words of each block
+      constexpr int kNibbles = kBytes - 4 * 32;  // the last four words of each block
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         const Wide::I x = Wide::both(a, b, kNibbles + 32 * k);
         codes[k] = Wide::low_nibbles(x), codes[4 + k] = Wide::high_nibbles(x);
       }
     }
-    if constexpr (Format::kSigned && Format::kBytes != Q8_0::kBytes) {   // IQ4_NL, with the offset of signed codes
+    if constexpr (Format::kSigned && Format::kBytes != Q8_0::kBytes) {  // IQ4_NL, with the offset of signed codes
       const Wide::I values = _mm512_xor_si512(_mm512_broadcast_i32x4(codebook_values()), _mm512_set1_epi8(-128));
 #pragma GCC unroll 8
       for (Wide::I& x : codes) x = _mm512_shuffle_epi8(values, x);
@@ -54,7 +54,7 @@ struct WideGroup {
     if constexpr (std::is_same<Format, Mxfp4>::value) {
 #pragma GCC unroll 8
       for (Wide::I& x : codes) x = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(Mxfp4::table()), x);
-    } else if constexpr (kCodeBits<Format> == 5) {   // bit i of the word before the nibbles belongs to column i
+    } else if constexpr (kCodeBits<Format> == 5) {  // bit i of the word before the nibbles belongs to column i
       const Wide::I bits = Wide::both(a, b, kBytes - 5 * 32);
       const Wide::I starts = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C));
 #pragma GCC unroll 8
@@ -77,7 +77,7 @@ struct WideGroup {
   // sums (R) += these columns, from c on, of R rows, whose factors are f's from row `at` on.
   template <int R>
   [[gnu::always_inline]] void add(const int8_t* const* q, int64_t c, const Factors& f, int at, Wide::F* sums) const {
-    constexpr int kTogether = 4;   // chains of sums under way
+    constexpr int kTogether = 4;  // chains of sums under way
     if constexpr (R > kTogether) {
       add<kTogether>(q, c, f, at, sums);
       add<R - kTogether>(q + kTogether, c, f, at + kTogether, sums + kTogether);
@@ -89,8 +89,7 @@ struct WideGroup {
         for (int r = 0; r < R; ++r) dots[r] = _mm512_dpbusd_epi32(dots[r], codes[k], Wide::repeated(q[r] + c + 4 * k));
       for (int r = 0; r < R; ++r) {
         sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, _mm512_set1_ps(f.d[at + r])), sums[r]);
-        if (Format::kHasMin)
-          sums[r] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(f.minimum(at + r)), sums[r]);
+        if (Format::kHasMin) sums[r] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(f.minimum(at + r)), sums[r]);
       }
     }
   }
@@ -136,24 +135,15 @@ struct WideBands {
   static void multiply(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups,
                        int64_t n_columns, Wide::F* sums) {
     switch (n) {
-      case 1:
-        return few<1>(a, b, q, f, n_columns, sums);
-      case 2:
-        return few<2>(a, b, q, f, n_columns, sums);
-      case 3:
-        return few<3>(a, b, q, f, n_columns, sums);
-      case 4:
-        return few<4>(a, b, q, f, n_columns, sums);
-      case 5:
-        return few<5>(a, b, q, f, n_columns, sums);
-      case 6:
-        return few<6>(a, b, q, f, n_columns, sums);
-      case 7:
-        return few<7>(a, b, q, f, n_columns, sums);
-      case 8:
-        return few<8>(a, b, q, f, n_columns, sums);
-      default:
-        return many(a, b, q, n, f, n_groups, n_columns, sums);
+      case 1: return few<1>(a, b, q, f, n_columns, sums);
+      case 2: return few<2>(a, b, q, f, n_columns, sums);
+      case 3: return few<3>(a, b, q, f, n_columns, sums);
+      case 4: return few<4>(a, b, q, f, n_columns, sums);
+      case 5: return few<5>(a, b, q, f, n_columns, sums);
+      case 6: return few<6>(a, b, q, f, n_columns, sums);
+      case 7: return few<7>(a, b, q, f, n_columns, sums);
+      case 8: return few<8>(a, b, q, f, n_columns, sums);
+      default: return many(a, b, q, n, f, n_groups, n_columns, sums);
     }
   }
 };
@@ -165,7 +155,7 @@ struct WideBands<Q4K> {
   static constexpr int kBytes = BandCodes<Q4K>::kBytes, kTogether = 4;
 
   struct Block {
-    Wide::I codes[8][8], scale[8], minimum[8];   // groups, quads; a scale in each lane, a minimum in both words of each lane
+    Wide::I codes[8][8], scale[8], minimum[8];  // groups, quads; a scale in each lane, a minimum in both words of each lane
     Wide::F d, dmin;
 
     [[gnu::always_inline]] Block(const uint8_t* a, const uint8_t* b) {
@@ -216,7 +206,7 @@ struct WideBands<Q4K> {
       for (int r = 0; r < n; r += kTogether) {
         const Factors* of_rows = f + r / Factors::kRows * n_groups;
         const int at = r % Factors::kRows, left = n - r;
-        left >= 4 ? block.add<4>(q + r, c, of_rows, at, sums + r)
+        left >= 4   ? block.add<4>(q + r, c, of_rows, at, sums + r)
         : left == 3 ? block.add<3>(q + r, c, of_rows, at, sums + r)
         : left == 2 ? block.add<2>(q + r, c, of_rows, at, sums + r)
                     : block.add<1>(q + r, c, of_rows, at, sums + r);
@@ -232,7 +222,7 @@ struct Rows512 {
 
   static void multiply(const MatmulTask& t) {
     const int64_t n_groups = padded_columns(t.n_columns) / 32;
-    auto* factors = reinterpret_cast<Factors*>(t.scratch);   // (blocks of eight rows, n_groups)
+    auto* factors = reinterpret_cast<Factors*>(t.scratch);  // (blocks of eight rows, n_groups)
     for (int64_t first = t.first_row; first < t.last_row; first += kFewRows) {
       const int n = static_cast<int>(t.last_row - first < kFewRows ? t.last_row - first : kFewRows);
       QuantizedRow x[kFewRows];

@@ -19,9 +19,7 @@ inline V::I rounded(V::F a, V::F b) { return __builtin_bit_cast(V::I, _mm512_cvt
 // Sixteen floats of a row that has `left` more; zeros after them.
 template <TensorType kType>
 V::F load_left(const std::byte* row, int64_t at, int64_t left) {
-  return left >= 16  ? load_weights<kType>(row, at)
-         : left <= 0 ? V::zero()
-                     : load_weights_part<kType>(row, at, static_cast<int>(left));
+  return left >= 16 ? load_weights<kType>(row, at) : left <= 0 ? V::zero() : load_weights_part<kType>(row, at, static_cast<int>(left));
 }
 
 // Kernels::pack_rows.
@@ -47,12 +45,9 @@ void round_weights(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t
     const std::byte* row = t.weight + (o + i) * t.row_bytes;
     for (int64_t at = 0; at < n; at += kBlock) {
       std::byte* to = place(i, at);
-      if (n - at < kBlock)
-        V::store_i(to, rounded(load_left<kType>(row, c + at, n - at), load_left<kType>(row, c + at + 16, n - at - 16)));
-      else if (kType == TensorType::bf16)
-        V::store_i(to, V::load_i(row + 2 * (c + at)));
-      else
-        V::store_i(to, rounded(load_weights<kType>(row, c + at), load_weights<kType>(row, c + at + 16)));
+      if (n - at < kBlock) V::store_i(to, rounded(load_left<kType>(row, c + at, n - at), load_left<kType>(row, c + at + 16, n - at - 16)));
+      else if (kType == TensorType::bf16) V::store_i(to, V::load_i(row + 2 * (c + at)));
+      else V::store_i(to, rounded(load_weights<kType>(row, c + at), load_weights<kType>(row, c + at + 16)));
     }
   }
 }

@@ -19,12 +19,12 @@ inline V::F add_pairs(V::F c, V::I a, V::I b) {
 // A pair of bf16, repeated in all lanes.
 inline V::I repeated_pair(const std::byte* at) { return V::repeated(reinterpret_cast<const int8_t*>(at)); }
 
-constexpr int kRoundedRows = 12;                  // weight rows that are multiplied at once
-constexpr int64_t kRoundedColumns = 512, kRoundedOut = 192, kRoundedTile = 256;   // columns of a panel; outputs and rows of a tile
+constexpr int kRoundedRows = 12;                                                 // weight rows that are multiplied at once
+constexpr int64_t kRoundedColumns = 512, kRoundedOut = 192, kRoundedTile = 256;  // columns of a panel; outputs and rows of a tile
 static_assert(kRoundedOut % kRoundedRows == 0 && kRoundedOut % kStoredOut == 0);
 
 struct RoundedScratch {
-  alignas(64) std::byte weights[kRoundedRows][2 * kRoundedColumns + 64];   // one more line keeps rows apart in the cache
+  alignas(64) std::byte weights[kRoundedRows][2 * kRoundedColumns + 64];  // one more line keeps rows apart in the cache
   alignas(64) float sums[kRoundedTile / kPackedRows][kRoundedOut][kPackedRows];
 };
 static_assert(sizeof(RoundedScratch) <= sizeof(MatmulScratch), "it takes the place of one");
@@ -67,19 +67,26 @@ void multiply_floats(const MatmulTask& t) {
           round_weights<kType>(t, begin + o, n_here, c, n, [&](int i, int64_t at) { return s.weights[i] + 2 * at; });
           // Rounded next: the next weight rows, or the first rows' next columns, or the first rows of the next outputs.
           const bool goes_on = o + kRoundedRows < n_out, turns = !goes_on && c + n == t.n_columns;
-          Ahead ahead(t, goes_on ? begin + o + kRoundedRows : turns ? begin + n_out : begin, n_here, goes_on ? c : turns ? 0 : c + n, n,
-                      (n_strips + 1) / 2);
+          Ahead ahead(t,
+                      goes_on ? begin + o + kRoundedRows
+                      : turns ? begin + n_out
+                              : begin,
+                      n_here,
+                      goes_on ? c
+                      : turns ? 0
+                              : c + n,
+                      n, (n_strips + 1) / 2);
           for (int64_t strip = 0; strip < n_strips; strip += 2) {
             ahead.step();
-            (n_strips - strip > 1 ? multiply_rounded<2> : multiply_rounded<1>)(s, n_pairs, packed + strip * strip_bytes, strip_bytes, c == 0,
-                                                                              s.sums[strip][o]);
+            (n_strips - strip > 1 ? multiply_rounded<2> : multiply_rounded<1>)(s, n_pairs, packed + strip * strip_bytes, strip_bytes,
+                                                                               c == 0, s.sums[strip][o]);
           }
         }
       }
       for (int64_t o = 0; o < n_out; o += kStoredOut)
         for (int64_t strip = 0; strip < n_strips; ++strip)
-          store_strip(t, begin + o, up_to(n_out - o, kStoredOut), first + strip * kPackedRows, up_to(n_rows - strip * kPackedRows, kPackedRows),
-                      s.sums[strip][o]);
+          store_strip(t, begin + o, up_to(n_out - o, kStoredOut), first + strip * kPackedRows,
+                      up_to(n_rows - strip * kPackedRows, kPackedRows), s.sums[strip][o]);
     }
   }
   V::finish_stores();

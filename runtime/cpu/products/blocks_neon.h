@@ -23,9 +23,7 @@ T word(const uint8_t* p) {
 
 inline uint8x16_t low_nibbles(uint8x16_t x) { return vandq_u8(x, vdupq_n_u8(15)); }
 inline uint8x16_t high_nibbles(uint8x16_t x) { return vshrq_n_u8(x, 4); }
-inline int8x16_t less(uint8x16_t x, int offset) {
-  return vsubq_s8(vreinterpretq_s8_u8(x), vdupq_n_s8(static_cast<int8_t>(offset)));
-}
+inline int8x16_t less(uint8x16_t x, int offset) { return vsubq_s8(vreinterpretq_s8_u8(x), vdupq_n_s8(static_cast<int8_t>(offset))); }
 // Bit kBit of every byte, moved to bit kTo.
 template <int kBit, int kTo>
 uint8x16_t bit(uint8x16_t x) {
@@ -167,9 +165,7 @@ void quarters(const uint8_t* p, const Take& take) {
 struct Q2K : FormatTraits<84, 256, 16, true> {
   static void unpack(const uint8_t* p, Unpacked& u) {
     for (int half = 0; half < 2; ++half)
-      quarters(p + 16 + 32 * half, [&](int i, int j, uint8x16_t two) {
-        u.q[8 * half + 2 * i + j] = vreinterpretq_s8_u8(two);
-      });
+      quarters(p + 16 + 32 * half, [&](int i, int j, uint8x16_t two) { u.q[8 * half + 2 * i + j] = vreinterpretq_s8_u8(two); });
     const float d = half_value(p + 80), dmin = half_value(p + 82);
     for (int g = 0; g < 16; ++g) {
       u.scale[g] = d * static_cast<float>(p[g] & 15);
@@ -184,8 +180,7 @@ struct Q3K : FormatTraits<110, 256, 16, false> {
     for (int half = 0; half < 2; ++half)
       quarters(p + 32 + 32 * half, [&](int i, int j, uint8x16_t two) {
         // The third bit is bit 4 * half + i of every byte.
-        const uint8x16_t third = vandq_u8(vtstq_u8(high[j], vdupq_n_u8(static_cast<uint8_t>(1 << (4 * half + i)))),
-                                          vdupq_n_u8(4));
+        const uint8x16_t third = vandq_u8(vtstq_u8(high[j], vdupq_n_u8(static_cast<uint8_t>(1 << (4 * half + i)))), vdupq_n_u8(4));
         u.q[8 * half + 2 * i + j] = less(vorrq_u8(two, third), 4);
       });
     // 6-bit scales: lower nibbles in 8 bytes, then 4 bytes with the upper two bits of four scales each.

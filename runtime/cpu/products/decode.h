@@ -36,8 +36,7 @@ void dot_float_row(const std::byte* w, const float* const* x, int64_t n_columns,
     const V::F weights = load_weights_part<kType>(w, c, left);
     for (int r = 0; r < R; ++r) sums[r][1] = V::fma(weights, V::load_part(x[r] + c, left), sums[r][1]);
   }
-  for (int r = 0; r < R; ++r)
-    out[r] = V::sum(V::add(V::add(sums[r][0], sums[r][1]), V::add(sums[r][2], sums[r][3])));
+  for (int r = 0; r < R; ++r) out[r] = V::sum(V::add(V::add(sums[r][0], sums[r][1]), V::add(sums[r][2], sums[r][3])));
 }
 
 // out (n) = a weight row times n <= kFewRows rows of activations, two at a time. The weight row stays in the first-level cache, and
@@ -75,14 +74,12 @@ void store_bands(const MatmulTask& t, int64_t o, int64_t r, int n, const V::F (*
 // sums (n) = the band at w times n <= R rows of activations.
 template <class Format, int R>
 void dot_at_once(const uint8_t* w, const QuantizedRow* x, int n, int64_t n_columns, V::F* sums) {
-  if (n == R)
-    Bands<Format>::template dot<R>(w, x, n_columns, sums);
-  else if constexpr (R > 1)
-    dot_at_once<Format, R - 1>(w, x, n, n_columns, sums);
+  if (n == R) Bands<Format>::template dot<R>(w, x, n_columns, sums);
+  else if constexpr (R > 1) dot_at_once<Format, R - 1>(w, x, n, n_columns, sums);
 }
 
-// Up to Bands::kDirect rows of activations meet a band in a few passes, of up to kAtOnce rows whose sums are in registers. Each pass unpacks
-// the codes, and the first one brings them to the caches. More rows share one unpacking (dot_many()).
+// Up to Bands::kDirect rows of activations meet a band in a few passes, of up to kAtOnce rows whose sums are in registers. Each pass
+// unpacks the codes, and the first one brings them to the caches. More rows share one unpacking (dot_many()).
 template <class Format>
 void decode_bands(const MatmulTask& t) {
   if constexpr (WideRows<Format>::kFewest > 0)
@@ -143,8 +140,7 @@ void decode_floats(const MatmulTask& t) {
 
 void matmul_decode(const MatmulTask& t) {
   by_type(
-      t.type, [&](auto format) { decode_blocks<decltype(format)>(t); },
-      [&](auto type) { decode_floats<decltype(type)::value>(t); });
+      t.type, [&](auto format) { decode_blocks<decltype(format)>(t); }, [&](auto type) { decode_floats<decltype(type)::value>(t); });
 }
 
 }  // namespace

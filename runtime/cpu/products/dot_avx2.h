@@ -31,8 +31,7 @@ template <bool kFit>
 __m256i sum_neighbours(__m256i a, __m256i b) {
   if (kFit) return sum_pairs(_mm256_packs_epi32(a, b));
   const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
-  return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
-                          _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xDD)));
+  return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xDD)));
 }
 
 // Sums of four chunks' products over groups of 16. Lane c has the first half of chunk c, lane 4 + c its second half.
@@ -65,8 +64,7 @@ inline __m256 sums32(const int16_t* sums, __m128i factors) {
 
 // sum[0] + sum[1] grows by 256 products. Inlining is forced; otherwise the codes go through memory.
 template <class Format>
-[[gnu::always_inline]] inline void dot_unsigned(const Unpacked& u, const int8_t* q, __m256 d, const int16_t* sums,
-                                              V::F* sum) {
+[[gnu::always_inline]] inline void dot_unsigned(const Unpacked& u, const int8_t* q, __m256 d, const int16_t* sums, V::F* sum) {
   const V::F low = V::to_float(sixteens<Format>(u.q, q)), high = V::to_float(sixteens<Format>(u.q + 4, q + 128));
   const V::F offset = V::set(Format::kOffset);
   if constexpr (Format::kGroup == 32) {
@@ -107,10 +105,8 @@ template <class Format>
 template <class Format>
 [[gnu::always_inline]] inline void add_columns(const Unpacked& u, const QuantizedRow& x, int64_t c, V::F* sums) {
   const __m256 d = _mm256_loadu_ps(x.d + c / 32);
-  if constexpr (kUnsigned<Format>)
-    dot_unsigned<Format>(u, x.q + c, d, x.sums + c / 16, sums);
-  else
-    dot_bytes<Format>(u, x.q + c, d, sums);
+  if constexpr (kUnsigned<Format>) dot_unsigned<Format>(u, x.q + c, d, x.sums + c / 16, sums);
+  else dot_bytes<Format>(u, x.q + c, d, sums);
 }
 
 // out (n) = a weight row times n <= kFewRows rows of activations. One row's codes stay in registers.

@@ -34,8 +34,7 @@ void dot_rows(const uint8_t* w, const QuantizedRow* x, int n, int64_t n_columns,
         const int64_t at = c + g * Format::kGroup;
         const float d = x[r].d[at / 32];
         int32x4_t dot = vdupq_n_s32(0);
-        for (int j = 0; j < Format::kGroup; j += 16)
-          dot = vdotq_s32(dot, u.q[(g * Format::kGroup + j) / 16], vld1q_s8(x[r].q + at + j));
+        for (int j = 0; j < Format::kGroup; j += 16) dot = vdotq_s32(dot, u.q[(g * Format::kGroup + j) / 16], vld1q_s8(x[r].q + at + j));
         row[g % 2] = vfmaq_n_f32(row[g % 2], vcvtq_f32_s32(dot), u.scale[g] * d);
         if (Format::kHasMin) minima[r] += u.min[g] * d * activation_sum<Format::kGroup>(x[r], at);
       }

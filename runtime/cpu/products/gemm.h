@@ -10,7 +10,7 @@
 namespace orrery::cpu {
 namespace {
 
-constexpr int kGemmRows = 6;   // rows in registers
+constexpr int kGemmRows = 6;  // rows in registers
 
 enum class Start { zero, keep, scale };  // initial c: 0, itself, or itself times a factor for each row
 
@@ -57,18 +57,12 @@ struct Gemm {
     int64_t r = 0;
     for (; r + kGemmRows <= n_rows; r += kGemmRows) block<kGemmRows, N>(r, v);
     switch (n_rows - r) {
-      case 5:
-        return block<5, N>(r, v);
-      case 4:
-        return block<4, N>(r, v);
-      case 3:
-        return block<3, N>(r, v);
-      case 2:
-        return block<2, N>(r, v);
-      case 1:
-        return block<1, N>(r, v);
-      default:
-        return;
+      case 5: return block<5, N>(r, v);
+      case 4: return block<4, N>(r, v);
+      case 3: return block<3, N>(r, v);
+      case 2: return block<2, N>(r, v);
+      case 1: return block<1, N>(r, v);
+      default: return;
     }
   }
 

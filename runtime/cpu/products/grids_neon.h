@@ -41,7 +41,8 @@ struct Iq3Xxs : FormatTraits<98, 256, 32, false> {
       for (int j = 0; j < 2; ++j) {
         const uint8_t* q = p + 2 + 8 * g + 4 * j;
         const uint32_t two = signs >> (14 * j);
-        u.q[2 * g + j] = with_signs(look_up(kIq3XxsFours, [q](int i) { return q[i]; }), grids::all_signs(two & 127), grids::all_signs(two >> 7 & 127));
+        u.q[2 * g + j] =
+            with_signs(look_up(kIq3XxsFours, [q](int i) { return q[i]; }), grids::all_signs(two & 127), grids::all_signs(two >> 7 & 127));
       }
       u.scale[g] = odd_scale(d, signs >> 28, 0.25f);
     }
@@ -70,7 +71,8 @@ struct Iq2Xxs : FormatTraits<66, 256, 32, false> {
       for (int j = 0; j < 2; ++j) {
         const uint8_t* q = p + 2 + 8 * g + 2 * j;
         const uint32_t two = signs >> (14 * j);
-        u.q[2 * g + j] = with_signs(look_up(kIq2XxsEights, [q](int i) { return q[i]; }), grids::all_signs(two & 127), grids::all_signs(two >> 7 & 127));
+        u.q[2 * g + j] =
+            with_signs(look_up(kIq2XxsEights, [q](int i) { return q[i]; }), grids::all_signs(two & 127), grids::all_signs(two >> 7 & 127));
       }
       u.scale[g] = odd_scale(d, signs >> 28, 0.125f);
     }
@@ -86,8 +88,9 @@ inline void iq2_scales(const uint8_t* p, const uint8_t* nibbles, Unpacked& u) {
 struct Iq2Xs : FormatTraits<74, 256, 16, false> {
   static void unpack(const uint8_t* p, Unpacked& u) {
     for (int h = 0; h < 16; ++h) {
-      const uint32_t q[2] = {word<uint16_t>(p + 2 + 4 * h), word<uint16_t>(p + 4 + 4 * h)};   // entries, and seven signs
-      u.q[h] = with_signs(look_up(kIq2XsEights, [&q](int i) { return q[i] & 511; }), grids::all_signs(q[0] >> 9), grids::all_signs(q[1] >> 9));
+      const uint32_t q[2] = {word<uint16_t>(p + 2 + 4 * h), word<uint16_t>(p + 4 + 4 * h)};  // entries, and seven signs
+      u.q[h] =
+          with_signs(look_up(kIq2XsEights, [&q](int i) { return q[i] & 511; }), grids::all_signs(q[0] >> 9), grids::all_signs(q[1] >> 9));
     }
     iq2_scales(p, p + 66, u);
   }

@@ -18,14 +18,14 @@ namespace orrery::cpu {
 namespace {
 
 constexpr int kStrip = 2 * V::kLanes;  // weight rows of a panel
-constexpr int kTileOut = 64;  // outputs of an integer tile
+constexpr int kTileOut = 64;           // outputs of an integer tile
 constexpr int kStrips = kTileOut / kStrip;
 constexpr int kPanel = 256;                    // columns of an integer tile's panel
 constexpr int kFloatPanel = 2048 / V::kLanes;  // columns of a float tile's panel: 16 KB, half the first-level cache
 // Best numbers of outputs and rows for one task. The sums of such a task lie in the second-level cache. For integers they stay
 // there while tile after tile of weights meets the same columns of activations.
 constexpr int kTaskOut = 512, kTileRows = 256;        // floats
-constexpr int kIntegerOut = 256, kIntegerRows = 512;   // integers
+constexpr int kIntegerOut = 256, kIntegerRows = 512;  // integers
 
 struct Panel {
   alignas(64) uint8_t codes[kPanel / 4][kStrip][4];
@@ -182,13 +182,12 @@ class RowColumns {
 // The codes of weight rows [at, at + kLanes) and four columns, in the form that products() takes.
 template <class Format, class W = V>
 typename W::Codes panel_codes(const Panel& panel, int quad, int at) {
-  if constexpr (Format::kSigned && W::kComplements)
-    return {W::load_i(panel.codes[quad][at]), W::load_i(panel.negative[quad][at])};
-  else
-    return W::prepared(W::load_i(panel.codes[quad][at]));
+  if constexpr (Format::kSigned && W::kComplements) return {W::load_i(panel.codes[quad][at]), W::load_i(panel.negative[quad][at])};
+  else return W::prepared(W::load_i(panel.codes[quad][at]));
 }
 
-// Columns [c, c + 256), or as many as there are, of the weight rows [o, o + n), n <= kStrip; further rows are zeros. kOffset: the codes' offset in the panel.
+// Columns [c, c + 256), or as many as there are, of the weight rows [o, o + n), n <= kStrip; further rows are zeros. kOffset: the codes'
+// offset in the panel.
 template <class Format, int kOffset = V::kPanelOffset<Format>>
 void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* panel) {
   struct Row {
@@ -208,8 +207,7 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
       Unpacked u;
       columns.unpack(o + out, u);
       const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));
-      for (int j = 0; j < 8; ++j)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(row.codes) + j, _mm256_add_epi8(u.q[j], shift));
+      for (int j = 0; j < 8; ++j) _mm256_store_si256(reinterpret_cast<__m256i*>(row.codes) + j, _mm256_add_epi8(u.q[j], shift));
       for (int j = 0; j < (Format::kGroup == 16 ? 2 : 1); ++j) {
         _mm256_storeu_ps(row.scale + 8 * j, u.scale[j]);
         if (Format::kHasMin) _mm256_storeu_ps(row.min + 8 * j, u.min[j]);
@@ -262,8 +260,7 @@ void group_dots(const Panel& panel, const int8_t* const* q, const RowParts* part
   V::I products[V::kWholeSums ? 1 : R][2];
 #pragma GCC unroll 8
   for (int k = 0; k < kQuads; ++k) {
-    const V::Codes low = panel_codes<Format>(panel, g * kQuads + k, 0),
-                   high = panel_codes<Format>(panel, g * kQuads + k, V::kLanes);
+    const V::Codes low = panel_codes<Format>(panel, g * kQuads + k, 0), high = panel_codes<Format>(panel, g * kQuads + k, V::kLanes);
     for (int r = 0; r < R; ++r) {
       const V::I a = V::repeated(q[r] + g * Format::kGroup + 4 * k);
       for (int j = 0; j < 2; ++j) {
@@ -277,8 +274,7 @@ void group_dots(const Panel& panel, const int8_t* const* q, const RowParts* part
 
 // sums (R, kStrip) += the first `groups` groups of the panel times columns from c on of R rows of activations.
 template <class Format, int R>
-void multiply_panel(const Panel& panel, int groups, const QuantizedRow* x, const RowParts* parts, int64_t c,
-                    float (*sums)[kStrip]) {
+void multiply_panel(const Panel& panel, int groups, const QuantizedRow* x, const RowParts* parts, int64_t c, float (*sums)[kStrip]) {
   constexpr int kGroup = Format::kGroup;
   const int8_t* q[R];
   for (int r = 0; r < R; ++r) q[r] = x[r].q + c;
@@ -289,8 +285,7 @@ void multiply_panel(const Panel& panel, int groups, const QuantizedRow* x, const
       const V::F d = V::set(x[r].d[(c + g * kGroup) / 32]);
       for (int j = 0; j < 2; ++j) {
         float* sum = sums[r] + j * V::kLanes;
-        V::F s =
-            V::fma(V::to_float(dots[r][j]), V::mul(V::load(panel.scale[g] + j * V::kLanes), d), V::load(sum));
+        V::F s = V::fma(V::to_float(dots[r][j]), V::mul(V::load(panel.scale[g] + j * V::kLanes), d), V::load(sum));
         if (Format::kHasMin) s = V::fnma(V::load(panel.min[g] + j * V::kLanes), V::set(parts[r].min[g]), s);
         V::store(sum, s);
       }
@@ -302,8 +297,7 @@ void multiply_panel(const Panel& panel, int groups, const QuantizedRow* x, const
 
 // The same for n <= kMost rows.
 template <class Format, int kMost>
-void multiply_rows(int n, const Panel& panel, int groups, const QuantizedRow* x, const RowParts* parts, int64_t c,
-                   float (*sums)[kStrip]) {
+void multiply_rows(int n, const Panel& panel, int groups, const QuantizedRow* x, const RowParts* parts, int64_t c, float (*sums)[kStrip]) {
   if constexpr (kMost > 1)
     if (n < kMost) return multiply_rows<Format, kMost - 1>(n, panel, groups, x, parts, c, sums);
   multiply_panel<Format, kMost>(panel, groups, x, parts, c, sums);
@@ -312,8 +306,8 @@ void multiply_rows(int n, const Panel& panel, int groups, const QuantizedRow* x,
 // sums (n_panels, kIntegerRows, kStrip) += the panels times columns [c, c + 256) of the rows [first, last). The last three
 // arguments name the weights that come next (Ahead).
 template <class Format>
-void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t, int64_t first, int64_t last,
-                     int64_t c, float (*sums)[kIntegerRows][kStrip], int64_t next_out, int64_t n_next, int64_t next_c) {
+void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t, int64_t first, int64_t last, int64_t c,
+                     float (*sums)[kIntegerRows][kStrip], int64_t next_out, int64_t n_next, int64_t next_c) {
   constexpr int kRows = V::rows(kCodeBits<Format>);
   const int groups = n_groups<Format>(t.n_columns - c);
   Ahead ahead(t, next_out, n_next, next_c, kPanel, (last - first + kRows - 1) / kRows);
@@ -323,8 +317,7 @@ void multiply_panels(const IntegerTile& tile, int n_panels, const MatmulTask& t,
     for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
     // Prefetches the next rows: their columns are too far apart for the processor's own prefetcher.
     for (int64_t i = r + kRows; i < r + 2 * kRows && i < last; ++i)
-      for (int line = 0; line < kPanel; line += 64)
-        _mm_prefetch(t.quantized + i * t.quantized_stride + c + line, _MM_HINT_T0);
+      for (int line = 0; line < kPanel; line += 64) _mm_prefetch(t.quantized + i * t.quantized_stride + c + line, _MM_HINT_T0);
     for (int p = 0; p < n_panels; ++p) {
       multiply_rows<Format, kRows>(n, tile.panels[p], groups, x, tile.parts + (r - first), c, sums[p] + (r - first));
       if (p == 0) ahead.step();
@@ -352,10 +345,8 @@ void fill_parts(const MatmulTask& t, int64_t first, int64_t last, int64_t c, Row
         const int first_d = 4 * half;
         scales = _mm256_permutevar8x32_ps(d, _mm256_add_epi32(_mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), _mm256_set1_epi32(first_d)));
       }
-      if (kOffset)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(parts->offset + 8 * half), groups);
-      else
-        _mm256_store_ps(parts->min + 8 * half, _mm256_mul_ps(scales, _mm256_cvtepi32_ps(groups)));
+      if (kOffset) _mm256_store_si256(reinterpret_cast<__m256i*>(parts->offset + 8 * half), groups);
+      else _mm256_store_ps(parts->min + 8 * half, _mm256_mul_ps(scales, _mm256_cvtepi32_ps(groups)));
     }
   }
 }
@@ -368,7 +359,8 @@ void for_tiles(const MatmulTask& t, float (*sums)[kRows][kStrip], const F& panel
     const int64_t n = t.last_out - o < kOut ? t.last_out - o : kOut;
     for (int64_t first = t.first_row; first < t.last_row; first += kRows) {
       const int64_t last = t.last_row - first < kRows ? t.last_row : first + kRows;
-      for (int64_t strip = 0; strip * kStrip < n; ++strip) __builtin_memset(sums[strip], 0, static_cast<size_t>(last - first) * sizeof sums[0][0]);
+      for (int64_t strip = 0; strip * kStrip < n; ++strip)
+        __builtin_memset(sums[strip], 0, static_cast<size_t>(last - first) * sizeof sums[0][0]);
       panels(o, n, first, last);
       const uintptr_t first_line = reinterpret_cast<uintptr_t>(t.out + o), stride = static_cast<uintptr_t>(t.out_stride) * sizeof(float);
       if (n % kStrip == 0 && ((first_line | stride) & 63) == 0 && !t.accumulate && !t.bias) {
@@ -409,7 +401,10 @@ void prefill_blocks(const MatmulTask& t) {
         const bool goes_on = o + n < end, turns = !goes_on && c + kPanel >= t.n_columns;
         const int64_t next_out = goes_on ? o + n : turns ? end : begin, next_end = turns ? t.last_out : end;
         multiply_panels<Format>(tile, n_panels, t, first, last, c, scratch->integer_sums + (o - begin) / kStrip, next_out,
-                                next_end - next_out < kTileOut ? next_end - next_out : kTileOut, goes_on ? c : turns ? 0 : c + kPanel);
+                                next_end - next_out < kTileOut ? next_end - next_out : kTileOut,
+                                goes_on ? c
+                                : turns ? 0
+                                        : c + kPanel);
       }
     }
   });
@@ -472,8 +467,8 @@ void prefill_floats(const MatmulTask& t) {
         const int64_t ahead = at + kStrip < n ? kStrip * t.row_bytes : kFloatPanel * kFloatBytes<kType> - at * t.row_bytes;
         fill_values<kType>(t, o + at, rows, c, width, ahead, tile.values);
         const Gemm<Start::keep> gemm{
-            tile.x[0], sizeof tile.x[0] / sizeof(float), tile.values[0], kStrip, scratch->float_sums[at / kStrip][0],
-            kStrip,    0,                                width,          nullptr};
+            tile.x[0], sizeof tile.x[0] / sizeof(float), tile.values[0], kStrip, scratch->float_sums[at / kStrip][0], kStrip, 0, width,
+            nullptr};
         gemm.run(last - first, 2);
       }
     }
@@ -482,8 +477,7 @@ void prefill_floats(const MatmulTask& t) {
 
 inline void matmul_prefill(const MatmulTask& t) {
   by_type(
-      t.type, [&](auto format) { prefill_blocks<decltype(format)>(t); },
-      [&](auto type) { prefill_floats<decltype(type)::value>(t); });
+      t.type, [&](auto format) { prefill_blocks<decltype(format)>(t); }, [&](auto type) { prefill_floats<decltype(type)::value>(t); });
 }
 
 }  // namespace

@@ -89,8 +89,7 @@ void multiply_panel(const Panel& panel, int groups, const QuantizedRow* x, int64
       const float d = x[r].d[at / 32];
       const V::F dot = {vcvtq_f32_s32(dots[r][0]), vcvtq_f32_s32(dots[r][1])};
       s[r] = V::fma(dot, V::mul(scale, V::set(d)), s[r]);
-      if (Format::kHasMin)
-        s[r] = V::fnma(V::load(panel.min[g]), V::set(d * activation_sum<Format::kGroup>(x[r], at)), s[r]);
+      if (Format::kHasMin) s[r] = V::fnma(V::load(panel.min[g]), V::set(d * activation_sum<Format::kGroup>(x[r], at)), s[r]);
     }
   }
   for (int r = 0; r < R; ++r) V::store(sums[r], s[r]);
@@ -142,16 +141,13 @@ void prefill_floats(const MatmulTask& t) {
         const int left = width - k < V::kLanes ? width - k : V::kLanes;
         for (int i = 0; i < V::kLanes; ++i) {
           const std::byte* w = t.weight + (o + i) * t.row_bytes;
-          rows[i] = i >= n              ? V::zero()
-                    : left == V::kLanes ? load_weights<kType>(w, c + k)
-                                        : load_weights_part<kType>(w, c + k, left);
+          rows[i] = i >= n ? V::zero() : left == V::kLanes ? load_weights<kType>(w, c + k) : load_weights_part<kType>(w, c + k, left);
         }
         V::transpose(rows);
         for (int i = 0; i < left; ++i) V::store(scratch.values[k + i], rows[i]);
       }
-      const Gemm<Start::keep> gemm{t.x + first * t.x_stride + c, t.x_stride, scratch.values[0], kTileOut,
-                                   scratch.sums[0],              kTileOut,   0,                 width,
-                                   nullptr};
+      const Gemm<Start::keep> gemm{
+          t.x + first * t.x_stride + c, t.x_stride, scratch.values[0], kTileOut, scratch.sums[0], kTileOut, 0, width, nullptr};
       gemm.run(last - first, 1);
     }
   });
@@ -159,8 +155,7 @@ void prefill_floats(const MatmulTask& t) {
 
 void matmul_prefill(const MatmulTask& t) {
   by_type(
-      t.type, [&](auto format) { prefill_blocks<decltype(format)>(t); },
-      [&](auto type) { prefill_floats<decltype(type)::value>(t); });
+      t.type, [&](auto format) { prefill_blocks<decltype(format)>(t); }, [&](auto type) { prefill_floats<decltype(type)::value>(t); });
 }
 
 }  // namespace

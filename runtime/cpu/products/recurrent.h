@@ -1,10 +1,10 @@
-// Kernels of recurrent layers, written over V: the convolution of channels, the delta rule, Mamba2's recurrence, and gates of attention. Include
-// after products/rows.h.
+// Kernels of recurrent layers, written over V: the convolution of channels, the delta rule, Mamba2's recurrence, and gates of attention.
+// Include after products/rows.h.
 //
-// The state of a value head is 64 KB for 128 by 128 floats. A pass takes a few vectors of its columns with their sums in registers, and kRowsAtOnce
-// rows of the step one after another: so these columns stay in the first-level cache. A row of the delta rule passes over them once: it writes,
-// reads for its query, and reads for the next row's key; only the first row's key needs a pass before. In Mamba2 each row passes over them once, too.
-// Each sum goes over the rows of the state in order, so its bits do not depend on V's width.
+// The state of a value head is 64 KB for 128 by 128 floats. A pass takes a few vectors of its columns with their sums in registers, and
+// kRowsAtOnce rows of the step one after another: so these columns stay in the first-level cache. A row of the delta rule passes over them
+// once: it writes, reads for its query, and reads for the next row's key; only the first row's key needs a pass before. In Mamba2 each row
+// passes over them once, too. Each sum goes over the rows of the state in order, so its bits do not depend on V's width.
 #pragma once
 
 #include "runtime/cpu/products/rows.h"
@@ -23,7 +23,7 @@ inline void convolve(const ConvolveTask& t) {
   }
 }
 inline void convolve_head(const ConvolveTask& t) {
-  switch (t.n_taps) {   // a number that the compiler knows, so that it makes vectors
+  switch (t.n_taps) {  // a number that the compiler knows, so that it makes vectors
     case 4: convolve<4>(t); break;
     case 3: convolve<3>(t); break;
     default:
@@ -44,7 +44,8 @@ inline void convolve_head(const ConvolveTask& t) {
   for (; i + V::kLanes <= t.dim; i += V::kLanes) V::store(t.out + i, silu(V::load(t.out + i)));
   if (i < t.dim) V::store_part(t.out + i, silu(V::load_part(t.out + i, t.dim - i)), t.dim - i);
   if (t.scale <= 0) return;
-  const float scale = static_cast<float>(static_cast<double>(t.scale) / __builtin_sqrt(V::sum_squares(t.out, t.dim) + static_cast<double>(t.eps)));
+  const float scale =
+      static_cast<float>(static_cast<double>(t.scale) / __builtin_sqrt(V::sum_squares(t.out, t.dim) + static_cast<double>(t.eps)));
   for (i = 0; i < t.dim; ++i) t.out[i] *= scale;
 }
 
@@ -57,8 +58,8 @@ struct DeltaRow {
   float* out;
 };
 
-// Columns [j, j + kAtOnce vectors) of the state, or `left` columns of one vector, through n rows. kReads: else there is neither a query nor an
-// output.
+// Columns [j, j + kAtOnce vectors) of the state, or `left` columns of one vector, through n rows. kReads: else there is neither a query nor
+// an output.
 template <int kAtOnce, bool kPart, bool kReads>
 class DeltaColumns {
  public:
@@ -125,7 +126,8 @@ inline void delta_rows(const DeltaTask& t, int32_t first, int32_t end) {
   const auto advance = [&](int32_t columns) {
     for (int32_t i = 0; i < n; ++i) rows[i].v += columns, rows[i].out = kReads ? rows[i].out + columns : nullptr;
   };
-  // One row alone waits for memory, and takes more of a line's neighbours at once. Several rows have three sums for each vector in registers.
+  // One row alone waits for memory, and takes more of a line's neighbours at once. Several rows have three sums for each vector in
+  // registers.
   constexpr int kAlone = 4, kTogether = 2;
   int32_t j = 0;
   for (; n == 1 && j + kAlone * V::kLanes <= t.value_dim; j += kAlone * V::kLanes, advance(kAlone * V::kLanes))
@@ -150,8 +152,8 @@ inline void delta_head(const DeltaTask& t) {
 
 // As delta_columns().
 template <int kAtOnce, bool kPart, bool kReads>
-inline void mamba2_columns(const Mamba2Task& t, int32_t j, int left, const Mamba2Gates& gates, const float* x, const float* b, const float* c,
-                           float* out) {
+inline void mamba2_columns(const Mamba2Task& t, int32_t j, int left, const Mamba2Gates& gates, const float* x, const float* b,
+                           const float* c, float* out) {
   const auto load = [left](const float* p) { return kPart ? V::load_part(p, left) : V::load(p); };
   const auto store = [left](float* p, V::F v) { kPart ? V::store_part(p, v, left) : V::store(p, v); };
   const V::F decay = V::set(gates.decay);
@@ -187,9 +189,13 @@ inline void mamba2_rows(const Mamba2Task& t, int32_t first, int32_t end) {
   };
   int32_t j = 0;
   for (; j + kAtOnce * V::kLanes <= t.head_dim; j += kAtOnce * V::kLanes)
-    each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) { mamba2_columns<kAtOnce, false, kReads>(t, j, 0, g, x, b, c, out); });
+    each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) {
+      mamba2_columns<kAtOnce, false, kReads>(t, j, 0, g, x, b, c, out);
+    });
   for (; j + V::kLanes <= t.head_dim; j += V::kLanes)
-    each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) { mamba2_columns<1, false, kReads>(t, j, 0, g, x, b, c, out); });
+    each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) {
+      mamba2_columns<1, false, kReads>(t, j, 0, g, x, b, c, out);
+    });
   if (j < t.head_dim)
     each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) {
       mamba2_columns<1, true, kReads>(t, j, t.head_dim - j, g, x, b, c, out);
@@ -204,9 +210,7 @@ inline void mamba2_head(const Mamba2Task& t) {
 }
 
 inline void apply_gates(float* x, const float* gates, int64_t n) {
-  const auto gated = [](V::F value, V::F gate) {
-    return V::div(value, V::add(V::set(1.0f), exponential(V::sub(V::zero(), gate))));
-  };
+  const auto gated = [](V::F value, V::F gate) { return V::div(value, V::add(V::set(1.0f), exponential(V::sub(V::zero(), gate)))); };
   int64_t i = 0;
   for (; i + V::kLanes <= n; i += V::kLanes) V::store(x + i, gated(V::load(x + i), V::load(gates + i)));
   if (i < n) {

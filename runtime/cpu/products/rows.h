@@ -70,18 +70,15 @@ inline void rms_norm(const float* x, const float* weight, float* out, int64_t di
     if (i < dim) V::store_part(out + i, V::mul(V::load_part(x + i, static_cast<int>(dim - i)), scale), static_cast<int>(dim - i));
     return;
   }
-  for (; i + V::kLanes <= dim; i += V::kLanes)
-    V::store(out + i, V::mul(V::mul(V::load(x + i), scale), V::load(weight + i)));
+  for (; i + V::kLanes <= dim; i += V::kLanes) V::store(out + i, V::mul(V::mul(V::load(x + i), scale), V::load(weight + i)));
   if (i < dim) {
     const int left = static_cast<int>(dim - i);
-    V::store_part(out + i, V::mul(V::mul(V::load_part(x + i, left), scale), V::load_part(weight + i, left)),
-                  left);
+    V::store_part(out + i, V::mul(V::mul(V::load_part(x + i, left), scale), V::load_part(weight + i, left)), left);
   }
 }
 
 // Plain loops: the compiler vectorises them well.
-inline void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
-          int32_t n_heads, int32_t head_dim) {
+inline void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved, int32_t n_heads, int32_t head_dim) {
   const int32_t half = n_rot / 2;
   for (int32_t h = 0; h < n_heads; ++h, x += head_dim) {
     if (interleaved) {
@@ -122,7 +119,7 @@ inline void transform_heads(float* x, const float* shift, int32_t n_heads, int32
     for (i = 0; i < n; ++i) x[i] *= scale;
     return;
   }
-  V::F signs[5];   // for h = 1, 2, 4, ... lanes
+  V::F signs[5];  // for h = 1, 2, 4, ... lanes
   int n_signs = 0;
   for (int h = 1; h < V::kLanes; h *= 2) {
     alignas(64) float lanes[V::kLanes];
@@ -153,8 +150,7 @@ inline V::F swiglu_vector(V::F gate, V::F up) {
 
 inline void swiglu(const float* gate, const float* up, float* out, int64_t n) {
   int64_t i = 0;
-  for (; i + V::kLanes <= n; i += V::kLanes)
-    V::store(out + i, swiglu_vector(V::load(gate + i), V::load(up + i)));
+  for (; i + V::kLanes <= n; i += V::kLanes) V::store(out + i, swiglu_vector(V::load(gate + i), V::load(up + i)));
   if (i < n) {
     const int left = static_cast<int>(n - i);
     V::store_part(out + i, swiglu_vector(V::load_part(gate + i, left), V::load_part(up + i, left)), left);
@@ -200,7 +196,7 @@ inline void add(float* x, const float* y, int64_t n) {
 inline void store_q8_0_block(const float* x, std::byte* out) {
   const V::Block32 block = V::load32(x);
   const uint32_t bits = V::largest_bits(block);
-  if (bits >= 0x7F800000) return store_kv(TensorType::q8_0, x, 32, out);   // a value is not finite
+  if (bits >= 0x7F800000) return store_kv(TensorType::q8_0, x, 32, out);  // a value is not finite
   float largest;
   __builtin_memcpy(&largest, &bits, sizeof largest);
   const float d = largest / 127.0f, reciprocal = 1.0f / d, inverse = reciprocal <= 3.4028234e38f ? reciprocal : 0.0f;
@@ -226,10 +222,7 @@ inline void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* o
     for (int32_t i = 0; i < n; i += 32) store_q8_0_block(x + i, out + i / 32 * 34);
     return;
   }
-  store_kv(type == KvType::f32    ? TensorType::f32
-           : type == KvType::f16  ? TensorType::f16
-                                  : TensorType::q4_0,
-           x, n, out);
+  store_kv(type == KvType::f32 ? TensorType::f32 : type == KvType::f16 ? TensorType::f16 : TensorType::q4_0, x, n, out);
 }
 
 }  // namespace

@@ -14,50 +14,28 @@ namespace {
 template <class Blocks, class Floats>
 void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
   switch (type) {
-    case TensorType::f32:
-      return floats(std::integral_constant<TensorType, TensorType::f32>());
-    case TensorType::f16:
-      return floats(std::integral_constant<TensorType, TensorType::f16>());
-    case TensorType::bf16:
-      return floats(std::integral_constant<TensorType, TensorType::bf16>());
-    case TensorType::q8_0:
-      return blocks(Q8_0());
-    case TensorType::q4_0:
-      return blocks(Q4_0());
-    case TensorType::q4_1:
-      return blocks(Q4_1());
-    case TensorType::q5_0:
-      return blocks(Q5_0());
-    case TensorType::q5_1:
-      return blocks(Q5_1());
-    case TensorType::q2_k:
-      return blocks(Q2K());
-    case TensorType::q3_k:
-      return blocks(Q3K());
-    case TensorType::q4_k:
-      return blocks(Q4K());
-    case TensorType::q5_k:
-      return blocks(Q5K());
-    case TensorType::q6_k:
-      return blocks(Q6K());
-    case TensorType::iq4_nl:
-      return blocks(Iq4Nl());
-    case TensorType::iq4_xs:
-      return blocks(Iq4Xs());
-    case TensorType::iq3_xxs:
-      return blocks(Iq3Xxs());
-    case TensorType::iq3_s:
-      return blocks(Iq3S());
-    case TensorType::iq2_xxs:
-      return blocks(Iq2Xxs());
-    case TensorType::iq2_xs:
-      return blocks(Iq2Xs());
-    case TensorType::iq2_s:
-      return blocks(Iq2S());
-    case TensorType::nvfp4:
-      return blocks(Nvfp4());
-    case TensorType::mxfp4:
-      return blocks(Mxfp4());
+    case TensorType::f32: return floats(std::integral_constant<TensorType, TensorType::f32>());
+    case TensorType::f16: return floats(std::integral_constant<TensorType, TensorType::f16>());
+    case TensorType::bf16: return floats(std::integral_constant<TensorType, TensorType::bf16>());
+    case TensorType::q8_0: return blocks(Q8_0());
+    case TensorType::q4_0: return blocks(Q4_0());
+    case TensorType::q4_1: return blocks(Q4_1());
+    case TensorType::q5_0: return blocks(Q5_0());
+    case TensorType::q5_1: return blocks(Q5_1());
+    case TensorType::q2_k: return blocks(Q2K());
+    case TensorType::q3_k: return blocks(Q3K());
+    case TensorType::q4_k: return blocks(Q4K());
+    case TensorType::q5_k: return blocks(Q5K());
+    case TensorType::q6_k: return blocks(Q6K());
+    case TensorType::iq4_nl: return blocks(Iq4Nl());
+    case TensorType::iq4_xs: return blocks(Iq4Xs());
+    case TensorType::iq3_xxs: return blocks(Iq3Xxs());
+    case TensorType::iq3_s: return blocks(Iq3S());
+    case TensorType::iq2_xxs: return blocks(Iq2Xxs());
+    case TensorType::iq2_xs: return blocks(Iq2Xs());
+    case TensorType::iq2_s: return blocks(Iq2S());
+    case TensorType::nvfp4: return blocks(Nvfp4());
+    case TensorType::mxfp4: return blocks(Mxfp4());
   }
 }
 
@@ -101,8 +79,8 @@ int n_groups(int64_t columns_left) {
 
 // Prefetches weights that are read once. Without this, processors stop their own prefetching at the end of every page. Rows follow
 // each other, and a prefetch beyond the last row does nothing. kNear: the distance in bytes at which lines still stay in the
-// first-level cache. In two stages, lines first go to the second-level cache, since processors can have few misses under way to the first level,
-// and more to the second. At 35 GB/s a core has 6 KB under way, so kFar is more: with 4096, F16 read 40 GB/s where it now reads 69.
+// first-level cache. In two stages, lines first go to the second-level cache, since processors can have few misses under way to the first
+// level, and more to the second. At 35 GB/s a core has 6 KB under way, so kFar is more: with 4096, F16 read 40 GB/s where it now reads 69.
 // kLight: the weights unpack in few instructions.
 template <int kNear, bool kLight = false, class W = V>
 void prefetch_stream(const void* p, int bytes) {

@@ -70,13 +70,9 @@ struct V : ByteProducts, TableSums {
     return mul(mul(x, power(half)), power(_mm256_sub_epi32(whole, half)));
   }
   // The last bits of x as an exponent: 2^(bits - 127).
-  static F exponent(F x) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
-  }
+  static F exponent(F x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23)); }
   // x; 0 where `at` is below `least`.
-  static F zero_below(F x, F at, float least) {
-    return _mm256_and_ps(x, _mm256_cmp_ps(at, set(least), _CMP_NLT_UQ));
-  }
+  static F zero_below(F x, F at, float least) { return _mm256_and_ps(x, _mm256_cmp_ps(at, set(least), _CMP_NLT_UQ)); }
   // Lanes [from, to) of x; -infinity in the other lanes.
   static F keep(F x, int from, int to) {
     const I in = _mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane_numbers()),
@@ -90,7 +86,7 @@ struct V : ByteProducts, TableSums {
     for (int step = period; step < 8; step *= 2) x = max(x, across(x, step));
     return x;
   }
-  static F partners(F x, int step) { return across(x, step); }   // each lane gets lane ^ step; step: 1, 2, 4, ...
+  static F partners(F x, int step) { return across(x, step); }  // each lane gets lane ^ step; step: 1, 2, 4, ...
   static F fold_sum(F x, int period) {
     for (int step = period; step < 8; step *= 2) x = add(x, across(x, step));
     return x;
@@ -128,10 +124,8 @@ struct V : ByteProducts, TableSums {
   // The sums of eight vectors. At each level two vectors become one, by a blend and a single shuffle, because few ports shuffle.
   static __m256 sum_eight(const F* a) {
     F b[4], c[2];
-    for (int i = 0; i < 4; ++i)
-      b[i] = add(_mm256_blend_ps(a[i], a[i + 4], 0xF0), _mm256_permute2f128_ps(a[i], a[i + 4], 0x21));
-    for (int i = 0; i < 2; ++i)
-      c[i] = add(_mm256_blend_ps(b[2 * i], b[2 * i + 1], 0xCC), _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x4E));
+    for (int i = 0; i < 4; ++i) b[i] = add(_mm256_blend_ps(a[i], a[i + 4], 0xF0), _mm256_permute2f128_ps(a[i], a[i + 4], 0x21));
+    for (int i = 0; i < 2; ++i) c[i] = add(_mm256_blend_ps(b[2 * i], b[2 * i + 1], 0xCC), _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x4E));
     return add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xDD));
   }
 
@@ -144,13 +138,9 @@ struct V : ByteProducts, TableSums {
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(numbers), _mm256_extracti128_si256(numbers, 1));
     _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packs_epi16(words, words));
   }
-  static F load_half(const void* p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
-  }
+  static F load_half(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
   static F load_half_part(const void* p, int n) { return _mm256_cvtph_ps(load_words(p, n)); }
-  static void store_half(void* p, F x) {
-    _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-  }
+  static void store_half(void* p, F x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
   static F bfloat(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
   static F load_bfloat(const void* p) { return bfloat(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
   static F load_bfloat_part(const void* p, int n) { return bfloat(load_words(p, n)); }
@@ -230,8 +220,7 @@ struct V : ByteProducts, TableSums {
   static Block32 load32(const float* p) { return {{load(p), load(p + 8), load(p + 16), load(p + 24)}}; }
   static uint32_t largest_bits(const Block32& x) {
     I m = zero_i();
-    for (const F& v : x.v)
-      m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(v), set_i(0x7FFFFFFF)));
+    for (const F& v : x.v) m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(v), set_i(0x7FFFFFFF)));
     __m128i n = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
     n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0x4E));
     n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0xB1));
@@ -242,8 +231,7 @@ struct V : ByteProducts, TableSums {
     for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(mul(x.v[i], set(inverse)));
     const I words01 = _mm256_packs_epi32(n[0], n[1]), words23 = _mm256_packs_epi32(n[2], n[3]);
     // Packing works within 128-bit lanes, so dwords arrive in the order 0 2 4 6 1 3 5 7.
-    const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words01, words23),
-                                                _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words01, words23), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     store_i(q, bytes);
     sums[0] = static_cast<int16_t>(sum_i(_mm256_add_epi32(n[0], n[1])));
     sums[1] = static_cast<int16_t>(sum_i(_mm256_add_epi32(n[2], n[3])));
@@ -251,9 +239,7 @@ struct V : ByteProducts, TableSums {
 
  private:
   static I lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
-  static F across(F x, int step) {
-    return _mm256_permutevar8x32_ps(x, _mm256_xor_si256(lane_numbers(), _mm256_set1_epi32(step)));
-  }
+  static F across(F x, int step) { return _mm256_permutevar8x32_ps(x, _mm256_xor_si256(lane_numbers(), _mm256_set1_epi32(step))); }
   static F power(I n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, set_i(127)), 23)); }
   static int32_t sum_i(I x) {
     __m128i n = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
@@ -261,8 +247,8 @@ struct V : ByteProducts, TableSums {
     n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0xB1));
     return _mm_cvtsi128_si32(n);
   }
-  static __m128i load_words(const void* p, int n) {  // n < 8 16-bit values, then zeros
-    if (n == 4) return _mm_loadl_epi64(static_cast<const __m128i*>(p));   // low-rank keys have 4; a copy would wait for its own stores
+  static __m128i load_words(const void* p, int n) {                      // n < 8 16-bit values, then zeros
+    if (n == 4) return _mm_loadl_epi64(static_cast<const __m128i*>(p));  // low-rank keys have 4; a copy would wait for its own stores
     uint16_t words[8] = {};
     __builtin_memcpy(words, p, static_cast<size_t>(n) * 2);
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));

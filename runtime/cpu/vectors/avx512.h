@@ -55,21 +55,21 @@ struct V : TableSums {
   template <int kQueries, int kOfByte>
   static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
     I both[kQueries][2], odd[kQueries][2];
-    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
-      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm512_setzero_si512();
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) both[q][half] =
+        odd[q][half] = _mm512_setzero_si512();
     int i = 0;
     for (; i + 2 * kOfByte <= n; i += 2 * kOfByte) add_row_pairs<kQueries, kOfByte>(tables, rows, i, n, both, odd);
     for (; i < n; i += 2) add_row_pairs<kQueries, 1>(tables, rows, i, n, both, odd);
     const auto halves = [](I x) { return _mm256_add_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)); };
-    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
-      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) store_words(halves(both[q][half]), halves(odd[q][half]), sums[q] + 32 * half);
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half)
+        store_words(halves(both[q][half]), halves(odd[q][half]), sums[q] + 32 * half);
   }
   // Adds the entries of kPairs pairs of rows from row i on; row n and those behind it have none.
   template <int kQueries, int kPairs>
   static void add_row_pairs(const uint8_t* const* tables, const uint8_t* rows, int i, int n, I (*both)[2], I (*odd)[2]) {
     const I low = _mm512_set1_epi8(15), twice = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3);
     I keys[kPairs][2];
-    const auto is_whole = [&](int pair) { return kPairs > 1 || i + 2 * pair + 1 < n; };   // else one row is left
+    const auto is_whole = [&](int pair) { return kPairs > 1 || i + 2 * pair + 1 < n; };  // else one row is left
     _Pragma("GCC unroll 4") for (int pair = 0; pair < kPairs; ++pair) {
       const I row = _mm512_maskz_loadu_epi64(is_whole(pair) ? 0xFF : 0x0F, rows + 32 * (i + 2 * pair));
       keys[pair][0] = _mm512_and_si512(row, low), keys[pair][1] = _mm512_and_si512(_mm512_srli_epi16(row, 4), low);
@@ -122,13 +122,9 @@ struct V : TableSums {
   static F nearest(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F scale_by_power(F x, F n) { return _mm512_scalef_ps(x, n); }  // x * 2^n, n whole
   // The last bits of x as an exponent: 2^(bits - 127).
-  static F exponent(F x) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
-  }
+  static F exponent(F x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23)); }
   // x; 0 where `at` is below `least`.
-  static F zero_below(F x, F at, float least) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, set(least), _CMP_NLT_UQ), x);
-  }
+  static F zero_below(F x, F at, float least) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, set(least), _CMP_NLT_UQ), x); }
   // Lanes [from, to) of x; -infinity in the other lanes.
   static F keep(F x, int from, int to) {
     const uint32_t low = (1u << to) - 1, under = (1u << from) - 1;
@@ -138,15 +134,13 @@ struct V : TableSums {
     const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     return sum256(a);
   }
-  static float largest(F x) {
-    return max256(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
-  }
+  static float largest(F x) { return max256(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1))); }
   // Every lane becomes the maximum (the sum) of the lanes whose numbers differ from its own by multiples of `period`.
   static F fold_max(F x, int period) {
     for (int step = period; step < 16; step *= 2) x = max(x, across(x, step));
     return x;
   }
-  static F partners(F x, int step) { return across(x, step); }   // each lane gets lane ^ step; step: 1, 2, 4, ...
+  static F partners(F x, int step) { return across(x, step); }  // each lane gets lane ^ step; step: 1, 2, 4, ...
   static F fold_sum(F x, int period) {
     for (int step = period; step < 16; step *= 2) x = add(x, across(x, step));
     return x;
@@ -166,8 +160,7 @@ struct V : TableSums {
   }
   // Repeats p[0 .. period); period divides 8.
   static F repeat(const float* p, int period) {
-    return _mm512_permutexvar_ps(_mm512_and_si512(lane_numbers(), _mm512_set1_epi32(period - 1)),
-                                 load_part(p, period));
+    return _mm512_permutexvar_ps(_mm512_and_si512(lane_numbers(), _mm512_set1_epi32(period - 1)), load_part(p, period));
   }
   static F equal_select(F a, float b, F if_equal, F otherwise) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, set(b), _CMP_EQ_OQ), otherwise, if_equal);
@@ -185,11 +178,9 @@ struct V : TableSums {
   static __m256 sum_eight(const F* a) {
     F b[4], c[2];
     for (int i = 0; i < 4; ++i)
-      b[i] = add(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
-                 _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
+      b[i] = add(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88), _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
     for (int i = 0; i < 2; ++i)
-      c[i] = add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
-                 _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xDD));
+      c[i] = add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88), _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xDD));
     // 128-bit lane i of c[0] holds four partial sums of a[i], of c[1] four partial sums of a[i + 4].
     const F d = add(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
     const F e = add(d, _mm512_permute_ps(d, 0x4E));
@@ -197,15 +188,9 @@ struct V : TableSums {
     return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, e));
   }
 
-  static F load_half(const void* p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
-  }
-  static F load_half_part(const void* p, int n) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
-  }
-  static void store_half(void* p, F x) {
-    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-  }
+  static F load_half(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+  static F load_half_part(const void* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p)); }
+  static void store_half(void* p, F x) { _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
   static F bfloat(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
   static F load_bfloat(const void* p) { return bfloat(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
   static F load_bfloat_part(const void* p, int n) { return bfloat(_mm256_maskz_loadu_epi16(first(n), p)); }
@@ -275,8 +260,8 @@ struct V : TableSums {
 
   // Decode attention over quantized blocks (attention/attend_blocks.h).
   static constexpr bool kAttendsInIntegers = true;
-  static constexpr bool kKeysAsBytes = true;   // keys meet two bytes of a query; false: one word
-  static constexpr int kLaneQueries = 4;  // maximum number of queries side by side: one in each 128 bits
+  static constexpr bool kKeysAsBytes = true;  // keys meet two bytes of a query; false: one word
+  static constexpr int kLaneQueries = 4;      // maximum number of queries side by side: one in each 128 bits
   // Vector `i` of 2 P / kLaneQueries for a block's 32 codes, with P queries side by side: each half of the codes, P times. Bytes
   // carry an offset of 128. Nibbles keep their values 0 to 15, which is an offset of 8.
   template <int P>
@@ -301,7 +286,7 @@ struct V : TableSums {
     const I cd = widened(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
     return widened(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
   }
-  static F four_halves(const uint8_t* a, const uint8_t* b, const uint8_t* c, const uint8_t* d) {   // in each 128 bits
+  static F four_halves(const uint8_t* a, const uint8_t* b, const uint8_t* c, const uint8_t* d) {  // in each 128 bits
     const auto load_four = [](const uint8_t* p) { return _mm_castps_si128(_mm_set_ss(word<float>(p))); };
     const __m128i ab = _mm_unpacklo_epi16(load_four(a), load_four(b)), cd = _mm_unpacklo_epi16(load_four(c), load_four(d));
     return _mm512_broadcast_f32x4(_mm_cvtph_ps(_mm_unpacklo_epi32(ab, cd)));
@@ -337,8 +322,8 @@ struct V : TableSums {
   static I low_in_turns(I a, I b) { return _mm512_unpacklo_epi16(a, b); }
   static I high_in_turns(I a, I b) { return _mm512_unpackhi_epi16(a, b); }
   template <int G>
-  static F each(const float* p) {  // lane i: p[i / G]
-    const F x = _mm512_castps256_ps512(_mm256_loadu_ps(p));   // may read past the wanted values, but within their row
+  static F each(const float* p) {                            // lane i: p[i / G]
+    const F x = _mm512_castps256_ps512(_mm256_loadu_ps(p));  // may read past the wanted values, but within their row
     if (G == 2) return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x);
     if (G == 4) return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), x);
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), x);
@@ -346,7 +331,8 @@ struct V : TableSums {
   // The larger magnitude; a NaN counts as the largest.
   static F larger(F a, F b) {
     const I mask = set_i(0x7FFFFFFF);
-    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), mask), _mm512_and_si512(_mm512_castps_si512(b), mask)));
+    return _mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), mask), _mm512_and_si512(_mm512_castps_si512(b), mask)));
   }
   static F fold_larger(F x, int period) {
     for (int step = period; step < 16; step *= 2) x = larger(x, across(x, step));
@@ -374,10 +360,8 @@ struct V : TableSums {
     }
     // b[4 g + c]: its 128-bit lane k holds column 4 k + c of rows 4 g .. 4 g + 3.
     for (int c = 0; c < 4; ++c) {
-      const F low01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x44),
-              high01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xEE);
-      const F low23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x44),
-              high23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xEE);
+      const F low01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x44), high01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xEE);
+      const F low23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x44), high23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xEE);
       r[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
       r[4 + c] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
       r[8 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
@@ -392,8 +376,8 @@ struct V : TableSums {
   static Block32 load32(const float* p) { return {load(p), load(p + 16)}; }
   static uint32_t largest_bits(const Block32& x) {
     const I mask = set_i(0x7FFFFFFF);
-    return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(
-        _mm512_and_si512(_mm512_castps_si512(x.a), mask), _mm512_and_si512(_mm512_castps_si512(x.b), mask))));
+    return static_cast<uint32_t>(_mm512_reduce_max_epi32(
+        _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(x.a), mask), _mm512_and_si512(_mm512_castps_si512(x.b), mask))));
   }
   static void quantize32(const Block32& x, float inverse, int8_t* q, int16_t* sums) {
     const I a = _mm512_cvtps_epi32(mul(x.a, set(inverse))), b = _mm512_cvtps_epi32(mul(x.b, set(inverse)));
@@ -406,9 +390,7 @@ struct V : TableSums {
  private:
   static I in_all_lanes(const uint8_t* p) { return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static I lane_numbers() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
-  static F across(F x, int step) {
-    return _mm512_permutexvar_ps(_mm512_xor_si512(lane_numbers(), _mm512_set1_epi32(step)), x);
-  }
+  static F across(F x, int step) { return _mm512_permutexvar_ps(_mm512_xor_si512(lane_numbers(), _mm512_set1_epi32(step)), x); }
 };
 
 }  // namespace

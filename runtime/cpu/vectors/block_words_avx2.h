@@ -31,17 +31,17 @@ struct BlockWords {
   }
   static F larger(F a, F b) {
     const I mask = _mm256_set1_epi32(0x7FFFFFFF);
-    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(a), mask), _mm256_and_si256(_mm256_castps_si256(b), mask)));
+    return _mm256_castsi256_ps(
+        _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(a), mask), _mm256_and_si256(_mm256_castps_si256(b), mask)));
   }
   static F fold_larger(F x, int period) {
     const I lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    for (int step = period; step < 8; step *= 2) x = larger(x, _mm256_permutevar8x32_ps(x, _mm256_xor_si256(lanes, _mm256_set1_epi32(step))));
+    for (int step = period; step < 8; step *= 2)
+      x = larger(x, _mm256_permutevar8x32_ps(x, _mm256_xor_si256(lanes, _mm256_set1_epi32(step))));
     return x;
   }
   static I nearest_i(F x) { return _mm256_cvtps_epi32(x); }
-  static I word_pairs(F low, F high) {
-    return _mm256_blend_epi16(nearest_i(low), _mm256_slli_epi32(nearest_i(high), 16), 0xAA);
-  }
+  static I word_pairs(F low, F high) { return _mm256_blend_epi16(nearest_i(low), _mm256_slli_epi32(nearest_i(high), 16), 0xAA); }
 };
 
 }  // namespace

@@ -17,14 +17,14 @@ namespace orrery::cpu {
 namespace {
 
 struct ByteProducts : BlockWords {
-  // How weights are prefetched (prefetch_stream()): formats that unpack slowly have no time for a second prefetch of each line. With it, Q4_K reads
-  // 73% of what memory gives instead of 91%, F16 95% instead of 80%.
+  // How weights are prefetched (prefetch_stream()): formats that unpack slowly have no time for a second prefetch of each line. With it,
+  // Q4_K reads 73% of what memory gives instead of 91%, F16 95% instead of 80%.
   static constexpr bool kTwoStages = false, kLightInTwoStages = true;
   // Decode attention over quantized blocks: keys and queries are words, which one instruction multiplies and adds in pairs. With
   // bytes, a query's two would take twice as many products, and a third instruction each, because pairs of them need 32 bits.
   static constexpr bool kAttendsInIntegers = true;
   static constexpr bool kKeysAsBytes = false;
-  static constexpr int kLaneQueries = 1;   // queries side by side in a vector
+  static constexpr int kLaneQueries = 1;  // queries side by side in a vector
   static I times_words(I a, I b) { return _mm256_madd_epi16(a, b); }
   static I dot_words(I sums, I a, I b) { return in_order(_mm256_add_epi32(sums, times_words(a, b))); }
   // The sums of eight vectors, added as V::sum_eight() adds floats.
@@ -42,7 +42,9 @@ struct ByteProducts : BlockWords {
     const auto repeated_scale = [&](int i) { return _mm_set1_epi16(word<int16_t>(blocks[i])); };
     if (G == 8) return _mm256_cvtph_ps(repeated_scale(0));
     if (G == 4) return _mm256_cvtph_ps(_mm_unpacklo_epi64(repeated_scale(0), repeated_scale(8 / G - 1)));
-    const auto pair = [&](int i) { return _mm_unpacklo_epi32(repeated_scale(i < 8 / G ? i : 0), repeated_scale(i + 1 < 8 / G ? i + 1 : 0)); };
+    const auto pair = [&](int i) {
+      return _mm_unpacklo_epi32(repeated_scale(i < 8 / G ? i : 0), repeated_scale(i + 1 < 8 / G ? i + 1 : 0));
+    };
     return _mm256_cvtph_ps(_mm_unpacklo_epi64(pair(0), pair(2)));
   }
 
@@ -84,15 +86,15 @@ struct ByteProducts : BlockWords {
     const I pairs = _mm256_maddubs_epi16(codes.magnitudes, _mm256_sign_epi8(activations, codes.negative));
     return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
   }
-  static I widened(I dots, I sums) {
-    return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1))));
-  }
+  static I widened(I dots, I sums) { return in_order(_mm256_add_epi32(dots, _mm256_madd_epi16(sums, _mm256_set1_epi16(1)))); }
   // Sums of fours from such 16-bit sums, each lane multiplied by a small number that both of its words hold.
   static I scaled(I sums, I twice) { return _mm256_madd_epi16(sums, twice); }
 
  private:
   template <int kOrder>
-  static I shuffled(I a, I b) { return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), kOrder)); }
+  static I shuffled(I a, I b) {
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), kOrder));
+  }
   template <bool kSigned>
   static I pairs(I codes, I activations) {
     return kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes))

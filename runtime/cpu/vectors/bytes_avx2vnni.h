@@ -32,8 +32,7 @@ struct ByteProducts : BlockWords {
   // acc + sums of four products each.
   template <bool kSigned>
   static I dot(I acc, I codes, I activations) {
-    return kSigned ? add_dots(acc, _mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes))
-                   : add_dots(acc, codes, activations);
+    return kSigned ? add_dots(acc, _mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes)) : add_dots(acc, codes, activations);
   }
 
   // The offset of codes in the panels of prefill.
@@ -91,16 +90,17 @@ struct ByteProducts : BlockWords {
   }
   template <int G>
   static void store_keys(float* out, const F* sums) {
-    const I pairs = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);   // order of lanes: two queries of each key
+    const I pairs = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // order of lanes: two queries of each key
     F x[G / 2];
     for (int i = 0; i < G / 2; ++i) x[i] = _mm256_permutevar8x32_ps(sums[i], pairs);
     if (G == 2) {
       _mm256_storeu_ps(out, x[0]);
       return;
     }
-    F fours[G / 2];   // four queries: of keys 0 and 1, and of keys 2 and 3
+    F fours[G / 2];  // four queries: of keys 0 and 1, and of keys 2 and 3
     for (int i = 0; i < G / 4; ++i) {
-      const F even = unpacked(x[2 * i], x[2 * i + 1], 0), odd = unpacked(x[2 * i], x[2 * i + 1], 1);   // even: keys 0 and 2; odd: keys 1 and 3
+      const F even = unpacked(x[2 * i], x[2 * i + 1], 0),
+              odd = unpacked(x[2 * i], x[2 * i + 1], 1);  // even: keys 0 and 2; odd: keys 1 and 3
       fours[2 * i] = _mm256_permute2f128_ps(even, odd, 0x20);
       fours[2 * i + 1] = _mm256_permute2f128_ps(even, odd, 0x31);
     }
@@ -118,7 +118,7 @@ struct ByteProducts : BlockWords {
 
  private:
   static I in_both_lanes(const uint8_t* p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-  static F unpacked(F a, F b, int high) {   // interleaves pairs of lanes
+  static F unpacked(F a, F b, int high) {  // interleaves pairs of lanes
     const __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
     return _mm256_castpd_ps(high ? _mm256_unpackhi_pd(x, y) : _mm256_unpacklo_pd(x, y));
   }

@@ -24,9 +24,9 @@ struct V {
     int32x4_t a, b;
   };
   static constexpr int kLanes = 8;
-  static constexpr int kGemmVectors = 2;  // width of a float tile, in vectors
+  static constexpr int kGemmVectors = 2;                                // width of a float tile, in vectors
   static constexpr bool kTwoStages = false, kLightInTwoStages = false;  // how weights are prefetched (prefetch_stream())
-  static constexpr bool kAttendsInIntegers = false;  // decode attention over blocks
+  static constexpr bool kAttendsInIntegers = false;                     // decode attention over blocks
   static constexpr int kAccumulators = 8;
 
   static F zero() { return set(0.0f); }
@@ -46,7 +46,7 @@ struct V {
   static void store_past(float* p, F x) { store(p, x); }
   static void finish_stores() {}
   static F load_fours(const float* p, int step) { return {vld1q_f32(p), vld1q_f32(p + step)}; }  // lanes 4 i + j: p[step * i + j]
-  static F load_part(const float* p, int n) {  // n < 8, then zeros
+  static F load_part(const float* p, int n) {                                                    // n < 8, then zeros
     float lanes[8] = {};
     __builtin_memcpy(lanes, p, static_cast<size_t>(n) * 4);
     return load(lanes);
@@ -62,7 +62,7 @@ struct V {
   static F div(F x, F y) { return {vdivq_f32(x.a, y.a), vdivq_f32(x.b, y.b)}; }
   static F fma(F x, F y, F z) { return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }   // x y + z
   static F fnma(F x, F y, F z) { return {vfmsq_f32(z.a, x.a, y.a), vfmsq_f32(z.b, x.b, y.b)}; }  // z - x y
-  static F max(F x, F y) { return {max4(x.a, y.a), max4(x.b, y.b)}; }  // y where either is NaN
+  static F max(F x, F y) { return {max4(x.a, y.a), max4(x.b, y.b)}; }                            // y where either is NaN
   static F min(F x, F y) { return {min4(x.a, y.a), min4(x.b, y.b)}; }
   static F nearest(F x) { return {vrndnq_f32(x.a), vrndnq_f32(x.b)}; }
   // x * 2^n for integral n in [-150, 128], in two steps so that neither factor leaves the normal range.
@@ -70,9 +70,7 @@ struct V {
   // The last bits of x as an exponent: 2^(bits - 127).
   static F exponent(F x) { return {exponent4(x.a), exponent4(x.b)}; }
   // x; 0 where `at` is below `least`.
-  static F zero_below(F x, F at, float least) {
-    return {zero_below4(x.a, at.a, least), zero_below4(x.b, at.b, least)};
-  }
+  static F zero_below(F x, F at, float least) { return {zero_below4(x.a, at.a, least), zero_below4(x.b, at.b, least)}; }
   // Lanes [from, to) of x; -infinity in the other lanes.
   static F keep(F x, int from, int to) { return {keep4(x.a, from, to), keep4(x.b, from - 4, to - 4)}; }
   static float sum(F x) { return vaddvq_f32(vaddq_f32(x.a, x.b)); }
@@ -82,7 +80,7 @@ struct V {
     for (int step = period; step < 8; step *= 2) x = max(x, across(x, step));
     return x;
   }
-  static F partners(F x, int step) { return across(x, step); }   // each lane gets lane ^ step; step: 1, 2, 4, ...
+  static F partners(F x, int step) { return across(x, step); }  // each lane gets lane ^ step; step: 1, 2, 4, ...
   static F fold_sum(F x, int period) {
     for (int step = period; step < 8; step *= 2) x = add(x, across(x, step));
     return x;
@@ -109,7 +107,7 @@ struct V {
     alignas(16) float lanes[kLanes];
     store(lanes, x);
     int n = 0;
-    for (uint32_t i = 0; i < kLanes; ++i) {   // every store stays within a vector's length
+    for (uint32_t i = 0; i < kLanes; ++i) {  // every store stays within a vector's length
       out[n] = first + i;
       n += lanes[i] >= low;
     }
@@ -124,20 +122,18 @@ struct V {
   }
   static F equal_select(F x, float y, F if_equal, F otherwise) {
     const float32x4_t all = vdupq_n_f32(y);
-    return {vbslq_f32(vceqq_f32(x.a, all), if_equal.a, otherwise.a),
-            vbslq_f32(vceqq_f32(x.b, all), if_equal.b, otherwise.b)};
+    return {vbslq_f32(vceqq_f32(x.a, all), if_equal.a, otherwise.a), vbslq_f32(vceqq_f32(x.b, all), if_equal.b, otherwise.b)};
   }
   // The sums of eight vectors.
   static F sum_eight(const F* x) {
     float32x4_t s[8];
     for (int i = 0; i < 8; ++i) s[i] = vaddq_f32(x[i].a, x[i].b);
-    return {vpaddq_f32(vpaddq_f32(s[0], s[1]), vpaddq_f32(s[2], s[3])),
-            vpaddq_f32(vpaddq_f32(s[4], s[5]), vpaddq_f32(s[6], s[7]))};
+    return {vpaddq_f32(vpaddq_f32(s[0], s[1]), vpaddq_f32(s[2], s[3])), vpaddq_f32(vpaddq_f32(s[4], s[5]), vpaddq_f32(s[6], s[7]))};
   }
   static void store_eight(float* p, F x) { store(p, x); }
 
-  // sums (64) = for each key the sum of its entries in n tables of 16 bytes. Byte i of a row of 32: key i in the low half, key i + 32 in the
-  // high half. Words are summed as fast as bytes, so kOfByte does not matter.
+  // sums (64) = for each key the sum of its entries in n tables of 16 bytes. Byte i of a row of 32: key i in the low half, key i + 32 in
+  // the high half. Words are summed as fast as bytes, so kOfByte does not matter.
   template <int kQueries, int kOfByte>
   static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
     for (int q = 0; q < kQueries; ++q) add_entries(tables[q], rows, n, sums[q]);
@@ -186,9 +182,7 @@ struct V {
 
   // Chunk `i` of a block's 32 values as integers: the values at places 8 i .. 8 i + 7. Q4_0's values are in units of q4_unit(i),
   // and the value at place j belongs to dimension q4_dim(j).
-  static F integers_q8(const uint8_t* block, int i) {
-    return scaled_bytes(vreinterpret_s8_u8(vld1_u8(block + 2 + i * 8)), 1.0f);
-  }
+  static F integers_q8(const uint8_t* block, int i) { return scaled_bytes(vreinterpret_s8_u8(vld1_u8(block + 2 + i * 8)), 1.0f); }
   static F integers_q4(const uint8_t* block, int i) { return scaled_bytes(nibbles_q4(block, i), 1.0f); }
   static constexpr float q4_unit(int) { return 1.0f; }
   static constexpr int q4_dim(int i) { return i; }
@@ -233,16 +227,14 @@ struct V {
   }
   static uint32_t largest_bits(const Block32& x) {
     uint32x4_t m = vdupq_n_u32(0);
-    for (const float32x4_t& v : x.v)
-      m = vmaxq_u32(m, vandq_u32(vreinterpretq_u32_f32(v), vdupq_n_u32(0x7FFFFFFF)));
+    for (const float32x4_t& v : x.v) m = vmaxq_u32(m, vandq_u32(vreinterpretq_u32_f32(v), vdupq_n_u32(0x7FFFFFFF)));
     return vmaxvq_u32(m);
   }
   static void quantize32(const Block32& x, float inverse, int8_t* q, int16_t* sums) {
     for (int half = 0; half < 2; ++half) {
       int16x4_t words[4];
       for (int i = 0; i < 4; ++i) words[i] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(x.v[4 * half + i], inverse)));
-      const int8x16_t bytes = vcombine_s8(vqmovn_s16(vcombine_s16(words[0], words[1])),
-                                          vqmovn_s16(vcombine_s16(words[2], words[3])));
+      const int8x16_t bytes = vcombine_s8(vqmovn_s16(vcombine_s16(words[0], words[1])), vqmovn_s16(vcombine_s16(words[2], words[3])));
       vst1q_s8(q + 16 * half, bytes);
       sums[half] = vaddlvq_s8(bytes);
     }
@@ -251,16 +243,12 @@ struct V {
  private:
   static float32x4_t max4(float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
   static float32x4_t min4(float32x4_t x, float32x4_t y) { return vbslq_f32(vcltq_f32(x, y), x, y); }
-  static float32x4_t power(int32x4_t n) {
-    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23));
-  }
+  static float32x4_t power(int32x4_t n) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23)); }
   static float32x4_t scale4(float32x4_t x, float32x4_t n) {
     const int32x4_t whole = vcvtnq_s32_f32(n), half = vshrq_n_s32(whole, 1);
     return vmulq_f32(vmulq_f32(x, power(half)), power(vsubq_s32(whole, half)));
   }
-  static float32x4_t exponent4(float32x4_t x) {
-    return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 23));
-  }
+  static float32x4_t exponent4(float32x4_t x) { return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 23)); }
   static float32x4_t zero_below4(float32x4_t x, float32x4_t at, float least) {
     return vbslq_f32(vcltq_f32(at, vdupq_n_f32(least)), vdupq_n_f32(0.0f), x);
   }
@@ -290,13 +278,11 @@ struct V {
     return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
   }
   static F bfloats(uint16x8_t x) {
-    return {vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(x)), 16)),
-            vreinterpretq_f32_u32(vshlq_n_u32(vmovl_high_u16(x), 16))};
+    return {vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(x)), 16)), vreinterpretq_f32_u32(vshlq_n_u32(vmovl_high_u16(x), 16))};
   }
   static F scaled_bytes(int8x8_t q, float d) {
     const int16x8_t words = vmovl_s8(q);
-    return {vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(words))), d),
-            vmulq_n_f32(vcvtq_f32_s32(vmovl_high_s16(words)), d)};
+    return {vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(words))), d), vmulq_n_f32(vcvtq_f32_s32(vmovl_high_s16(words)), d)};
   }
   static void transpose4(float32x4_t* r) {
     const float32x4_t a = vtrn1q_f32(r[0], r[1]), b = vtrn2q_f32(r[0], r[1]);

@@ -1,5 +1,5 @@
-// Sums of table entries that codes of 4 bits choose, for key codes (runtime/backend/key_codes.h). AVX2's byte shuffle looks up 32 entries at
-// once. The V of vectors/avx2.h and of vectors/avx512.h inherit it; the latter looks up 64.
+// Sums of table entries that codes of 4 bits choose, for key codes (runtime/backend/key_codes.h). AVX2's byte shuffle looks up 32 entries
+// at once. The V of vectors/avx2.h and of vectors/avx512.h inherit it; the latter looks up 64.
 #pragma once
 
 #include <immintrin.h>
@@ -10,19 +10,19 @@ namespace orrery::cpu {
 namespace {
 
 struct TableSums {
-  // For each query: sums (64) = for each key the sum of its entries in n tables of 16 bytes. Byte i of a row of 32: key i in the low half, key
-  // i + 32 in the high half. The entries of kOfByte rows fit in a byte together. Words add up even keys with 256 times the odd ones, and odd
-  // keys alone.
+  // For each query: sums (64) = for each key the sum of its entries in n tables of 16 bytes. Byte i of a row of 32: key i in the low half,
+  // key i + 32 in the high half. The entries of kOfByte rows fit in a byte together. Words add up even keys with 256 times the odd ones,
+  // and odd keys alone.
   template <int kQueries, int kOfByte>
   static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
     __m256i both[kQueries][2], odd[kQueries][2];
-    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
-      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm256_setzero_si256();
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) both[q][half] =
+        odd[q][half] = _mm256_setzero_si256();
     int i = 0;
     for (; i + kOfByte <= n; i += kOfByte) add_rows<kQueries, kOfByte>(tables, rows, i, both, odd);
     for (; i < n; ++i) add_rows<kQueries, 1>(tables, rows, i, both, odd);
-    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
-      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) store_words(both[q][half], odd[q][half], sums[q] + 32 * half);
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half)
+        store_words(both[q][half], odd[q][half], sums[q] + 32 * half);
   }
   // Adds the entries of kRows rows from row i on.
   template <int kQueries, int kRows>

@@ -42,18 +42,13 @@ bool AnswerReader::take(std::vector<Piece>* pieces, text::TextStream* stream) {
         whole_.feed(piece.raw, &text);
         give(EventType::reasoning, std::move(text), 0);
         break;
-      case Piece::call:
-        give(EventType::call, {}, piece.number);
-        break;
+      case Piece::call: give(EventType::call, {}, piece.number); break;
       case Piece::arguments:
         whole_.feed(piece.json, &text);
         give(EventType::arguments, std::move(text), piece.number);
         break;
-      case Piece::call_end:
-        give(EventType::call_end, std::move(piece.json), piece.number);
-        break;
-      case Piece::mark:
-        break;
+      case Piece::call_end: give(EventType::call_end, std::move(piece.json), piece.number); break;
+      case Piece::mark: break;
     }
   }
   return stopped_;
@@ -71,9 +66,9 @@ std::string AnswerReader::id_of(size_t call) const {
   const std::string& own = parser_.calls()[call].id;
   if (!own.empty() && parser_.calls()[call].whole) return own;
   for (const text::format::Field field : form_->rules.format.call->fields)
-    if (field == text::format::Field::id) return own;   // which may still come
+    if (field == text::format::Field::id) return own;  // which may still come
   std::string digits = std::to_string((first_id_ + call) % 100000);
-  return "call" + std::string(5 - digits.size(), '0') + digits;   // nine letters and digits: some templates demand that
+  return "call" + std::string(5 - digits.size(), '0') + digits;  // nine letters and digits: some templates demand that
 }
 
 bool AnswerReader::next(Event* event) {
@@ -103,7 +98,7 @@ Value AnswerReader::message(const std::string& content) const {
     item.set("function", Value::map(std::move(function)));
     calls.push_back(Value::map(std::move(item)));
   }
-  if (!calls.empty()) {   // the blanks before the first call are the template's
+  if (!calls.empty()) {  // the blanks before the first call are the template's
     const std::string& before = form_->rules.format.call->after_content;
     const std::string blanks = before.substr(0, before.find_first_not_of(" \n\r\t"));
     if (!blanks.empty() && text.size() >= blanks.size() && text.compare(text.size() - blanks.size(), blanks.size(), blanks) == 0)

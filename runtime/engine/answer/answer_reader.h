@@ -1,4 +1,5 @@
-// An answer with tools or reasoning on its way out: token bytes enter, events leave, and at the end the message that the conversation keeps.
+// An answer with tools or reasoning on its way out: token bytes enter, events leave, and at the end the message that the conversation
+// keeps.
 #pragma once
 
 #include <memory>
@@ -51,7 +52,7 @@ class AnswerReader {
   const uint64_t first_id_;
   const uint32_t max_reasoning_tokens_;
   uint32_t n_reasoning_tokens_ = 0;
-  text::TextStream whole_;           // whole characters of reasoning and arguments
+  text::TextStream whole_;  // whole characters of reasoning and arguments
   std::vector<text::format::Piece> pieces_;
   std::vector<Queued> events_;
   size_t n_given_ = 0;

@@ -22,7 +22,8 @@ Status Constraint::prepare(const std::atomic<bool>* cancel) {
 Status Constraint::accept(int32_t token) {
   only_end_ = false;
   ORRERY_ASSIGN(const bool accepted, matcher_.accept(token));
-  if (!accepted) return error(Code::invalid_argument, "the grammar does not allow token %d after %zu tokens of the answer", token, matcher_.n_tokens());
+  if (!accepted)
+    return error(Code::invalid_argument, "the grammar does not allow token %d after %zu tokens of the answer", token, matcher_.n_tokens());
   return ok_status();
 }
 
@@ -51,7 +52,7 @@ size_t Constraint::n_allowed(Span<const int32_t> guesses) {
 }
 
 size_t Constraint::forced(int32_t* tokens, size_t most) {
-  constexpr size_t kBytesOfAToken = 24;   // of forced text; more than tokens of such text have
+  constexpr size_t kBytesOfAToken = 24;  // of forced text; more than tokens of such text have
   const std::vector<int32_t> forced = grammar_->trie().cut(matcher_.forced(most * kBytesOfAToken), most);
   std::copy(forced.begin(), forced.end(), tokens);
   return forced.size();

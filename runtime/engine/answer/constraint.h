@@ -1,5 +1,5 @@
-// An answer's grammar on its way through the answer: the mask of the next token, what guesses and drafts may say, and whether the answer can
-// still be closed within the tokens that are left.
+// An answer's grammar on its way through the answer: the mask of the next token, what guesses and drafts may say, and whether the answer
+// can still be closed within the tokens that are left.
 #pragma once
 
 #include <atomic>
@@ -26,15 +26,15 @@ class Constraint {
 
   // Makes the mask of the next token. Errors: cancelled; unsupported, the grammar is too ambiguous here.
   Status prepare(const std::atomic<bool>* cancel);
-  Span<const uint32_t> mask() const { return {words_.data(), words_.size()}; }   // bit i of word w: token 32 w + i
+  Span<const uint32_t> mask() const { return {words_.data(), words_.size()}; }  // bit i of word w: token 32 w + i
   // The answer ends here, whatever the model says: the last prepare() found ends of generation alone, or nothing may follow.
   bool must_end() const { return only_end_ || matcher_.must_end(); }
-  bool complete() const { return matcher_.ended() || matcher_.may_end(); }   // the text so far is a whole answer
+  bool complete() const { return matcher_.ended() || matcher_.may_end(); }  // the text so far is a whole answer
   // The answer goes on with `token`. invalid_argument: it is not allowed.
   Status accept(int32_t token);
 
-  // Narrows mask() to the tokens after which `left` more tokens can complete the answer. False, and nothing changes: `token` is one of them,
-  // or no token is.
+  // Narrows mask() to the tokens after which `left` more tokens can complete the answer. False, and nothing changes: `token` is one of
+  // them, or no token is.
   Result<bool> close_in_time(int32_t token, uint32_t left, const std::atomic<bool>* cancel);
 
   // The number of first `guesses` that may follow one after the other.
@@ -51,7 +51,7 @@ class Constraint {
   std::shared_ptr<text::grammar::Grammar> grammar_;
   text::grammar::Matcher matcher_;
   std::vector<uint32_t> words_;
-  std::vector<uint32_t> closing_;   // (n_words), once it is needed
+  std::vector<uint32_t> closing_;  // (n_words), once it is needed
   bool ignore_end_, only_end_ = false;
   int32_t forced_token_ = -1;
 };

@@ -36,20 +36,15 @@ std::string end_of(const Session& session, Span<const int32_t> tokens) {
 }  // namespace
 
 Generation::Generation(Session* session, const GenerateOptions& options, text::TextStream stream, bool conversational)
-    : session_(session),
-      max_tokens_(options.max_tokens),
-      ignore_end_(options.ignore_end),
-      conversational_(conversational),
-      sampler_(options.sampling, session->model().description().n_vocab),
-      form_(options.form),
+    : session_(session), max_tokens_(options.max_tokens), ignore_end_(options.ignore_end), conversational_(conversational),
+      continues_(options.continue_last), sampler_(options.sampling, session->model().description().n_vocab), form_(options.form),
       stream_(std::move(stream)) {
   if (options.grammar) constraint_ = std::make_unique<Constraint>(options.grammar, options.ignore_end);
 }
 
 Generation::~Generation() = default;
 
-Result<std::unique_ptr<Generation>> Generation::make(Session* session, const GenerateOptions& options,
-                                                     bool conversational) {
+Result<std::unique_ptr<Generation>> Generation::make(Session* session, const GenerateOptions& options, bool conversational) {
   ORRERY_TRY(options.sampling.validate(session->model().description().n_vocab));
   ORRERY_ASSIGN(text::TextStream stream, text::TextStream::create(options.stop));
   ORRERY_TRY(session->resume());
@@ -70,37 +65,70 @@ Result<std::unique_ptr<Generation>> Generation::make(Session* session, const Gen
 }
 
 Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const GenerateOptions& options) {
-  if (session->conversation().messages.empty())
-    return error(Code::invalid_argument, "the conversation has no message to answer");
+  if (session->conversation().messages.empty()) return error(Code::invalid_argument, "the conversation has no message to answer");
   if (options.grammar_tokens > 0)
     return error(Code::invalid_argument, "grammar_tokens is %u: the answer to a conversation has no earlier tokens, expected 0",
                  options.grammar_tokens);
+  if (options.continue_last) ORRERY_TRY(check_can_continue(session->conversation()));
   return make(session, options, true);
 }
 
-Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<const int32_t> tokens,
-                                                        const GenerateOptions& options) {
+Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<const int32_t> tokens, const GenerateOptions& options) {
   const int32_t n_vocab = session->model().description().n_vocab;
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= n_vocab)
       return error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);
   if (tokens.size() > session->n_context())
     return memory_error(Code::context_full, tokens.size(), session->n_context(),
-                        "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(),
-                        session->n_context());
+                        "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(), session->n_context());
   if (tokens.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
+  if (options.continue_last) return error(Code::invalid_argument, "continue_last is 1: a continuation of tokens has no last message");
   if (options.grammar_tokens > tokens.size() || (options.grammar_tokens > 0 && !options.grammar && !options.form.any()))
     return error(Code::invalid_argument, "grammar_tokens is %u, of %zu tokens and %s", options.grammar_tokens, tokens.size(),
                  options.grammar || options.form.any() ? "a grammar" : "no grammar");
   ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
   const size_t n_given = tokens.size() - options.grammar_tokens;
   if (g->reader_) ORRERY_TRY(g->use_form(end_of(*session, tokens.subspan(0, n_given))));
-  for (size_t i = n_given; i < tokens.size(); ++i) {
-    ORRERY_TRY(g->constraint_->accept(tokens[i]));
-    if (g->reader_) g->reader_->feed(session->model().tokenizer().token_bytes(tokens[i]), &g->stream_);
-  }
+  for (size_t i = n_given; i < tokens.size(); ++i) ORRERY_TRY(g->read_token(tokens[i]));
   g->prompt_.assign(tokens.begin(), tokens.end());
   return g;
+}
+
+// A token that the answer has already.
+Status Generation::read_token(int32_t token) {
+  if (constraint_) ORRERY_TRY(constraint_->accept(token));
+  if (reader_) reader_->feed(session_->model().tokenizer().token_bytes(token), &stream_);
+  return ok_status();
+}
+
+// An answer that goes on: its grammar and its reader pass over what stands already, in any tokens that spell it. Its events were given
+// before.
+Status Generation::read_answer(const std::vector<AnswerPart>& parts) {
+  if (!reader_) answer_ = content_of_last(session_->conversation());
+  if (!constraint_) return ok_status();
+  const text::Tokenizer& tokenizer = session_->model().tokenizer();
+  for (const AnswerPart& part : parts) {
+    if (!reader_ && part.is_mark)
+      return error(Code::invalid_argument,
+                   "continue_last under a grammar: the answer has reasoning, or the prompt opens it; split_reasoning tells it apart");
+    std::vector<text::TokenSpan> control;
+    if (part.is_mark) tokenizer.find_control(part.text, &control);
+    for (size_t at = 0; at < part.text.size();) {
+      const auto here = std::find_if(control.begin(), control.end(), [at](const text::TokenSpan& span) { return span.begin == at; });
+      const int32_t token = here != control.end() ? here->id : constraint_->longest_token(std::string_view(part.text).substr(at));
+      if (token < 0) return error(Code::invalid_argument, "continue_last: the answer has a byte that is no token");
+      if (Status read = read_token(token); !read.ok()) {
+        if (read.code() == Code::invalid_argument)
+          read.detail().message = "continue_last: the answer so far does not fit its form: " + read.detail().message;
+        return read;
+      }
+      at += tokenizer.token_bytes(token).size();
+    }
+  }
+  Event known;
+  while (reader_ && reader_->next(&known))
+    if (known.type == EventType::text) answer_ += known.text;
+  return ok_status();
 }
 
 // The answer's rules and grammar behind a prompt with this end.
@@ -119,13 +147,11 @@ Status Generation::use_form(std::string_view prompt_end) {
 // Makes the prompt. The session does not change before the prompt is complete.
 Status Generation::prepare_step(Event* event) {
   Prompt prompt;
-  prompt.tokens = std::move(prompt_);   // the tokens given to proceed()
+  prompt.tokens = std::move(prompt_);  // the tokens given to proceed()
   if (conversational_ && !cancelled()) {
-    auto made = conversation_prompt(session_, answer_room(*session_, max_tokens_), &cancel_);
-    if (made.ok())
-      prompt = std::move(made).value();
-    else if (made.status().code() != Code::cancelled)
-      return made.take_status();
+    auto made = conversation_prompt(session_, answer_room(*session_, max_tokens_), &cancel_, continues_);
+    if (made.ok()) prompt = std::move(made).value();
+    else if (made.status().code() != Code::cancelled) return made.take_status();
   }
   if (cancelled()) {
     finish(Finish::cancelled, event);
@@ -134,10 +160,11 @@ Status Generation::prepare_step(Event* event) {
   if (prompt.tokens.empty()) return error(Code::invalid_argument, "the chat template made a prompt without tokens");
   if (conversational_) {
     Conversation& conversation = session_->conversation();
-    if (conversation.messages.size() == conversation.messages.capacity())   // room for the answer, because end() must not fail
+    if (conversation.messages.size() == conversation.messages.capacity())  // room for the answer, because end() must not fail
       conversation.messages.reserve(2 * conversation.messages.size());
     conversation.n_dropped = prompt.n_dropped;
-    if (reader_) ORRERY_TRY(use_form(end_of(*session_, {prompt.tokens.data(), prompt.tokens.size()})));
+    if (reader_) ORRERY_TRY(use_form(continues_ ? prompt.end : end_of(*session_, {prompt.tokens.data(), prompt.tokens.size()})));
+    if (continues_) ORRERY_TRY(read_answer(prompt.answer));
   }
   ORRERY_TRY(use_prompt(std::move(prompt.tokens)));
   prompt_tokens_ = prompt_.size();
@@ -152,7 +179,7 @@ Status Generation::use_prompt(std::vector<int32_t> prompt) {
   prompt_ = std::move(prompt);
   session_->reuse_prefix(prompt_);
   Status found = session_->find_prefix(prompt_, &cancel_);
-  if (!found.ok() && found.code() != Code::cancelled) return found;   // the next step sees the flag
+  if (!found.ok() && found.code() != Code::cancelled) return found;  // the next step sees the flag
   first_ = session_->n_computed();
   stage_ = Stage::prompt;
   return ok_status();
@@ -184,7 +211,7 @@ Status Generation::advance(Event* event) {
     case Stage::prepare: return prepare_step(event);
     case Stage::prompt: return prompt_step(event);
     case Stage::sample: return sample_step(event);
-    case Stage::text:   // the token was reported; now its text
+    case Stage::text:  // the token was reported; now its text
       if (give_piece(event)) return ok_status();
       stage_ = Stage::sample;
       if (chunk_.empty()) return sample_step(event);
@@ -239,7 +266,7 @@ Status Generation::prompt_step(Event* event) {
 Generation::Need Generation::need() const {
   if (stage_ == Stage::finished || (stage_ == Stage::text && (!chunk_.empty() || (reader_ && reader_->has_events())))) return Need::nothing;
   if (stage_ == Stage::prepare || stage_ == Stage::prompt) return Need::other;
-  if (pending_ != Finish::none || cancelled() || (max_tokens_ > 0 && generated_ >= max_tokens_)) return Need::nothing;   // it ends
+  if (pending_ != Finish::none || cancelled() || (max_tokens_ > 0 && generated_ >= max_tokens_)) return Need::nothing;  // it ends
   if (constraint_ && constraint_->must_end()) return Need::nothing;
   if (step_thrown_ || !step_status_.ok() || session_->tokens().size() == session_->n_computed()) return Need::nothing;
   if (session_->tokens().size() > session_->n_context()) return Need::other;
@@ -261,8 +288,8 @@ void Generation::step_together(Span<Generation* const> generations) {
 class Generation::BySampler final : public Drafter {
  public:
   explicit BySampler(Generation* g)
-      : sampler_(g->sampler_), constraint_(g->constraint_.get()), cancel_(g->cancel_),
-        n_tokens_(g->session_->tokens().size()), n_accepted_(constraint_ ? constraint_->n_tokens() : 0) {
+      : sampler_(g->sampler_), constraint_(g->constraint_.get()), cancel_(g->cancel_), n_tokens_(g->session_->tokens().size()),
+        n_accepted_(constraint_ ? constraint_->n_tokens() : 0) {
     sampler_.begin_draft();
   }
   ~BySampler() {
@@ -353,23 +380,24 @@ Result<Choice> Generation::choose() {
 
 // A chosen token that leaves no room to complete the answer is chosen again, among those that do.
 Result<Choice> Generation::choose_in_time(Choice choice) {
-  uint64_t left = UINT64_MAX;   // tokens that may follow this one
+  uint64_t left = UINT64_MAX;  // tokens that may follow this one
   if (max_tokens_ > 0) left = max_tokens_ - generated_ - 1;
   const bool may_drop = conversational_ && session_->options().overflow == Overflow::drop_oldest;
   if (!may_drop) left = std::min<uint64_t>(left, session_->n_context() - session_->tokens().size());
-  ORRERY_ASSIGN(const bool narrowed, constraint_->close_in_time(choice.token, static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), &cancel_));
+  ORRERY_ASSIGN(const bool narrowed,
+                constraint_->close_in_time(choice.token, static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), &cancel_));
   if (!narrowed) return choice;
   sampler_.set_mask(constraint_->mask());
   ORRERY_TRY(session_->fetch_logits(&cancel_));
   Result<Choice> again = sampler_.choose(session_->logits(), session_->tokens());
-  if (!again.ok() && again.status().code() == Code::invalid_argument) return choice;   // the caller's bias bans them all
+  if (!again.ok() && again.status().code() == Code::invalid_argument) return choice;  // the caller's bias bans them all
   return again;
 }
 
 // The context is full in the middle of an answer: drops the oldest turns and computes the other tokens again.
 Status Generation::make_room(Event* event) {
   const uint32_t room = static_cast<uint32_t>(answer_ids_.size()) + answer_room(*session_, 0);
-  ORRERY_ASSIGN(Prompt made, conversation_prompt(session_, room, &cancel_));
+  ORRERY_ASSIGN(Prompt made, conversation_prompt(session_, room, &cancel_, continues_));
   std::vector<int32_t>& prompt = made.tokens;
   prompt.insert(prompt.end(), answer_ids_.begin(), answer_ids_.end());
   if (prompt.size() >= session_->n_context())
@@ -392,10 +420,8 @@ Status Generation::sample_step(Event* event) {
   }
   if (pending_ == Finish::none) {
     Status computed = next_token();
-    if (computed.code() == Code::cancelled)
-      pending_ = Finish::cancelled;
-    else
-      ORRERY_TRY(std::move(computed));
+    if (computed.code() == Code::cancelled) pending_ = Finish::cancelled;
+    else ORRERY_TRY(std::move(computed));
   }
   if (pending_ == Finish::none) {
     auto choice = choose();
@@ -404,7 +430,7 @@ Status Generation::sample_step(Event* event) {
       if (failed.code() != Code::cancelled) return failed;
       pending_ = Finish::cancelled;
     } else if (choice->token < 0) {
-      pending_ = Finish::end;   // the grammar allows nothing else
+      pending_ = Finish::end;  // the grammar allows nothing else
     } else if (!ignore_end_ && session_->model().tokenizer().is_end_of_generation(choice->token)) {
       pending_ = Finish::end;
     } else {
@@ -478,14 +504,14 @@ void Generation::end(Finish reason) noexcept {
   session_->drop_part();
   prefill_us_ = session_->stats().prefill_us - prefill_before_us_;
   decode_us_ = session_->stats().decode_us - decode_before_us_;
-  if (!conversational_ || (generated_ == 0 && reason != Finish::end)) return;
+  if (!conversational_ || (generated_ == 0 && (continues_ || reason != Finish::end))) return;
   try {
     if (reader_) {
       if (!flushed_) reader_->finish(&stream_);
       Event rest;
       while (reader_->next(&rest))
         if (rest.type == EventType::text) answer_ += rest.text;
-      session_->conversation().messages.push_back(reader_->message(answer_));
+      add_message(reader_->message(answer_));
       return;
     }
     if (!flushed_) {
@@ -493,10 +519,19 @@ void Generation::end(Finish reason) noexcept {
       stream_.finish(&chunk_);
       answer_ += chunk_;
     }
-    session_->conversation().messages.push_back(assistant_message(answer_));
+    add_message(assistant_message(answer_));
   } catch (...) {
     // Out of memory: the conversation stays without the answer, the session with its tokens.
   }
+}
+
+// The answer's message, or the last one as it has become: with the fields that an answer does not have.
+void Generation::add_message(text::Value message) {
+  std::vector<text::Value>& messages = session_->conversation().messages;
+  if (!continues_) return messages.push_back(std::move(message));
+  text::Map whole = messages.back().as_map();
+  for (const text::Map::Entry& entry : message.as_map().entries()) whole.set(entry.first.as_string(), entry.second);
+  messages.back() = text::Value::map(std::move(whole));
 }
 
 void Generation::abandon() noexcept { end(Finish::cancelled); }

@@ -28,9 +28,10 @@ void add_bytes(const Value& v, uint64_t* bytes) {
 // Renders and tokenizes the prompt without some of the oldest messages, any number of times.
 class Trials {
  public:
-  Trials(Session* session, const std::atomic<bool>* cancel)
-      : session_(*session), tokenizer_(session->model().tokenizer()), messages_(session->conversation().messages), cancel_(cancel) {
-    while (head_ < messages_.size() && (has_role(messages_[head_], "system") || has_role(messages_[head_], "developer"))) ++head_;
+  Trials(Session* session, const std::atomic<bool>* cancel, bool continues)
+      : session_(*session), tokenizer_(session->model().tokenizer()), messages_(session->conversation().messages), cancel_(cancel),
+        continues_(continues), n_messages_(messages_.size() - (continues ? 1 : 0)) {
+    while (head_ < n_messages_ && (has_role(messages_[head_], "system") || has_role(messages_[head_], "developer"))) ++head_;
   }
 
   Status prepare() {
@@ -45,21 +46,23 @@ class Trials {
   // The numbers of messages beyond n_dropped that can be dropped without cutting a turn, ascending. The last turn stays.
   std::vector<size_t> cuts_behind(size_t n_dropped) const {
     std::vector<size_t> cuts;
-    for (size_t i = head_ + n_dropped + 1; i < messages_.size(); ++i)
+    for (size_t i = head_ + n_dropped + 1; i < n_messages_; ++i)
       if (has_role(messages_[i], "user")) cuts.push_back(i - head_);
     return cuts;
   }
   // The number of messages that an earlier prompt dropped. 0 if no turn begins after them, because the conversation has been cut back.
   size_t still_dropped() const {
     const size_t n_dropped = session_.conversation().n_dropped;
-    return n_dropped < messages_.size() - head_ && has_role(messages_[head_ + n_dropped], "user") ? n_dropped : 0;
+    return n_dropped < n_messages_ - head_ && has_role(messages_[head_ + n_dropped], "user") ? n_dropped : 0;
   }
 
-  // tokens: the prompt without the first n_dropped messages after the leading ones. False: it has more than most_tokens().
-  Result<bool> render(size_t n_dropped, std::vector<int32_t>* tokens) {
+  // prompt: the one without the first n_dropped messages after the leading ones. False: it has more than most_tokens().
+  Result<bool> render(size_t n_dropped, Prompt* prompt) {
+    std::vector<int32_t>* tokens = &prompt->tokens;
     ++n_renderings_;
     std::vector<Value> kept(messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(head_));
-    kept.insert(kept.end(), messages_.begin() + static_cast<ptrdiff_t>(head_ + n_dropped), messages_.end());
+    kept.insert(kept.end(), messages_.begin() + static_cast<ptrdiff_t>(head_ + n_dropped),
+                messages_.begin() + static_cast<ptrdiff_t>(n_messages_));
     const size_t most = most_tokens();
     text::TemplateLimits limits;
     limits.cancel = cancel_;
@@ -72,8 +75,14 @@ class Trials {
       if (bytes > limits.max_output_bytes) return false;
     }
     if (!text.ok()) return too_long_or(text.take_status());
+    prompt->end = text->bytes().substr(text->size() - std::min(text->size(), kEndBytes));
+    if (continues_) {
+      ORRERY_ASSIGN(prompt->answer, answer_parts(prompt->end));
+      for (const AnswerPart& part : prompt->answer)
+        text->append(part.text, part.is_mark ? text::Origin::chat_template : text::Origin::data);
+    }
 
-    text::EncodeOptions options;   // no BOS but the template's own: models were trained on what their templates write
+    text::EncodeOptions options;  // no BOS but the template's own: models were trained on what their templates write
     options.parse_special = true;
     options.max_tokens = most;
     options.cancel = cancel_;
@@ -95,6 +104,33 @@ class Trials {
   size_t text_bytes(size_t n_tokens) const {
     return std::min(tokenizer_.max_text_bytes(n_tokens), 8 * n_tokens * tokenizer_.longest_token_bytes() + (size_t{1} << 20));
   }
+  // The last message as the model writes it behind a prompt with this end.
+  Result<std::vector<AnswerPart>> answer_parts(std::string_view end) const {
+    const Conversation& c = session_.conversation();
+    const std::string content = content_of_last(c), reasoning = reasoning_of_last(c);
+    ORRERY_ASSIGN(const text::format::ChatFormat* format, c.renderer->format());
+    const text::format::ReasoningFormat& marks = format->reasoning;
+    const text::format::Opening opening = text::format::opening(marks, end);
+    const bool open = opening == text::format::Opening::open, reasons = marks.known() && !reasoning.empty();
+    if (reasons && opening == text::format::Opening::closed)
+      return error(Code::invalid_argument, "continue_last: the last message has reasoning, and the chat template ends it in the prompt");
+    std::vector<AnswerPart> parts;
+    const auto add = [&parts](const std::string& text, bool is_mark) {
+      if (!text.empty()) parts.push_back({text, is_mark});
+    };
+    if (reasons && !open) add(marks.open, true);
+    if (reasons) add(reasoning, false);
+    if (content.empty()) return parts;
+    if (reasons || open) {
+      add(marks.close + marks.after, true);
+      if (marks.after.empty()) add("\n\n", true);
+    }
+    add(format->content_open, true);
+    add(content, false);
+    return parts;
+  }
+
+  static constexpr size_t kEndBytes = 256;  // longer than the marks of reasoning
   static Result<bool> too_long_or(Status status) {
     if (status.code() == Code::context_full) return false;
     return Result<bool>(std::move(status));
@@ -104,19 +140,43 @@ class Trials {
   const Tokenizer& tokenizer_;
   const std::vector<Value>& messages_;
   const std::atomic<bool>* cancel_;
-  size_t head_ = 0;   // number of leading system and developer messages
+  const bool continues_;
+  const size_t n_messages_;  // that the template renders
+  size_t head_ = 0;          // number of leading system and developer messages
   uint32_t n_renderings_ = 0;
 };
 
 }  // namespace
 
-Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::atomic<bool>* cancel) {
-  Trials trials(session, cancel);
+Status check_can_continue(const Conversation& conversation) {
+  if (conversation.messages.empty() || !has_role(conversation.messages.back(), "assistant"))
+    return error(Code::invalid_argument, "continue_last: the conversation's last message is not the assistant's");
+  const Value& message = conversation.messages.back();
+  const Value *content = message.find("content"), *calls = message.find("tool_calls");
+  if (content && !content->is_string() && !content->is_none())
+    return error(Code::invalid_argument, "continue_last: the last message's content has parts, expected text");
+  if (calls && calls->is_list() && !calls->as_items().empty())
+    return error(Code::invalid_argument, "continue_last: the last message calls tools: expected text alone");
+  return ok_status();
+}
+
+std::string content_of_last(const Conversation& conversation) {
+  const Value* content = conversation.messages.back().find("content");
+  return content && content->is_string() ? std::string(content->as_string()) : std::string();
+}
+
+std::string reasoning_of_last(const Conversation& conversation) {
+  const Value* reasoning = conversation.messages.back().find("reasoning_content");
+  return reasoning && reasoning->is_string() ? std::string(reasoning->as_string()) : std::string();
+}
+
+Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::atomic<bool>* cancel, bool continues) {
+  Trials trials(session, cancel, continues);
   ORRERY_TRY(trials.prepare());
   const size_t limit = session->n_context();
   Prompt prompt;
   prompt.n_dropped = trials.still_dropped();
-  ORRERY_ASSIGN(bool counted, trials.render(prompt.n_dropped, &prompt.tokens));
+  ORRERY_ASSIGN(bool counted, trials.render(prompt.n_dropped, &prompt));
   const auto finish = [&]() -> Result<Prompt> {
     prompt.n_renderings = trials.n_renderings();
     if (!counted)
@@ -132,20 +192,18 @@ Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::a
   // Dropping frees a quarter of the context at once, so that the next turns can reuse their prefix.
   const size_t target = limit - std::min<size_t>(limit, std::max<size_t>(room, limit / 4));
   const std::vector<size_t> cuts = trials.cuts_behind(prompt.n_dropped);
-  for (size_t first = 0, last = cuts.size(); first < last;) {   // cuts[first - 1] drops too few messages, cuts[last] drops enough
+  for (size_t first = 0, last = cuts.size(); first < last;) {  // cuts[first - 1] drops too few messages, cuts[last] drops enough
     const size_t middle = first + (last - first) / 2;
-    std::vector<int32_t> tokens;
-    ORRERY_ASSIGN(const bool middle_counted, trials.render(cuts[middle], &tokens));
-    const bool fits = middle_counted && tokens.size() <= target;
+    Prompt shorter;
+    ORRERY_ASSIGN(const bool middle_counted, trials.render(cuts[middle], &shorter));
+    const bool fits = middle_counted && shorter.tokens.size() <= target;
     if (fits || middle + 1 == cuts.size()) {
-      prompt.tokens = std::move(tokens);
+      prompt = std::move(shorter);
       prompt.n_dropped = cuts[middle];
       counted = middle_counted;
     }
-    if (fits)
-      last = middle;
-    else
-      first = middle + 1;
+    if (fits) last = middle;
+    else first = middle + 1;
   }
   return finish();
 }
@@ -155,14 +213,14 @@ void keep_held_ids(const Tokenizer& tokenizer, Span<const int32_t> held, std::ve
   struct Stretch {
     const Tokenizer& tokenizer;
     Span<const int32_t> tokens;
-    size_t at;                  // index after the token of `bytes`
+    size_t at;  // index after the token of `bytes`
     std::string_view bytes = {};
     bool fill() {
       while (bytes.empty() && at < tokens.size() && !tokenizer.is_special(tokens[at])) bytes = tokenizer.token_bytes(tokens[at++]);
       return !bytes.empty();
     }
   };
-  size_t in_held = 0, in_wanted = 0;   // held[0..in_held) spells wanted[0..in_wanted)
+  size_t in_held = 0, in_wanted = 0;  // held[0..in_held) spells wanted[0..in_wanted)
   bool other_split = false;
   for (;;) {
     while (in_held < held.size() && in_wanted < wanted->size() && held[in_held] == (*wanted)[in_wanted]) ++in_held, ++in_wanted;

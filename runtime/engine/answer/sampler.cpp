@@ -42,12 +42,9 @@ Status SamplingOptions::validate(int32_t n_vocab) const {
   if (!(min_p >= 0.0f && min_p <= 1.0f)) return out_of_range("min_p", min_p, "0 to 1");
   if (!(repetition_penalty > 0.0f && repetition_penalty <= 1000.0f))
     return out_of_range("repetition_penalty", repetition_penalty, "more than 0, at most 1000");
-  if (!(std::fabs(frequency_penalty) <= 1000.0f))
-    return out_of_range("frequency_penalty", frequency_penalty, "-1000 to 1000");
-  if (!(std::fabs(presence_penalty) <= 1000.0f))
-    return out_of_range("presence_penalty", presence_penalty, "-1000 to 1000");
-  if (n_logprobs > kMaxLogprobs)
-    return error(Code::invalid_argument, "n_logprobs is %u, expected at most %u", n_logprobs, kMaxLogprobs);
+  if (!(std::fabs(frequency_penalty) <= 1000.0f)) return out_of_range("frequency_penalty", frequency_penalty, "-1000 to 1000");
+  if (!(std::fabs(presence_penalty) <= 1000.0f)) return out_of_range("presence_penalty", presence_penalty, "-1000 to 1000");
+  if (n_logprobs > kMaxLogprobs) return error(Code::invalid_argument, "n_logprobs is %u, expected at most %u", n_logprobs, kMaxLogprobs);
   for (const LogitBias& b : bias) {
     if (b.token < 0 || b.token >= n_vocab)
       return error(Code::invalid_argument, "a logit bias names token %d of a vocabulary of %d", b.token, n_vocab);
@@ -107,7 +104,7 @@ void Sampler::penalize(Span<const int32_t> tokens) {
   for (const int32_t t : last) ++count_[static_cast<size_t>(t)];
   for (const int32_t t : last) {
     const size_t i = static_cast<size_t>(t);
-    if (count_[i] == 0) continue;   // penalized at its first occurrence
+    if (count_[i] == 0) continue;  // penalized at its first occurrence
     float& x = logits_[i];
     x = x > 0.0f ? x / o.repetition_penalty : x * o.repetition_penalty;
     x -= static_cast<float>(count_[i]) * o.frequency_penalty + o.presence_penalty;
@@ -119,7 +116,7 @@ void Sampler::apply_mask() {
   if (mask_.empty()) return;
   const size_t n = logits_.size(), n_masked = std::min(n, 32 * mask_.size());
   for (size_t first = 0; first < n_masked; first += 32) {
-    uint32_t banned = ~mask_[first / 32];   // none, in most words of most masks
+    uint32_t banned = ~mask_[first / 32];  // none, in most words of most masks
     for (size_t i = first; banned != 0 && i < n; ++i, banned >>= 1)
       if (banned & 1) logits_[i] = kMinusInfinity;
   }
@@ -162,7 +159,7 @@ int32_t Sampler::draw_of(size_t n) {
 
 // Draws from the first n candidates, after top-k.
 int32_t Sampler::draw_of_k(size_t n) {
-  if (n < order_.size()) std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n));   // a fixed order: ids, rising
+  if (n < order_.size()) std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n));  // a fixed order: ids, rising
   float most = kMinusInfinity;
   for (size_t i = 0; i < n; ++i) most = std::max(most, logits_[static_cast<size_t>(order_[i])]);
   const double inverse = inverse_temperature();
@@ -282,7 +279,7 @@ Result<Choice> Sampler::choose_of_all(Span<const float> logits, Span<const int32
     if (options_.hook(options_.hook_user, logits_.data(), logits_.size(), tokens.data(), tokens.size()) != 0)
       return error(Code::cancelled, "cancelled by the logits hook");
     for (float& x : logits_) x = as_number(x);
-    apply_mask();   // a hook bans, and allows nothing that the grammar bans
+    apply_mask();  // a hook bans, and allows nothing that the grammar bans
   }
   const auto best = std::max_element(logits_.begin(), logits_.end());
   if (*best == kMinusInfinity)
@@ -320,7 +317,7 @@ Shortlist* Sampler::ask_for(Span<const int32_t> tokens, size_t many) {
       asked_allowed_ = true;
       return &shortlist_;
     }
-    if (!masked && (by_p || of_all)) return nullptr;   // a sum over the allowed tokens
+    if (!masked && (by_p || of_all)) return nullptr;  // a sum over the allowed tokens
   }
   if ((by_k && o.top_k > kMost) || n_sums > Shortlist::kMostSums) return nullptr;
 
@@ -460,9 +457,7 @@ double Sampler::peek_uniform() {
 
 // Error bound of a sum of the weights of all tokens: the difference between the shortlist's sum and the sampler's own sum over all logits,
 // one by one. size: the sum of the absolute values. A weight has a few roundings of its own, of an exponent below 746.
-double Sampler::error_of(double size) const {
-  return size * (2 * kTemperedError + 4 * static_cast<double>(logits_.size()) * 0x1.0p-53);
-}
+double Sampler::error_of(double size) const { return size * (2 * kTemperedError + 4 * static_cast<double>(logits_.size()) * 0x1.0p-53); }
 
 // Finds the block of tokens that contains the draw. False: open.
 bool Sampler::find_block() {
@@ -477,7 +472,7 @@ bool Sampler::find_block() {
   const double unit = weight_of(head.most_allowed);
   double size = 0.0, total = 0.0;
   for (size_t i = 0; i < sums.size(); ++i) size += weight_[i] = unit * sums[i];
-  for (size_t i = 0; i < moved.size(); ++i) {   // with bias and penalties, not as the model gave them
+  for (size_t i = 0; i < moved.size(); ++i) {  // with bias and penalties, not as the model gave them
     const size_t token = static_cast<size_t>(moved[i]);
     const double is = weight_of(logits_[token]), was = weight_of(as_number(shortlist_.logits()[i]));
     weight_[token / kBlock] += is - was;
@@ -521,7 +516,7 @@ Sampler::Outcome Sampler::draw_of_shortlist(size_t n, int32_t* token) {
   double held = 0.0;
   if (options_.top_p < 1.0f) {
     if (const Outcome kept_is = keep_top_p(n, &kept, &held); kept_is != Outcome::chosen) return kept_is;
-  } else {   // min-p alone: the tokens that it keeps, in the order of ids
+  } else {  // min-p alone: the tokens that it keeps, in the order of ids
     const double least = static_cast<double>(options_.min_p), inverse = inverse_temperature();
     while (kept < n && weight(order_[kept], most, inverse) >= least) ++kept;
     // The next token must be below the limit by more than exp's rounding; then all later tokens are below it, too.
@@ -540,7 +535,7 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   const double inverse = inverse_temperature();
   const double unit = std::exp((static_cast<double>(head.most_allowed) - static_cast<double>(most)) * inverse);
   double sum = unit * head.tempered_sum, size = sum;
-  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // with bias and penalties, not as the model gave them
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {  // with bias and penalties, not as the model gave them
     const double is = weight(shortlist_.tokens()[i], most, inverse);
     const double was = std::exp((static_cast<double>(as_number(shortlist_.logits()[i])) - static_cast<double>(most)) * inverse);
     sum += is - was, size += is + was;
@@ -557,7 +552,7 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   }
   *n_kept = kept;
   if (*held >= wanted || n == logits_.size()) return Outcome::chosen;
-  if (options_.min_p > 0.0f)   // if min-p removes the last candidate, it removes all tokens behind it
+  if (options_.min_p > 0.0f)  // if min-p removes the last candidate, it removes all tokens behind it
     return weight_[n - 1] < static_cast<double>(options_.min_p) * (1 - 1e-12) ? Outcome::chosen : Outcome::open;
   const ShortlistEntry& last = shortlist_.best()[shortlist_.best().size() - 1];
   const float bands_per_logit = static_cast<float>(kBandsPerUnit * inverse);
@@ -568,9 +563,7 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
 }
 
 // Whether a token ranks behind the last of the shortlist's best.
-bool Sampler::in_tail(float x, int32_t token) const {
-  return ranks_behind(shortlist_.tail().last, x, token);
-}
+bool Sampler::in_tail(float x, int32_t token) const { return ranks_behind(shortlist_.tail().last, x, token); }
 
 // Finds the bands that contain top-p's cut and the draw. False: open.
 bool Sampler::find_bands() {
@@ -582,7 +575,7 @@ bool Sampler::find_bands() {
   double bands[ShortlistTail::kBands];
   for (size_t i = 0; i < ShortlistTail::kBands; ++i)
     bands[i] = static_cast<double>(shortlist_.bands()[i]) / ShortlistTail::kUnit * most_of_tail;
-  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // with bias and penalties, not as the model gave them
+  for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {  // with bias and penalties, not as the model gave them
     const int32_t token = shortlist_.tokens()[i];
     const float is = logits_[static_cast<size_t>(token)], was = as_number(shortlist_.logits()[i]);
     if (in_tail(was, token)) bands[tail.band_of(was)] -= weight_of(was);
@@ -637,7 +630,7 @@ bool Sampler::draw_of_tail(int32_t* token) {
   if (held < tail_.wanted + error) return false;
 
   double left = peek_uniform() * held;
-  const auto falls_on = [&](int32_t candidate, double its_weight) {   // within the error bound of its end, the caller leaves it open
+  const auto falls_on = [&](int32_t candidate, double its_weight) {  // within the error bound of its end, the caller leaves it open
     *token = candidate;
     left -= its_weight;
     return left < 3 * error;

@@ -1,14 +1,16 @@
-// The sampler: logits in, one token out. Order: bias, penalties, the mask of a grammar, the caller's hook. At temperature 0 it then takes the highest logit, of
-// equal ones the lowest id; else temperature, top-k, top-p, min-p and one draw. The same seed and logits give the same tokens on every
-// platform. It allocates nothing after construction.
+// The sampler: logits in, one token out. Order: bias, penalties, the mask of a grammar, the caller's hook. At temperature 0 it then takes
+// the highest logit, of equal ones the lowest id; else temperature, top-k, top-p, min-p and one draw. The same seed and logits give the
+// same tokens on every platform. It allocates nothing after construction.
 //
-// The sampler first asks for sampling candidates (shortlist.h): the best logits, and those of tokens with a bias or a penalty. All other tokens
-// rank behind the last candidate, so the candidates usually give the same token as all logits, to the last bit. If every token may be drawn, it
-// asks for sums of blocks, and then for the logits of one block. If top-p reaches beyond the best, it asks for sums of bands of the other
-// logits, and then for the logits of two bands. If this does not decide the token, the sampler is open and takes all logits, one by one.
+// The sampler first asks for sampling candidates (shortlist.h): the best logits, and those of tokens with a bias or a penalty. All other
+// tokens rank behind the last candidate, so the candidates usually give the same token as all logits, to the last bit. If every token may
+// be drawn, it asks for sums of blocks, and then for the logits of one block. If top-p reaches beyond the best, it asks for sums of bands
+// of the other logits, and then for the logits of two bands. If this does not decide the token, the sampler is open and takes all logits,
+// one by one.
 //
-// If logits are on a device, so are the candidates, and the row stays there until the sampler is open. From a row on the host, the sampler makes
-// its candidates itself (row_shortlist.h): a vocabulary has 150,000 to 260,000 tokens, and a few vector passes cost a tenth of all exponentials.
+// If logits are on a device, so are the candidates, and the row stays there until the sampler is open. From a row on the host, the sampler
+// makes its candidates itself (row_shortlist.h): a vocabulary has 150,000 to 260,000 tokens, and a few vector passes cost a tenth of all
+// exponentials.
 //
 // A mask bans tokens. If it allows few, the sampler asks for their logits, and has all that it needs. If it allows many, the candidates are
 // those of the allowed tokens, and the mask goes with the request. But log-probabilities of the likeliest tokens are the model's own, so
@@ -60,16 +62,16 @@ struct TokenLogprob {
 
 struct Choice {
   int32_t token = -1;
-  float logprob = 0.0f;              // of the model's own distribution: before bias, penalties and temperature
-  Span<const TokenLogprob> top;      // (n_logprobs), likeliest first; valid until the next call
+  float logprob = 0.0f;          // of the model's own distribution: before bias, penalties and temperature
+  Span<const TokenLogprob> top;  // (n_logprobs), likeliest first; valid until the next call
 };
 
 class Sampler {
  public:
   enum class Outcome : uint8_t {
     chosen,
-    wants_more,   // fetch what Shortlist::wanted() says, then call choose() again
-    open,         // the shortlist does not decide the token, or has not arrived. The sampler has not changed
+    wants_more,  // fetch what Shortlist::wanted() says, then call choose() again
+    open,        // the shortlist does not decide the token, or has not arrived. The sampler has not changed
   };
 
   Sampler(SamplingOptions options, int32_t n_vocab);
@@ -93,8 +95,8 @@ class Sampler {
   // Drafts: the tokens that coming choices would take from such logits, with their random numbers and without the hook. end_draft() goes
   // back to the first of these random numbers.
   void begin_draft() { rng_before_draft_ = rng_; }
-  int32_t draft(Span<const float> logits, Span<const int32_t> tokens);   // -1: the logits choose no token
-  int32_t likeliest(Span<const float> logits) const;   // of the allowed tokens; -1: none
+  int32_t draft(Span<const float> logits, Span<const int32_t> tokens);  // -1: the logits choose no token
+  int32_t likeliest(Span<const float> logits) const;                    // of the allowed tokens; -1: none
   void end_draft() { rng_ = rng_before_draft_; }
 
  private:
@@ -140,18 +142,18 @@ class Sampler {
 
   SamplingOptions options_;
   Span<const uint32_t> mask_;
-  bool asked_allowed_ = false;       // the shortlist has the logits of all allowed tokens
-  std::vector<float> logits_;        // (n_vocab) working copy
-  std::vector<int32_t> order_;       // (n_vocab) candidate ids
-  std::vector<double> weight_;       // (n_vocab) of the candidates
-  std::vector<uint32_t> count_;      // (n_vocab) occurrences, zero between calls
+  bool asked_allowed_ = false;   // the shortlist has the logits of all allowed tokens
+  std::vector<float> logits_;    // (n_vocab) working copy
+  std::vector<int32_t> order_;   // (n_vocab) candidate ids
+  std::vector<double> weight_;   // (n_vocab) of the candidates
+  std::vector<uint32_t> count_;  // (n_vocab) occurrences, zero between calls
   std::vector<TokenLogprob> top_;
   Shortlist shortlist_;
   RowShortlist row_;
   // A draw among all tokens, after find_block(): the weights before the block, the drawn sum of weights, and the bound of their error.
   struct {
     double before, target, error;
-    float most;                      // the logit whose weight is 1
+    float most;  // the logit whose weight is 1
   } draw_ = {};
   // Top-p beyond the best n candidates, whose weights sum to `held`. `wanted`: top-p's sum. Then the weights before the bands of the cut
   // and of the draw.

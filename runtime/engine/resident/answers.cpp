@@ -19,8 +19,8 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
   return scoring;
 }
 
-// Bytes of one layer's projected queries, (n_heads, rank) floats, or of the weights of its evicted tokens, (n_heads). 0: low-rank keys find no
-// tokens, and codes do not compensate.
+// Bytes of one layer's projected queries, (n_heads, rank) floats, or of the weights of its evicted tokens, (n_heads). 0: low-rank keys find
+// no tokens, and codes do not compensate.
 uint64_t projected_bytes(const ResidentShape& s) {
   const uint64_t width = s.low_rank.by_head ? s.low_rank.rank : s.codes.values ? 1 : 0;
   return align_up(static_cast<uint64_t>(s.description->kv().n_heads) * width * sizeof(float), kv::kArenaAlignment);
@@ -50,10 +50,11 @@ double cosine(const float* a, const float* b, size_t n) {
 }  // namespace
 
 kv::Region Answers::layout(const ResidentShape& s) {
-  const uint64_t q_dim = static_cast<uint64_t>(s.description->kv().q_dim()), n_layers = static_cast<uint64_t>(s.description->kv().n_layers());
+  const uint64_t q_dim = static_cast<uint64_t>(s.description->kv().q_dim()),
+                 n_layers = static_cast<uint64_t>(s.description->kv().n_layers());
   uint64_t host = s.n_heads() * (sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob));
   if (s.policy->asks_before_attend()) host += 2 * q_dim * sizeof(float);
-  if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
+  if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);  // while settling
   if (s.fetches)
     host += table_entries(s) * sizeof(uint32_t) +
             s.n_heads() * (sizeof(Table) + sizeof(FetchTold) + 2 * sizeof(uint32_t) + 2 * sizeof(FetchJob) + 2 * sizeof(Upload) +
@@ -105,7 +106,7 @@ void Answers::set_keys(const Query& query, KeysJob* job) const {
     job->tiles = parts_->slots->tiles(query.head), job->tile_bytes = parts_->slots->tile_bytes();
     if (query.n_positions == 1 && query.first_position == now_->scored_position) job->exported = views_[query.head].exported;
   }
-  if (now_->q) job->layer = 0;   // the ring has one layer's queries
+  if (now_->q) job->layer = 0;  // the ring has one layer's queries
   job->n_keys = static_cast<int32_t>(query.n_keys);
   job->first_position = static_cast<int32_t>(query.first_position);
   job->n_positions = static_cast<int32_t>(query.n_positions);
@@ -117,7 +118,7 @@ KeysShape Answers::keys_shape() const {
   shape.kv = now_->settling ? pages_->format() : format_;
   shape.n_heads = h.kv().n_heads;
   shape.scale = h.kv().scale;
-  shape.queries = now_->q ? QueryRing{{now_->q.address}, 1} : parts_->query_ring();   // a ring of one layer and one row
+  shape.queries = now_->q ? QueryRing{{now_->q.address}, 1} : parts_->query_ring();  // a ring of one layer and one row
   return shape;
 }
 
@@ -195,7 +196,7 @@ void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, u
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
   job->first_position = static_cast<int32_t>(position);
   job->n_positions = 1;
-  if (parts_->codes) {   // tiles are read whole
+  if (parts_->codes) {  // tiles are read whole
     job->tiles = parts_->codes->tiles(head), job->tile_bytes = parts_->codes->format().tile_bytes();
     job->first_key = static_cast<int32_t>(first_page);
     job->n_keys = static_cast<int32_t>(first_page + n_pages);
@@ -229,8 +230,9 @@ void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
 }
 
 Status Answers::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
-  for (size_t begin = 0, end = 0; begin < queries.size(); begin = end) {   // one layer at a time for projected queries
-    while (end < queries.size() && (!parts_->low_rank || parts_->digests || layer_of(queries[end].head) == layer_of(queries[begin].head))) ++end;
+  for (size_t begin = 0, end = 0; begin < queries.size(); begin = end) {  // one layer at a time for projected queries
+    while (end < queries.size() && (!parts_->low_rank || parts_->digests || layer_of(queries[end].head) == layer_of(queries[begin].head)))
+      ++end;
     ORRERY_TRY(find_pages(queries.subspan(begin, end - begin), rule));
   }
   return ok_status();
@@ -317,7 +319,8 @@ Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy:
   upload_tables(places);
   FetchShape fetch = fetch_shape(places);
   LowRankKeys rebuilt;
-  if (parts_->low_rank && !parts_->low_rank->by_head()) rebuilt = parts_->low_rank->of_layer(layer_of(queries[0].head)), fetch.rebuilt = &rebuilt;
+  if (parts_->low_rank && !parts_->low_rank->by_head())
+    rebuilt = parts_->low_rank->of_layer(layer_of(queries[0].head)), fetch.rebuilt = &rebuilt;
   now_->backend->fetches()->fetch_best(fetch_jobs_, shape, fetch, told());
   return ok_status();
 }
@@ -358,7 +361,7 @@ Status Answers::fetch_followers(Span<const policy::FollowerQuery> queries, const
     job.follower = static_cast<int32_t>(query.head % static_cast<uint32_t>(description_->kv().n_kv_heads));
     job.k = static_cast<int32_t>(query.k);
     set_places(query.head, 0, &job);
-    const bool of_another = fetch_jobs_.empty() || fetch_jobs_.back().kv_head != job.kv_head;   // the followers share one search
+    const bool of_another = fetch_jobs_.empty() || fetch_jobs_.back().kv_head != job.kv_head;  // the followers share one search
     const uint64_t searched = of_another ? query.n_keys * shape.kv.key_bytes() : 0;
     fetched_.push_back({query.head, query.leader, 0, query.k, Entry::changed, searched, searched});
     fetch_jobs_.push_back(job);
@@ -395,7 +398,7 @@ Status Answers::finish_fetches() {
   ORRERY_TRY(backend.synchronize());
   const auto entry = [this](const Fetched& f) { return told_[f.head].entry; };
   const auto changed = [&](const Fetched& f) { return f.entry == Entry::changed && (entry(f) & QueryChange::kChanged) != 0; };
-  for (auto begin = fetched_.begin(), end = begin; begin != fetched_.end(); begin = end) {   // heads that select together
+  for (auto begin = fetched_.begin(), end = begin; begin != fetched_.end(); begin = end) {  // heads that select together
     end = std::find_if(begin, fetched_.end(), [&](const Fetched& f) { return f.leader != begin->leader; });
     const bool selects_now = std::any_of(begin, end, changed);
     for (auto f = begin; f != end; ++f) {
@@ -487,7 +490,7 @@ void Answers::go_on_from(const Answers& other) {
 
 // The slots are about to be filled again. What they hold is not read first.
 void Answers::forget_fetches() {
-  for (const Fetched& f : fetched_) held_[f.head].known = false;   // a step that has failed
+  for (const Fetched& f : fetched_) held_[f.head].known = false;  // a step that has failed
   fetched_.clear(), ahead_.clear(), calls_.clear();
   ahead_tokens_ = ahead_searched_ = 0;
   for (uint32_t head = 0; head < held_.size(); ++head) {
@@ -544,10 +547,8 @@ Status Answers::scores(Span<const policy::ScoresQuery> queries) {
   weights_jobs_.clear();
   for (const policy::ScoresQuery& query : queries) {
     KeyWeightsJob job;
-    if (query.pages)
-      set_pages(query.head, query.position, query.first, query.n, &job);
-    else
-      set_keys(policy::WeightsQuery{query.head, query.position, 1, query.n, false, nullptr}, &job);
+    if (query.pages) set_pages(query.head, query.position, query.first, query.n, &job);
+    else set_keys(policy::WeightsQuery{query.head, query.position, 1, query.n, false, nullptr}, &job);
     job.exported = {};
     job.out = query.out;
     weights_jobs_.push_back(job);
@@ -615,10 +616,8 @@ Status Answers::set_mean_values(Span<const float> shares) {
 Status Answers::make_codes(uint32_t n_tokens) {
   ORRERY_TRY(now_->go_on());
   Backend& backend = *now_->backend;
-  if (now_->settling)
-    parts_->codes->settle(&backend, *pages_, n_tokens);
-  else
-    parts_->codes->extend(&backend, *pages_, n_tokens);
+  if (now_->settling) parts_->codes->settle(&backend, *pages_, n_tokens);
+  else parts_->codes->extend(&backend, *pages_, n_tokens);
   return backend.synchronize();
 }
 

@@ -6,9 +6,9 @@
 //
 // fetch_pages() leaves the choice to the device (FetchOperations). The device has a table of the pages that a head's places hold. The host
 // sends it behind a settlement, and a completed page's place when it moves. From then on the device's table is the one that is right.
-// finish_fetches() reads two numbers of each head, which are enough for statistics. HeadStore's positions follow in read_positions(), for whoever
-// asks. A fork copies the tables on the device. What fetch_changed() has fetched for the next step is in the slots when the step ends, and in
-// the books (Refills, read_positions()) when the next step begins.
+// finish_fetches() reads two numbers of each head, which are enough for statistics. HeadStore's positions follow in read_positions(), for
+// whoever asks. A fork copies the tables on the device. What fetch_changed() has fetched for the next step is in the slots when the step
+// ends, and in the books (Refills, read_positions()) when the next step begins.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@ namespace orrery::engine {
 
 // The state of the session when its policy asks.
 struct Moment {
-  static constexpr uint32_t kNone = UINT32_MAX;   // position
-  Backend* backend = nullptr;          // within a turn
-  Cancel cancel;                       // within a turn
+  static constexpr uint32_t kNone = UINT32_MAX;  // position
+  Backend* backend = nullptr;                    // within a turn
+  Cancel cancel;                                 // within a turn
   bool settling = false;
-  bool settles_again = false;          // while settling: Heads::settles_again()
-  uint32_t n_tokens = 0;               // of the session; within a step, without the step's own token
-  int32_t layer = 0;                   // within before_attend(): the layer of q
-  Ptr<const float> q;                  // within before_attend(): (q_dim), at position n_tokens; else null
-  uint32_t scored_position = kNone;    // the position whose query made the exported weights of the views
+  bool settles_again = false;        // while settling: Heads::settles_again()
+  uint32_t n_tokens = 0;             // of the session; within a step, without the step's own token
+  int32_t layer = 0;                 // within before_attend(): the layer of q
+  Ptr<const float> q;                // within before_attend(): (q_dim), at position n_tokens; else null
+  uint32_t scored_position = kNone;  // the position whose query made the exported weights of the views
 
   // cancelled if settling is cancelled, else ok.
   Status go_on() const {
@@ -47,8 +47,8 @@ class Answers final : public policy::Heads {
  public:
   static kv::Region layout(const ResidentShape& shape);
   // Takes the layout's region. parts, pages, views and now outlive the object. views: (n_heads) of the step.
-  Status make(const ResidentShape& shape, kv::Arena* arena, Parts* parts, const kv::PageTable* pages,
-              Span<const HeadView> views, const Moment* now);
+  Status make(const ResidentShape& shape, kv::Arena* arena, Parts* parts, const kv::PageTable* pages, Span<const HeadView> views,
+              const Moment* now);
 
   // Bytes that the questions of steps have read, without settling.
   uint64_t searched_bytes() const { return searched_; }
@@ -65,7 +65,8 @@ class Answers final : public policy::Heads {
   void go_on_from(const Answers& other);
   // Drops what the last step has fetched, and all tables: the slots are about to change.
   void forget_fetches();
-  // Reads what the device has chosen, and waits for it: HeadStore's positions become those of the last step. 4 bytes for each page on the device.
+  // Reads what the device has chosen, and waits for it: HeadStore's positions become those of the last step. 4 bytes for each page on the
+  // device.
   Status read_positions();
   // For tests: the host selects, as without FetchOperations.
   void select_on_host() { fetches_ = false; }
@@ -105,9 +106,7 @@ class Answers final : public policy::Heads {
   Status query_similarity(Span<float> out) override;
   void move_last(uint32_t head, uint32_t n, uint32_t slot) override;
   Span<const float> page_cosines(uint32_t head) const override { return parts_->digests->cosines(head); }
-  void hide_page(uint32_t head, uint32_t page, bool hidden) override {
-    parts_->digests->hide(now_->backend, *pages_, head, page, hidden);
-  }
+  void hide_page(uint32_t head, uint32_t page, bool hidden) override { parts_->digests->hide(now_->backend, *pages_, head, page, hidden); }
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
   Status make_codes(uint32_t n_tokens) override;
   Status set_mean_values(Span<const float> shares) override;
@@ -150,10 +149,10 @@ class Answers final : public policy::Heads {
   Ptr<float> logs_of(uint32_t kv_head) const { return projected() + uint64_t{kv_head} * group(); }
 
   const model::Description* description_ = nullptr;
-  KvFormat format_;                          // of the slots; pages_ has its own
+  KvFormat format_;  // of the slots; pages_ has its own
   Parts* parts_ = nullptr;
   const kv::PageTable* pages_ = nullptr;
-  uint32_t queries_wanted_ = 0;              // Policy::queries_wanted()
+  uint32_t queries_wanted_ = 0;  // Policy::queries_wanted()
   Span<const HeadView> views_;
   const Moment* now_ = nullptr;
   // What jobs tell, (n_heads) FetchTold; projected queries, or evicted_logs(); tables of held pages, and as many FetchJob::before.
@@ -161,7 +160,7 @@ class Answers final : public policy::Heads {
   uint64_t told_bytes_ = 0;
   // (n_heads, rank) projected queries of a layer, if low-rank keys find tokens; or its (n_heads) evicted_logs(), if codes compensate.
   uint64_t projected_bytes_ = 0;
-  std::vector<float> q_now_, q_before_;      // (q_dim), if the policy asks before layers attend
+  std::vector<float> q_now_, q_before_;  // (q_dim), if the policy asks before layers attend
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<KeyMomentsJob> moments_jobs_;
@@ -169,9 +168,9 @@ class Answers final : public policy::Heads {
   // the number of wanted tokens.
   enum class Entry : uint8_t { none, next_place, changed, n_wanted };
   struct Fetched {
-    uint32_t head = 0, leader = 0, first_slot = 0, n_held = 0;   // leader: a head's leader; else the call's first head
+    uint32_t head = 0, leader = 0, first_slot = 0, n_held = 0;  // leader: a head's leader; else the call's first head
     Entry entry = Entry::none;
-    uint64_t searched = 0, searched_ahead = 0;   // bytes, if a head of its leader selects for this step, or all for the next one alone
+    uint64_t searched = 0, searched_ahead = 0;  // bytes, if a head of its leader selects for this step, or all for the next one alone
   };
   void begin_fetches(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, Entry entry);
   void upload_tables(const policy::PagePlaces& places);
@@ -179,26 +178,27 @@ class Answers final : public policy::Heads {
   void count_fetched(uint64_t n_tokens);
   bool fetches_ = false;
   uint32_t page_tokens_ = 1;
-  std::vector<uint32_t> tables_;             // on their way to the device, or from there
-  // Of each head: whether the device has its table, whose places begin at first_slot; and whether HeadStore's positions are still the table's.
+  std::vector<uint32_t> tables_;  // on their way to the device, or from there
+  // Of each head: whether the device has its table, whose places begin at first_slot; and whether HeadStore's positions are still the
+  // table's.
   struct Table {
     uint32_t first_slot = 0, n_held = 0;
     bool on_device = false, known = true;
   };
-  std::vector<Table> held_;                  // (n_heads)
-  std::vector<FetchTold> told_;              // (n_heads)
-  std::vector<uint32_t> next_places_;        // (n_heads)
+  std::vector<Table> held_;            // (n_heads)
+  std::vector<FetchTold> told_;        // (n_heads)
+  std::vector<uint32_t> next_places_;  // (n_heads)
   std::vector<FetchJob> fetch_jobs_, next_jobs_;
   std::vector<Upload> uploads_;
-  std::vector<Fetched> fetched_;             // in this step
-  std::vector<std::pair<uint32_t, uint64_t>> ahead_;   // in the last step, for the next one: the head, and the number of tokens
-  std::vector<uint32_t> changes_;            // (n_heads) of take_changes()
+  std::vector<Fetched> fetched_;                      // in this step
+  std::vector<std::pair<uint32_t, uint64_t>> ahead_;  // in the last step, for the next one: the head, and the number of tokens
+  std::vector<uint32_t> changes_;                     // (n_heads) of take_changes()
   std::vector<std::pair<int32_t, uint64_t>> calls_;   // of fetch_near_best(), not joined: the layer, and a number for join_moves()
-  uint64_t wanted_tokens_ = 0;               // since take_wanted_tokens()
+  uint64_t wanted_tokens_ = 0;                        // since take_wanted_tokens()
   std::vector<Download> downloads_;
-  uint64_t before_bytes_ = 0;                // behind the tables: room for FetchJob::before
-  uint64_t ahead_tokens_ = 0, ahead_searched_ = 0;   // since take_fetched_tokens()
-  uint64_t fetched_tokens_ = 0;              // since take_fetched_tokens()
+  uint64_t before_bytes_ = 0;                       // behind the tables: room for FetchJob::before
+  uint64_t ahead_tokens_ = 0, ahead_searched_ = 0;  // since take_fetched_tokens()
+  uint64_t fetched_tokens_ = 0;                     // since take_fetched_tokens()
   uint64_t searched_ = 0;
 };
 

@@ -6,12 +6,13 @@
 namespace orrery::engine {
 
 AttentionSums::AttentionSums(const model::Description& h, uint32_t n_context, uint64_t n_slots)
-    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.kv().n_layers() * h.kv().n_kv_heads) * stride(n_context)), step_weights_(n_slots) {
+    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.kv().n_layers() * h.kv().n_kv_heads) * stride(n_context)),
+      step_weights_(n_slots) {
   jobs_.reserve(static_cast<size_t>(h.kv().n_kv_heads));
 }
 
 bool AttentionSums::begin(uint32_t from, uint32_t n) {
-  if (under_way()) n_rows_ = 0, n_coming_ = 0;   // the unfinished queries have changed some sums
+  if (under_way()) n_rows_ = 0, n_coming_ = 0;  // the unfinished queries have changed some sums
   if (from != n_rows_) return false;
   if (from == 0) std::fill(sums_.begin(), sums_.end(), 0.0f);
   first_coming_ = from, n_coming_ = n;

@@ -32,7 +32,7 @@ class AttentionSums {
   }
   AttentionSums(const model::Description& h, uint32_t n_context, uint64_t n_slots);
 
-  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
+  uint64_t used_bytes() const { return 0; }  // not KV, nor its summary
 
   // The sums contain the queries of positions 0 .. n_rows() - 1.
   uint32_t n_rows() const { return n_rows_; }
@@ -64,9 +64,9 @@ class AttentionSums {
   const model::Description& h_;
   const uint32_t n_context_;
   uint32_t n_rows_ = 0;
-  uint32_t first_coming_ = 0, n_coming_ = 0;   // rows
-  std::vector<float> sums_;                    // (n_heads, stride())
-  std::vector<KeyWeightsJob> jobs_;            // room for a layer
+  uint32_t first_coming_ = 0, n_coming_ = 0;  // rows
+  std::vector<float> sums_;                   // (n_heads, stride())
+  std::vector<KeyWeightsJob> jobs_;           // room for a layer
   std::vector<float> step_weights_;
 };
 

@@ -44,12 +44,12 @@ struct Parts {
 
   QueryRing query_ring() const { return queries ? queries->ring() : QueryRing(); }
 
-  std::unique_ptr<kv::HeadStore> slots;                             // never null: the resident KV
+  std::unique_ptr<kv::HeadStore> slots;  // never null: the resident KV
   std::unique_ptr<kv::Digests> digests;
   std::unique_ptr<kv::LowRank> low_rank;
   std::unique_ptr<kv::KeyCodes> codes;
   std::unique_ptr<kv::CompensationTokens> compensation_tokens;
-  std::unique_ptr<kv::Refills> refills;                             // after the parts that it writes to: destroyed before them
+  std::unique_ptr<kv::Refills> refills;  // after the parts that it writes to: destroyed before them
   std::unique_ptr<RecentQueries> queries;
   std::unique_ptr<ScoredHeads> scored_heads;
   std::unique_ptr<AttentionSums> sums;

@@ -20,7 +20,7 @@ class RecentQueries {
   static kv::Region layout(const model::Description& h, uint32_t n_rows);
   static Result<std::unique_ptr<RecentQueries>> make(kv::Arena* arena, const model::Description& h, uint32_t n_rows);
 
-  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
+  uint64_t used_bytes() const { return 0; }  // not KV, nor its summary
 
   QueryRing ring() const { return ring_; }
   // (q_dim) a layer's queries of a position.
@@ -46,10 +46,10 @@ class RecentQueries {
     for (uint32_t p = to - std::min(to - from, n_rows()); p < to; ++p) positions_[p % n_rows()] = known ? p : kNone;
   }
 
-  uint64_t width_;                    // q_dim
+  uint64_t width_;  // q_dim
   kv::ArenaRegion region_;
   QueryRing ring_;
-  std::vector<uint32_t> positions_;   // (n_rows) the position of each row's queries, or kNone
+  std::vector<uint32_t> positions_;  // (n_rows) the position of each row's queries, or kNone
 };
 
 }  // namespace orrery::engine

@@ -9,7 +9,7 @@ namespace orrery::engine {
 
 kv::Region Resident::layout(const ResidentShape& s) {
   uint64_t host = s.n_heads() * (sizeof(HeadView) + 2 * sizeof(uint32_t)) + uint64_t{s.n_context} * sizeof(uint32_t);
-  if (s.rebuilds()) {   // runs_: the chunks of a layer
+  if (s.rebuilds()) {  // runs_: the chunks of a layer
     const uint64_t n_chunks = div_up(uint64_t{s.n_context}, uint64_t{s.digests.page_tokens});
     host += static_cast<uint64_t>(s.description->kv().n_kv_heads) * n_chunks * sizeof(RebuiltRun);
   }
@@ -21,8 +21,8 @@ Status Resident::check_operations(Backend* backend, const model::Description& h,
   return shape.check_operations(backend, options.policy.c_str());
 }
 
-Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
-                                                 uint32_t n_context, const kv::PageTable* pages, Span<const RopeSpec> ropes) {
+Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options, uint32_t n_context,
+                                                 const kv::PageTable* pages, Span<const RopeSpec> ropes) {
   Runtime& runtime = model->runtime();
   ORRERY_ASSIGN(ResidentShape shape,
                 ResidentShape::make(model->description(), runtime.device().info(), options, n_context, runtime.moves_directly()));
@@ -35,7 +35,8 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->fetches_ = shape.fetches;
   r->in_place_ = shape.in_place;
   r->attends_pages_ = shape.backend.attends_pages;
-  ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, shape.low_rank_rope >= 0 ? ropes[static_cast<size_t>(shape.low_rank_rope)] : RopeSpec{}));
+  ORRERY_ASSIGN(r->parts_,
+                Parts::make(shape, &runtime, shape.low_rank_rope >= 0 ? ropes[static_cast<size_t>(shape.low_rank_rope)] : RopeSpec{}));
   const size_t n_heads = r->parts_.slots->n_heads();
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);
@@ -96,7 +97,7 @@ void Resident::note_queries(uint32_t from, uint32_t to) {
 }
 
 Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
-  if (settled_) return {};   // the steps after settling keep their queries
+  if (settled_) return {};  // the steps after settling keep their queries
   const uint32_t wanted = std::min(policy_->queries_wanted(), n_tokens), known = answers_.known_queries(n_tokens);
   if (parts_.sums && parts_.sums->n_rows() < n_tokens) return {parts_.sums->n_rows(), n_tokens};
   return known >= wanted ? Positions{} : Positions{n_tokens - wanted, n_tokens - known};
@@ -116,9 +117,9 @@ Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
     ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, last_layer, now_.cancel));
   }
   if (next_q) {
-    now_.backend->send();   // answers are computed behind next_q
+    now_.backend->send();  // answers are computed behind next_q
     ORRERY_TRY(ask(layer + 1, next_q));
-    if (parts_.refills && parts_.refills->moves_ahead())   // begins the moves
+    if (parts_.refills && parts_.refills->moves_ahead())  // begins the moves
       ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer), now_.cancel));
   }
   answers_.join_fetches(layer);
@@ -128,7 +129,7 @@ Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
 Status Resident::before_attend(KvLayer at, Ptr<const float> q, int64_t q_stride) {
   const int32_t layer = at.layer;
   Backend& backend = *now_.backend;
-  backend.send();   // answers and refills come behind q
+  backend.send();  // answers and refills come behind q
   if (parts_.sums && parts_.sums->under_way()) return parts_.sums->add_layer(&backend, *pages_, layer, q, q_stride);
   const auto place = [&] {
     if (!parts_.refills) return ok_status();
@@ -161,8 +162,7 @@ Status Resident::check_known(Span<const Query> queries, uint32_t n_tokens) const
   return ok_status();
 }
 
-Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule,
-                               uint32_t n_tokens) {
+Status Resident::top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens) {
   ORRERY_TRY(check_known(queries, n_tokens));
   now_.settling = true;
   Status status = answers_.top_keys(queries, rule);
@@ -215,7 +215,7 @@ Status Resident::settle(uint32_t n_tokens) {
     invalidate();
     draft_from_ = draft_from;
     if (attends_pages_ && draft_from == kNoDraft) settling_ = {n_tokens, policy_->settle_steps(n_tokens), 0};
-    if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);   // hidden digests are made again
+    if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);  // hidden digests are made again
     if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, n_tokens);
   }
   now_.settling = true;
@@ -251,7 +251,7 @@ void Resident::lay_out() {
 }
 
 Status Resident::fill_heads(uint32_t n_tokens, uint32_t first_layer, uint32_t end) {
-  runs_.clear();   // a cancelled settling may have left noted runs
+  runs_.clear();  // a cancelled settling may have left noted runs
   const auto n_kv_heads = static_cast<uint32_t>(description_.kv().n_kv_heads);
   for (uint32_t head = first_layer * n_kv_heads; head < end * n_kv_heads; ++head) {
     ORRERY_TRY(now_.go_on());
@@ -277,7 +277,7 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
   if (settling()) return ok_status();
   for (uint32_t head = 0; head < parts_.slots->n_heads();) {
     const uint32_t slot = policy_->slot_for(head, parts_.slots->length(head), parts_.slots->capacity(head));
-    if (slot == policy::kSettleAgain) {   // the tail is full: settling makes room
+    if (slot == policy::kSettleAgain) {  // the tail is full: settling makes room
       if (must_settle) {
         *must_settle = true;
         return ok_status();

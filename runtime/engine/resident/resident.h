@@ -54,21 +54,21 @@ class Resident final : public model::LayerHook {
   // ok if the backend has the operations that the options' policy needs; else unsupported, which names the missing ones.
   static Status check_operations(Backend* backend, const model::Description& h, const SessionOptions& options, uint32_t n_context);
   // Takes the layout's regions of the arena, and turns. pages: of the session. The pages and the frequencies of `rope` outlive the object.
-  static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
-                                                uint32_t n_context, const kv::PageTable* pages, Span<const RopeSpec> ropes);
+  static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options, uint32_t n_context,
+                                                const kv::PageTable* pages, Span<const RopeSpec> ropes);
   // Host memory of a step's tables.
   static kv::Region layout(const ResidentShape& shape);
 
   // Its positions() of slots that the device fills by itself are those of the last read_positions(), which needs a Use.
   const kv::HeadStore& store() const { return *parts_.slots; }
   Status read_positions() { return answers_.read_positions(); }
-  const kv::LowRank* low_rank() const { return parts_.low_rank.get(); }   // or null
-  const kv::KeyCodes* key_codes() const { return parts_.codes.get(); }    // or null
+  const kv::LowRank* low_rank() const { return parts_.low_rank.get(); }  // or null
+  const kv::KeyCodes* key_codes() const { return parts_.codes.get(); }   // or null
   bool settled() const { return settled_; }
-  bool settling() const { return settling_.n_steps > 0; }   // in parts: the next step has one
+  bool settling() const { return settling_.n_steps > 0; }  // in parts: the next step has one
   uint64_t used_bytes() const { return parts_.used_bytes(settled_); }
-  uint32_t held_tokens(uint32_t head) const { return settled_ ? parts_.slots->length(head) : 0; }   // on the device
-  bool sums_queries() const { return parts_.sums != nullptr; }   // the policy needs the queries of all tokens
+  uint32_t held_tokens(uint32_t head) const { return settled_ ? parts_.slots->length(head) : 0; }  // on the device
+  bool sums_queries() const { return parts_.sums != nullptr; }  // the policy needs the queries of all tokens
   policy::Report report() const { return policy_->report(); }
   const policy::Policy& policy() const { return *policy_; }
   kv::Refills::Stats refill_stats() const;
@@ -164,7 +164,7 @@ class Resident final : public model::LayerHook {
   void lay_out();
   Status fill_heads(uint32_t n_tokens, uint32_t first_layer, uint32_t end);
   Status commit_to_pages(uint32_t position);
-  Status ask(int32_t layer, Ptr<const float> q);   // asks the policy, with a layer's queries
+  Status ask(int32_t layer, Ptr<const float> q);  // asks the policy, with a layer's queries
   void follow_held(int32_t layer);
   void note_rebuilt(uint32_t head, uint32_t n_slots);
   void rebuild_noted(uint32_t layer);
@@ -175,37 +175,37 @@ class Resident final : public model::LayerHook {
 
   const model::Description& description_;
   const uint32_t n_context_;
-  KvFormat format_;                                // on the device; pages_ has its own
+  KvFormat format_;  // on the device; pages_ has its own
   const kv::PageTable* pages_;
   std::unique_ptr<policy::Policy> policy_;
   Parts parts_;
-  const Turn* turn_ = nullptr;                     // within a Use, else null
-  Moment now_;                                     // backend and cancel: within a Use
+  const Turn* turn_ = nullptr;  // within a Use, else null
+  Moment now_;                  // backend and cancel: within a Use
   Answers answers_;
-  bool moves_directly_ = false;                    // ResidentShape::moves_directly
-  bool fetches_ = false;                           // ResidentShape::fetches
-  bool in_place_ = false;                          // ResidentShape::in_place
-  bool attends_pages_ = false;                     // BackendInfo::attends_pages
+  bool moves_directly_ = false;  // ResidentShape::moves_directly
+  bool fetches_ = false;         // ResidentShape::fetches
+  bool in_place_ = false;        // ResidentShape::in_place
+  bool attends_pages_ = false;   // BackendInfo::attends_pages
   bool settled_ = false;
-  struct Parted {                                  // a settlement in parts
-    uint32_t n_tokens = 0;                         // that the session held when it began
-    uint32_t n_steps = 0, step = 0;                // one part each; 0: none is under way. The next part
-    uint32_t n_scoring() const { return std::max(1u, n_steps * 7 / 8); }   // first parts, which are the policy's. Then layers are filled
+  struct Parted {                                                         // a settlement in parts
+    uint32_t n_tokens = 0;                                                // that the session held when it began
+    uint32_t n_steps = 0, step = 0;                                       // one part each; 0: none is under way. The next part
+    uint32_t n_scoring() const { return std::max(1u, n_steps * 7 / 8); }  // first parts, which are the policy's. Then layers are filled
     // The layers that are filled before part i.
     uint32_t filled(uint32_t i, uint32_t n_layers) const {
       return i == n_steps ? n_layers : i <= n_scoring() ? 0 : n_layers * (i - n_scoring()) / (n_steps - n_scoring());
     }
   } settling_;
-  bool waiting_ = false;                           // each layer of the step waits for its own refills
-  uint32_t n_resident_steps_ = 0;                  // that have begun and attend to the slots
+  bool waiting_ = false;           // each layer of the step waits for its own refills
+  uint32_t n_resident_steps_ = 0;  // that have begun and attend to the slots
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0;
-  uint32_t n_unchanged_ = 0;                       // first tokens of the pages that have not changed since the store was filled
-  uint32_t n_held_ = 0;                            // tokens that the heads were given or offered, if settled_: later ones lack
-  uint32_t draft_from_ = kNoDraft;                 // the first position of the draft under way
-  std::vector<uint32_t> capacity_, slots_;         // (n_heads)
-  std::vector<HeadView> views_;                    // (n_heads)
-  std::vector<uint32_t> selected_;                 // room for n_context
-  std::vector<RebuiltRun> runs_;                   // noted while a layer settles
+  uint32_t n_unchanged_ = 0;                // first tokens of the pages that have not changed since the store was filled
+  uint32_t n_held_ = 0;                     // tokens that the heads were given or offered, if settled_: later ones lack
+  uint32_t draft_from_ = kNoDraft;          // the first position of the draft under way
+  std::vector<uint32_t> capacity_, slots_;  // (n_heads)
+  std::vector<HeadView> views_;             // (n_heads)
+  std::vector<uint32_t> selected_;          // room for n_context
+  std::vector<RebuiltRun> runs_;            // noted while a layer settles
   std::function<Status(uint64_t)> step_fault_;
 };
 

@@ -32,7 +32,7 @@ void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
                                                                   : DigestKind::range,
                     asked.heads};
   shape->n_compensation_tokens = policy.max_compensation_tokens();
-  if (asked.kind == policy::PageDigest::codes) {   // codes take the place of digests, with pages of one token
+  if (asked.kind == policy::PageDigest::codes) {  // codes take the place of digests, with pages of one token
     shape->codes = {asked.bits, asked.heads, asked.values};
     shape->digests.heads.clear();
   }
@@ -41,7 +41,7 @@ void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
   low_rank.rank = asked.rank;
   low_rank.by_head = policy::is_low_rank(asked.kind);
   low_rank.skewed = asked.kind == policy::PageDigest::skewed;
-  if (low_rank.by_head) shape->digests.heads.clear();   // rows take the place of digests, with pages of one token
+  if (low_rank.by_head) shape->digests.heads.clear();  // rows take the place of digests, with pages of one token
   for (const uint32_t head : asked.heads) {
     const uint32_t layer = head / static_cast<uint32_t>(shape->description->kv().n_kv_heads);
     if (low_rank.layers.empty() || low_rank.layers.back() != layer) low_rank.layers.push_back(layer);
@@ -66,7 +66,8 @@ Status set_rope(const char* policy_name, ResidentShape* shape) {
     const int32_t first = layer_of(layers[0]), other = layer_of(layer);
     shape->low_rank_rope = h.layer(first).attention.rope;
     if (h.layer(other).attention.rope != shape->low_rank_rope)
-      return error(Code::unsupported, "policy %s keeps low-rank keys, which need the same RoPE in all its layers; layers %d and %d have others", policy_name,
+      return error(Code::unsupported,
+                   "policy %s keeps low-rank keys, which need the same RoPE in all its layers; layers %d and %d have others", policy_name,
                    first, other);
   }
   return ok_status();
@@ -105,12 +106,12 @@ Status ResidentShape::check_operations(Backend* backend_of, const char* policy_n
   const bool summarizes = has_digests || n_compensation_tokens > 0 || codes.values;
   const bool finds = has_digests || has_low_rank || has_codes;
   const bool scores = n_query_rows > 0 || policy->sums_attention() || policy->asks_before_attend() || finds;
-  const char* missing = !backend_of->kv_moves()                                         ? "no operation that moves resident KV"
-                        : scores && !backend_of->keys()                                 ? "no key scoring"
-                        : summarizes && !backend_of->summaries()                        ? "no page digests and compensation tokens"
-                        : has_low_rank && !backend_of->low_rank()                       ? "no low-rank keys"
-                        : has_codes && !backend_of->key_codes()                         ? "no key codes"
-                                                                                        : nullptr;
+  const char* missing = !backend_of->kv_moves()                   ? "no operation that moves resident KV"
+                        : scores && !backend_of->keys()           ? "no key scoring"
+                        : summarizes && !backend_of->summaries()  ? "no page digests and compensation tokens"
+                        : has_low_rank && !backend_of->low_rank() ? "no low-rank keys"
+                        : has_codes && !backend_of->key_codes()   ? "no key codes"
+                                                                  : nullptr;
   if (!missing) return ok_status();
   return error(Code::unsupported, "policy %s cannot run on backend %s, which has %s", policy_name, backend_of->info().name, missing);
 }
@@ -120,8 +121,8 @@ kv::Layout resident_layout(const model::Description& h, const BackendInfo& backe
   kv::Layout layout;
   const auto made = ResidentShape::make(h, backend, options, n_context, moves_directly);
   if (!made.ok()) {
-    kv::Region slots = kv::HeadStore::layout(kv_format(h, options.resident_type(h)), resident_slots(h, options, n_context), false,
-                                              backend.keeps_tiles);
+    kv::Region slots =
+        kv::HeadStore::layout(kv_format(h, options.resident_type(h)), resident_slots(h, options, n_context), false, backend.keeps_tiles);
     slots.host_bytes = 0;
     layout.add(slots);
     return layout;
@@ -130,8 +131,8 @@ kv::Layout resident_layout(const model::Description& h, const BackendInfo& backe
   layout.add(Parts::layout(shape));
   layout.add(Answers::layout(shape));
   layout.add(Resident::layout(shape));
-  const policy::HostShape host = {static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads), static_cast<uint32_t>(std::max(backend.n_threads, 1)),
-                                  backend.makes_moments};
+  const policy::HostShape host = {static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads),
+                                  static_cast<uint32_t>(std::max(backend.n_threads, 1)), backend.makes_moments};
   layout.add({"policy", kv::Holds::tables, 0, 0, shape.policy->host_bytes(host), 0});
   return layout;
 }

@@ -17,8 +17,7 @@ ScoredHeads::ScoredHeads(const model::Description& h, kv::ArenaRegion region, ui
   heads_.reserve(n_heads);
 }
 
-Result<std::unique_ptr<ScoredHeads>> ScoredHeads::make(kv::Arena* arena, const model::Description& h, uint32_t n_heads,
-                                                       int64_t stride) {
+Result<std::unique_ptr<ScoredHeads>> ScoredHeads::make(kv::Arena* arena, const model::Description& h, uint32_t n_heads, int64_t stride) {
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(arena, layout(h, n_heads, stride)));
   return std::unique_ptr<ScoredHeads>(new ScoredHeads(h, std::move(region), n_heads, stride));
 }

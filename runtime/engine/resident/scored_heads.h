@@ -21,7 +21,7 @@ class ScoredHeads {
   static kv::Region layout(const model::Description& h, uint32_t n_heads, int64_t stride);
   static Result<std::unique_ptr<ScoredHeads>> make(kv::Arena* arena, const model::Description& h, uint32_t n_heads, int64_t stride);
 
-  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
+  uint64_t used_bytes() const { return 0; }  // not KV, nor its summary
 
   // Sets the views of the policy's scored heads so that the next step exports their weights. views: (n_heads).
   void begin(const policy::Policy& policy, Span<HeadView> views);
@@ -36,8 +36,8 @@ class ScoredHeads {
   kv::ArenaRegion region_;
   uint32_t n_heads_;
   int64_t stride_;
-  uint64_t head_bytes_;               // of one head's ExportedWeights
-  std::vector<uint32_t> heads_;       // room for n_heads
+  uint64_t head_bytes_;          // of one head's ExportedWeights
+  std::vector<uint32_t> heads_;  // room for n_heads
 };
 
 }  // namespace orrery::engine

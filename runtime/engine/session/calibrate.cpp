@@ -35,11 +35,10 @@ Status check_options(const CalibrationOptions& o, const model::Description& h) {
   if (o.top_k < 1 || o.top_k > kMostTopK)
     return error(Code::invalid_argument, "calibration with the best %u keys, expected 1 to %u", o.top_k, kMostTopK);
   if (o.n_representatives > static_cast<uint32_t>(h.kv().n_kv_heads))
-    return error(Code::invalid_argument, "%u representatives among %d heads of a layer", o.n_representatives,
-                 h.kv().n_kv_heads);
+    return error(Code::invalid_argument, "%u representatives among %d heads of a layer", o.n_representatives, h.kv().n_kv_heads);
   if (!fraction(o.thresholds.tau_sim) || !fraction(o.thresholds.tau_stable) || !(o.tau_drift <= 1))
-    return error(Code::invalid_argument, "tau_sim %g, tau_stable %g, tau_drift %g: expected 0 to 1",
-                 o.thresholds.tau_sim, o.thresholds.tau_stable, o.tau_drift);
+    return error(Code::invalid_argument, "tau_sim %g, tau_stable %g, tau_drift %g: expected 0 to 1", o.thresholds.tau_sim,
+                 o.thresholds.tau_stable, o.tau_drift);
   if (!fraction(o.full_share))
     return error(Code::invalid_argument, "a share of %g of the heads may be full, expected 0 to 1", o.full_share);
   return ok_status();
@@ -54,8 +53,7 @@ Status check_texts(Span<const Span<const int32_t>> texts, int32_t n_vocab) {
                    kLeastCalibrationTokens, kMostTokens);
     for (size_t t = 0; t < texts[i].size(); ++t)
       if (texts[i][t] < 0 || texts[i][t] >= n_vocab)
-        return error(Code::invalid_argument, "text %zu: token %zu is %d, the vocabulary has %d", i, t, texts[i][t],
-                     n_vocab);
+        return error(Code::invalid_argument, "text %zu: token %zu is %d, the vocabulary has %d", i, t, texts[i][t], n_vocab);
   }
   return ok_status();
 }
@@ -82,10 +80,7 @@ SessionOptions full_session(const model::Description& h, const CalibrationOption
 class LayerMatches {
  public:
   LayerMatches(uint32_t n_layers, uint32_t n_kv_heads)
-      : n_layers_(n_layers),
-        n_kv_heads_(n_kv_heads),
-        sums_(size_t{n_layers} * n_layers, 0.0),
-        best_(2 * size_t{n_kv_heads}) {}
+      : n_layers_(n_layers), n_kv_heads_(n_kv_heads), sums_(size_t{n_layers} * n_layers, 0.0), best_(2 * size_t{n_kv_heads}) {}
 
   // sets: (n_layers * n_kv_heads, k) positions below n_keys, of one step.
   void add(const std::vector<uint32_t>& sets, uint32_t k, uint32_t n_keys) {
@@ -107,8 +102,7 @@ class LayerMatches {
   std::vector<double> means() const {
     std::vector<double> out = sums_;
     for (double& x : out) x /= static_cast<double>(n_);
-    for (uint32_t l = 0; l < n_layers_ && n_kv_heads_ == 1; ++l)
-      out[size_t{l} * n_layers_ + l] = std::numeric_limits<double>::quiet_NaN();
+    for (uint32_t l = 0; l < n_layers_ && n_kv_heads_ == 1; ++l) out[size_t{l} * n_layers_ + l] = std::numeric_limits<double>::quiet_NaN();
     return out;
   }
 
@@ -133,22 +127,21 @@ class LayerMatches {
 
   uint32_t n_layers_, n_kv_heads_;
   std::vector<double> sums_;
-  std::vector<uint64_t> best_, bits_;   // (2, n_kv_heads); (heads, words)
+  std::vector<uint64_t> best_, bits_;  // (2, n_kv_heads); (heads, words)
   uint64_t n_ = 0;
 };
 
 // The sets of all heads under one score rule, and the sums over them.
 struct Sets {
   ScoreRule rule;
-  std::vector<uint32_t> best;            // (heads, k) of the current step
-  std::vector<LayerOverlaps> overlaps;   // (n_layers)
+  std::vector<uint32_t> best;           // (heads, k) of the current step
+  std::vector<LayerOverlaps> overlaps;  // (n_layers)
 
   Status take(Session* session, uint32_t n_kv_heads, uint32_t step, uint32_t n_keys, uint32_t k) {
     const size_t n_heads = overlaps.size() * n_kv_heads;
     best.resize(n_heads * k);
     std::vector<KeyQuery> queries(n_heads);
-    for (size_t h = 0; h < n_heads; ++h)
-      queries[h] = {static_cast<uint32_t>(h), n_keys - 1 + step, 1, n_keys, k, false, &best[h * k]};
+    for (size_t h = 0; h < n_heads; ++h) queries[h] = {static_cast<uint32_t>(h), n_keys - 1 + step, 1, n_keys, k, false, &best[h * k]};
     ORRERY_TRY(session->top_keys(queries, rule));
     std::vector<Tokens> sets(n_kv_heads);
     for (size_t l = 0; l < overlaps.size(); ++l) {
@@ -164,8 +157,8 @@ struct Sets {
 
 class Calibrator {
  public:
-  static Result<CalibrationResult> run(const std::shared_ptr<LanguageModel>& model,
-                                       Span<const Span<const int32_t>> texts, const CalibrationOptions& options) {
+  static Result<CalibrationResult> run(const std::shared_ptr<LanguageModel>& model, Span<const Span<const int32_t>> texts,
+                                       const CalibrationOptions& options) {
     const model::Description& h = model->description();
     ORRERY_TRY(check_options(options, h));
     ORRERY_TRY(check_texts(texts, h.n_vocab));
@@ -191,16 +184,12 @@ class Calibrator {
 
  private:
   Calibrator(const LanguageModel& model, const CalibrationOptions& options)
-      : model_(model),
-        options_(options),
-        n_layers_(static_cast<uint32_t>(model.description().kv().n_layers())),
-        n_kv_heads_(static_cast<uint32_t>(model.description().kv().n_kv_heads)),
-        matches_(n_layers_, n_kv_heads_) {}
+      : model_(model), options_(options), n_layers_(static_cast<uint32_t>(model.description().kv().n_layers())),
+        n_kv_heads_(static_cast<uint32_t>(model.description().kv().n_kv_heads)), matches_(n_layers_, n_kv_heads_) {}
 
   Status advance(uint64_t n) {
     done_ += n;
-    if (options_.progress && !options_.progress(done_, total_))
-      return error(Code::cancelled, "calibration was cancelled");
+    if (options_.progress && !options_.progress(done_, total_)) return error(Code::cancelled, "calibration was cancelled");
     return ok_status();
   }
 
@@ -256,8 +245,7 @@ class Calibrator {
       ORRERY_ASSIGN(profile.thresholds, find_thresholds(all, static_cast<uint32_t>(most + 1e-6), options_.thresholds));
     }
     profile.tau_drift = options_.tau_drift < 0 ? profile.thresholds.tau_stable : options_.tau_drift;
-    const uint32_t n_clusters =
-        options_.n_representatives > 0 ? options_.n_representatives : n_kv_heads_ >= 8 ? 2 : 1;
+    const uint32_t n_clusters = options_.n_representatives > 0 ? options_.n_representatives : n_kv_heads_ >= 8 ? 2 : 1;
     for (uint32_t l = 0; l < n_layers_; ++l) {
       policy::ProfileLayer layer;
       ORRERY_ASSIGN(layer.roles, classify(all[l], profile.thresholds));
@@ -301,8 +289,7 @@ class Calibrator {
 text::Value numbers(const double* values, size_t n) {
   std::vector<text::Value> items;
   items.reserve(n);
-  for (size_t i = 0; i < n; ++i)
-    items.push_back(std::isnan(values[i]) ? text::Value::none() : text::Value::floating(values[i]));
+  for (size_t i = 0; i < n; ++i) items.push_back(std::isnan(values[i]) ? text::Value::none() : text::Value::floating(values[i]));
   return text::Value::list(std::move(items));
 }
 
@@ -314,8 +301,8 @@ text::Value counts(const std::vector<uint32_t>& values) {
 
 }  // namespace
 
-Result<CalibrationResult> calibrate(const std::shared_ptr<LanguageModel>& model,
-                                    Span<const Span<const int32_t>> texts, const CalibrationOptions& options) {
+Result<CalibrationResult> calibrate(const std::shared_ptr<LanguageModel>& model, Span<const Span<const int32_t>> texts,
+                                    const CalibrationOptions& options) {
   return Calibrator::run(model, texts, options);
 }
 

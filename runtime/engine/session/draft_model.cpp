@@ -5,16 +5,16 @@
 // So prompts, rewinds, edits, loaded files and rejected drafts need no notice, and its KV never belongs to other tokens. A fork shares its
 // pages. Its KV decides about the guesses alone, never about an answer.
 //
-// The session of a model's head (Speculate::mtp) is one, too: the head drafts tokens out of the model's hidden states (model/blocks/guessing_head.h), and the model
-// verifies them in one step (Session::decode_next).
+// The session of a model's head (Speculate::mtp) is one, too: the head drafts tokens out of the model's hidden states
+// (model/blocks/guessing_head.h), and the model verifies them in one step (Session::decode_next).
 //
-// Cell c of the head's session is that of position head_base_ + c. It reads the token behind that position, and the model's hidden state of it. Hidden
-// states come with the session's steps and wait in HiddenRows until the head reads them: with the next chunk of a prompt, or before a draft. Cells of a
-// draft's later tokens read the head's own hidden states, and are dropped with the draft.
+// Cell c of the head's session is that of position head_base_ + c. It reads the token behind that position, and the model's hidden state of
+// it. Hidden states come with the session's steps and wait in HiddenRows until the head reads them: with the next chunk of a prompt, or
+// before a draft. Cells of a draft's later tokens read the head's own hidden states, and are dropped with the draft.
 //
-// The head follows lazily, as a draft model does: it drops cells of other tokens when it reads on. Where hidden states are missing (a prefix that was not
-// computed, a loaded file), the head starts again after the missing positions. The head's KV
-// changes the guesses only, never the answer.
+// The head follows lazily, as a draft model does: it drops cells of other tokens when it reads on. Where hidden states are missing (a
+// prefix that was not computed, a loaded file), the head starts again after the missing positions. The head's KV changes the guesses only,
+// never the answer.
 #include <algorithm>
 #include <array>
 
@@ -49,7 +49,7 @@ Status Session::open_draft() {
 Status Session::follow(Span<const int32_t> tokens, const std::atomic<bool>* cancel) {
   truncate(std::min(reuse_prefix(tokens), static_cast<uint32_t>(tokens.size()) - 1));
   const uint32_t held = n_computed(), missing = static_cast<uint32_t>(tokens.size()) - 1 - held;
-  constexpr uint32_t kFewTokens = 2;   // by steps of one token: behind a draft that was right to its end, one is missing
+  constexpr uint32_t kFewTokens = 2;  // by steps of one token: behind a draft that was right to its end, one is missing
   if (missing > kFewTokens) return prefill(tokens.subspan(held, missing), cancel, nullptr);
   for (uint32_t i = 0; i < missing; ++i) {
     push_generated(tokens[held + i]);
@@ -71,7 +71,8 @@ Result<size_t> Session::draft_by_model(size_t n, const std::atomic<bool>* cancel
     draft_->push_generated(token);
     ORRERY_TRY(draft_->decode(nullptr, cancel));
     ORRERY_TRY(draft_->fetch_logits(cancel));
-    token = likeliest_draft(draft_->logits().first(std::min(draft_->n_logits(), n_logits())), i - 1, drafter);   // without padding of its own
+    token =
+        likeliest_draft(draft_->logits().first(std::min(draft_->n_logits(), n_logits())), i - 1, drafter);  // without padding of its own
     if (token < 0) return i - 1;
     guesses_->tokens()[i] = token;
   }
@@ -100,7 +101,8 @@ Status Session::feed_head(int32_t next, bool wants_logits, const std::atomic<boo
     const bool stands_in = at < hidden_->first();
     const uint32_t n = stands_in ? 1 : std::min(end - at, head.options_.chunk());
     for (uint32_t i = 0; i < n; ++i) tokens[i] = token(at + i + 1);
-    SessionStep::Request request{{tokens.data(), n}, n > 1 ? Phase::prefill : Phase::decode, cancel, wants_logits && at + n == end ? 1 : 0, head.logits_.data()};
+    SessionStep::Request request{
+        {tokens.data(), n}, n > 1 ? Phase::prefill : Phase::decode, cancel, wants_logits && at + n == end ? 1 : 0, head.logits_.data()};
     request.hidden = hidden_->row(std::max(at, hidden_->first()));
     ORRERY_TRY(SessionStep(&head, request).run());
     head.tokens_.insert(head.tokens_.end(), tokens.begin(), tokens.begin() + n);

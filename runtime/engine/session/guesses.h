@@ -32,7 +32,7 @@ class Guesses {
   // token is drafted that would not pay, to find out.
   size_t draft_length(size_t most, const GuessCosts& costs, bool may_try) {
     constexpr double kLeastGain = 1.04;
-    constexpr uint32_t kTryAfter = 64;   // tokens
+    constexpr uint32_t kTryAfter = 64;  // tokens
     double all_right = 1.0, expected = 1.0, best = kLeastGain;
     size_t n = 0;
     for (size_t i = 0; i < most; ++i) {
@@ -59,8 +59,8 @@ class Guesses {
   // The tokens of a step, (kRows), to be filled in: the session's next token, then its guesses.
   int32_t* tokens() { return tokens_.data(); }
 
-  float* logits() { return logits_.data(); }           // (kRows, n_vocab)
-  float* embeddings() { return embeddings_.data(); }   // (kRows, n_embd)
+  float* logits() { return logits_.data(); }          // (kRows, n_vocab)
+  float* embeddings() { return embeddings_.data(); }  // (kRows, n_embd)
 
   // The step has computed n guesses. Copies row 0.
   void computed(size_t n, std::vector<float>& logits, std::vector<float>& embedding) {
@@ -73,7 +73,7 @@ class Guesses {
     copy_row(next_++, logits, embedding);
     return true;
   }
-  size_t n_ahead() const { return end_ - next_; }   // guesses that may still be taken
+  size_t n_ahead() const { return end_ - next_; }  // guesses that may still be taken
   void forget() { end_ = next_ = 1; }
 
  private:
@@ -87,22 +87,27 @@ class Guesses {
 
   std::array<int32_t, kRows> tokens_ = {};
   double drafts_right_ = 0.85;
-  uint32_t since_draft_ = 0;         // tokens since the last draft
-  size_t next_ = 1, end_ = 1;        // tokens_[next_, end_) may still be taken
-  std::vector<float> logits_;        // (kRows, n_vocab)
-  std::vector<float> embeddings_;    // (kRows, n_embd)
+  uint32_t since_draft_ = 0;       // tokens since the last draft
+  size_t next_ = 1, end_ = 1;      // tokens_[next_, end_) may still be taken
+  std::vector<float> logits_;      // (kRows, n_vocab)
+  std::vector<float> embeddings_;  // (kRows, n_embd)
 };
 
 // The hidden states of a session's last tokens that its head has not read (draft_model.cpp): rows of consecutive positions in host memory.
 class HiddenRows {
  public:
   static kv::Region layout(const model::Description& h, uint32_t chunk) {
-    return {"hidden states", kv::Holds::tables, 0, 0, sizeof(HiddenRows) + uint64_t{most_rows(chunk)} * static_cast<uint64_t>(h.n_embd) * sizeof(float), 0};
+    return {"hidden states",
+            kv::Holds::tables,
+            0,
+            0,
+            sizeof(HiddenRows) + uint64_t{most_rows(chunk)} * static_cast<uint64_t>(h.n_embd) * sizeof(float),
+            0};
   }
   HiddenRows(const model::Description& h, uint32_t chunk)
       : n_embd_(static_cast<size_t>(h.n_embd)), most_(most_rows(chunk)), rows_(size_t{most_} * n_embd_) {}
 
-  uint32_t first() const { return first_; }   // position of the first row
+  uint32_t first() const { return first_; }  // position of the first row
   uint32_t end() const { return first_ + n_; }
   bool has(uint32_t position) const { return position >= first_ && position < end(); }
   const float* row(uint32_t position) const { return rows_.data() + (position - first_) * n_embd_; }
@@ -115,8 +120,8 @@ class HiddenRows {
   // Whether the rows should be read before more come.
   bool full() const { return n_ + static_cast<uint32_t>(model::kLogitRows) > most_; }
 
-  // Room for the rows of n tokens from `position` on, at most a chunk. Drops rows from there on, and the others where they do not precede these, or where
-  // nobody has read them and they leave no room. add() follows once the rows are there.
+  // Room for the rows of n tokens from `position` on, at most a chunk. Drops rows from there on, and the others where they do not precede
+  // these, or where nobody has read them and they leave no room. add() follows once the rows are there.
   float* room(uint32_t position, uint32_t n) {
     truncate(position);
     if (end() != position) first_ = position, n_ = 0;
@@ -136,7 +141,7 @@ class HiddenRows {
 
   size_t n_embd_;
   uint32_t most_, first_ = 0, n_ = 0;
-  std::vector<float> rows_;   // (most_, n_embd)
+  std::vector<float> rows_;  // (most_, n_embd)
 };
 
 }  // namespace orrery::engine

@@ -15,7 +15,7 @@ namespace orrery::engine {
 
 namespace {
 
-constexpr int32_t kFirstTokens = 4;   // not measured: attention sinks have keys of their own
+constexpr int32_t kFirstTokens = 4;  // not measured: attention sinks have keys of their own
 
 // Calls f(first, second, frequency) for the pairs of a head that RoPE rotates. rope: null where it rotates none.
 template <class F>
@@ -110,11 +110,11 @@ std::array<uint8_t, 16> hash_ropes(const model::RopeTables& ropes) {
 kv::Region key_means_layout(const model::Description& h, const SessionOptions& options) {
   if (!options.centred(h)) return {};
   const uint64_t bytes = h.key_values() * sizeof(float);
-  int32_t widest = 0;   // queries, keys and values
+  int32_t widest = 0;  // queries, keys and values
   for (const model::KvGroup& group : h.groups) widest = std::max(widest, group.q_dim() + 2 * group.kv_dim());
   // A copy of a file's means; and while they are measured: sums in double, rows of queries and keys, the vocabulary's tokens.
-  const uint64_t host = 4 * bytes + kMeasuredTokens * static_cast<uint64_t>(widest) * sizeof(float) +
-                        static_cast<uint64_t>(h.n_vocab) * sizeof(int32_t);
+  const uint64_t host =
+      4 * bytes + kMeasuredTokens * static_cast<uint64_t>(widest) * sizeof(float) + static_cast<uint64_t>(h.n_vocab) * sizeof(int32_t);
   return {"mean keys", kv::Holds::staging, align_up(bytes, kv::kArenaAlignment), 0, host, 0};
 }
 
@@ -125,7 +125,7 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
   for (const LanguageModel::MeasuredKeys& known : model->measured_keys(turn))
     if (known.type == pages->type() && known.rope == hash) return std::shared_ptr<const KeyMeans>(known.means);
 
-  std::vector<int32_t> tokens;   // none where the vocabulary has no text
+  std::vector<int32_t> tokens;  // none where the vocabulary has no text
   if (Result<RepeatedTokens> repeated = RepeatedTokens::make(*model); repeated.ok()) tokens = std::move(repeated).value().tokens;
   if (tokens.size() > kMeasuredTokens) tokens.resize(kMeasuredTokens);
   Backend& backend = turn.backend();

@@ -34,7 +34,8 @@ std::array<uint8_t, 16> hash_ropes(const model::RopeTables& ropes);
 kv::Region key_means_layout(const model::Description& h, const SessionOptions& options);
 
 // The model's means for these pages' type and these rotations, measured now if no session has measured them. `pages` is empty before
-// and after. `state`, if the model has any, is unknown afterwards. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.
+// and after. `state`, if the model has any, is unknown afterwards. Within a turn, with the model's scratch memory set; max_rows: of a step.
+// The status is cancelled if `cancel` ends the step.
 Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTables& ropes,
                                                   kv::SequencePages* pages, CheckpointedState* state, uint32_t max_rows,
                                                   const std::atomic<bool>* cancel);

@@ -20,9 +20,7 @@ uint32_t n_buckets(uint32_t n_context) {
 
 }  // namespace
 
-uint64_t Ngrams::bytes(uint32_t n_context) {
-  return sizeof(Ngrams) + (uint64_t{n_buckets(n_context)} + n_context + 1) * sizeof(uint32_t);
-}
+uint64_t Ngrams::bytes(uint32_t n_context) { return sizeof(Ngrams) + (uint64_t{n_buckets(n_context)} + n_context + 1) * sizeof(uint32_t); }
 
 Ngrams::Ngrams(uint32_t n_context) : last_(n_buckets(n_context)), previous_(size_t{n_context} + 1) {}
 
@@ -54,7 +52,7 @@ void Ngrams::read(Span<const int32_t> tokens, Span<const uint8_t> made) {
 
 void Ngrams::find_match(Span<const int32_t> tokens) {
   if (n_read_ < 2) return;
-  const uint32_t end = n_read_ - 1;   // the last token
+  const uint32_t end = n_read_ - 1;  // the last token
   uint32_t at = previous_[end];
   for (uint32_t i = 0; i < kMostCandidates && at > 0 && match_ < kMostMatch; ++i, at = previous_[at]) {
     uint32_t n = 0;
@@ -75,10 +73,10 @@ void Ngrams::truncate(Span<const int32_t> tokens, uint32_t n_tokens) {
 
 Span<const int32_t> Ngrams::guess(Span<const int32_t> tokens, uint32_t most, const GuessCosts& costs) {
   if (match_ == 0) return {};
-  double all_right = 1.0, expected = 1.0, best = kLeastGain;   // tokens of the step
+  double all_right = 1.0, expected = 1.0, best = kLeastGain;  // tokens of the step
   uint32_t n_best = 0;
   for (uint32_t i = 0; i < std::min(most, kMostGuesses); ++i) {
-    const uint32_t at = next_ + i;   // behind the last token, the guess repeats itself
+    const uint32_t at = next_ + i;  // behind the last token, the guess repeats itself
     guess_[i] = at < n_read_ ? tokens[at] : guess_[at - n_read_];
     all_right *= right(match_ + i);
     expected += all_right;

@@ -40,15 +40,15 @@ class Ngrams {
   static constexpr uint32_t kMostCandidates = 32;  // occurrences that a search looks at, newest first
 
   size_t bucket(int32_t a, int32_t b) const;
-  double& right(uint32_t match);   // how often a match of this many tokens is right
+  double& right(uint32_t match);  // how often a match of this many tokens is right
   void find_match(Span<const int32_t> tokens);
 
-  std::vector<uint32_t> last_;       // (a power of two) by pair: its last position, which is that of its second token; 0: none
-  std::vector<uint32_t> previous_;   // (n_context + 1) by position: the position before with a pair of the same hash; 0: none
+  std::vector<uint32_t> last_;      // (a power of two) by pair: its last position, which is that of its second token; 0: none
+  std::vector<uint32_t> previous_;  // (n_context + 1) by position: the position before with a pair of the same hash; 0: none
   uint32_t n_read_ = 0;
-  uint32_t match_ = 0;               // tokens of the match; 0: none
-  uint32_t next_ = 0;                // position of the token that follows the earlier occurrence
-  std::array<double, 4> right_ = {0.35, 0.55, 0.75, 0.9};   // matches of 2 to 3, 4 to 7, 8 to 15, 16 and more tokens
+  uint32_t match_ = 0;                                     // tokens of the match; 0: none
+  uint32_t next_ = 0;                                      // position of the token that follows the earlier occurrence
+  std::array<double, 4> right_ = {0.35, 0.55, 0.75, 0.9};  // matches of 2 to 3, 4 to 7, 8 to 15, 16 and more tokens
   std::array<int32_t, kMostGuesses> guess_ = {};
 };
 

@@ -16,9 +16,12 @@ kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
   const SessionOptions options = in.options.of_draft(n_context);
   const LayoutInput::Draft& draft = in.draft;
   const kv::Layout own = session_layout(
-      {*draft.description, in.device, options, in.moves_directly, draft.shared, draft.weights_bytes, draft.weights_mapped_bytes}, n_context);
-  kv::Region sums[] = {{"draft model's weights", kv::Holds::weights}, {"draft model's workspace", kv::Holds::workspace},
-                       {"draft model's KV", kv::Holds::kv}, {"draft model's session", kv::Holds::tables}};
+      {*draft.description, in.device, options, in.moves_directly, draft.shared, draft.weights_bytes, draft.weights_mapped_bytes},
+      n_context);
+  kv::Region sums[] = {{"draft model's weights", kv::Holds::weights},
+                       {"draft model's workspace", kv::Holds::workspace},
+                       {"draft model's KV", kv::Holds::kv},
+                       {"draft model's session", kv::Holds::tables}};
   for (const kv::Region& region : own.regions())
     for (kv::Region& sum : sums) {
       if (sum.holds != region.holds) continue;
@@ -38,11 +41,11 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   kv::Layout layout;
   layout.add({"weights", kv::Holds::weights, align_up(in.weights_bytes, kv::kArenaAlignment), 0, in.weights_mapped_bytes, 0});
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
-  if (!same_workspace(limits, in.shared.limits))   // else the session uses the model's workspace
+  if (!same_workspace(limits, in.shared.limits))  // else the session uses the model's workspace
     layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
   for (size_t g = 0; g < h.groups.size(); ++g) {
     const uint32_t pages = group_pages(h, in.options, n_context, g);
-    const bool in_reservoir = compressed && g == 0;   // layers with windows need their pages on the device
+    const bool in_reservoir = compressed && g == 0;  // layers with windows need their pages on the device
     const uint32_t spare = in_reservoir ? 0 : in.shared.spare_pages[g];
     layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type, g), pages - std::min(pages, spare), in_reservoir, in_ring(h, g)));
   }
@@ -77,8 +80,8 @@ struct Budgets {
 double share_of_full(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
   if (!options.compressed()) return 1;
   if (options.kv_budget_bytes == 0) return options.kv_share;
-  const double full = static_cast<double>(kv_format(h, options.kv_type).token_bytes()) * static_cast<double>(h.kv().n_layers() * h.kv().n_kv_heads) *
-                      static_cast<double>(n_context);
+  const double full = static_cast<double>(kv_format(h, options.kv_type).token_bytes()) *
+                      static_cast<double>(h.kv().n_layers() * h.kv().n_kv_heads) * static_cast<double>(n_context);
   return std::min(1., static_cast<double>(options.kv_budget_bytes) / full);
 }
 
@@ -100,10 +103,10 @@ kv::Plan plan_of(const LayoutInput& input, const Budgets& budget) {
 }
 
 // An automatic session is full if full KV fits. Else it is auto with the largest share of the KV that fits, at least a tenth: a smaller
-// share keeps too little to be chosen without asking. Where tokens are read in place, any share fits, and more than a quarter of them takes as
-// long as all.
+// share keeps too little to be chosen without asking. Where tokens are read in place, any share fits, and more than a quarter of them takes
+// as long as all.
 kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets& budget) {
-  constexpr int kLeast = 100, kMost = 999, kMostInPlace = 250;   // thousandths
+  constexpr int kLeast = 100, kMost = 999, kMostInPlace = 250;  // thousandths
   const kv::Plan full = plan_of(input, budget);
   if (!options->automatic) return full;
   if (options->n_context == 0 || full.fits || !options->check_policy_fits(input.description).ok()) {
@@ -112,8 +115,8 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const LayoutInput of_part = {input.description, input.device, part, input.moves_directly, input.shared,
-                               input.weights_bytes, input.weights_mapped_bytes, input.draft};
+  const LayoutInput of_part = {input.description,          input.device, part, input.moves_directly, input.shared, input.weights_bytes,
+                               input.weights_mapped_bytes, input.draft};
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
@@ -145,7 +148,8 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, co
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;
-    const LayoutInput with_larger = {input.description, input.device, larger, input.moves_directly, input.shared, input.weights_bytes,
+    const LayoutInput with_larger = {input.description,          input.device, larger,
+                                     input.moves_directly,       input.shared, input.weights_bytes,
                                      input.weights_mapped_bytes, input.draft};
     const kv::Plan of_larger = plan_of(with_larger, budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
@@ -163,7 +167,8 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   options->see_device(runtime.device().info(), runtime.moves_directly());
   const SessionOptions given = *options;
   LayoutInput input = {model.description(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
-  if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->description(), draft->shared_with(given.of_draft(0)), 0, 0};
+  if (const LanguageModel* draft = given.draft_model.get())
+    input.draft = {&draft->description(), draft->shared_with(given.of_draft(0)), 0, 0};
   return decide_with_chunk(input, options, {runtime.arena().largest_free(), runtime.reservoir().largest_free()});
 }
 
@@ -182,14 +187,14 @@ Result<WeightsBytes> weights_of(const gguf::File& file, const model::Description
 
 }  // namespace
 
-Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model,
-                           SessionOptions session) {
+Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session) {
   gguf::OpenOptions open;
   open.header_only = true;
   ORRERY_ASSIGN(const gguf::File file, source.open(open));
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope, model.weights.families));
   ORRERY_TRY(session.validate(description));
-  ORRERY_ASSIGN(const auto backend, make_backend(runtime));
+  GpuUse gpu;
+  ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, description, *backend, budget));
   session.see_device(backend->info(), moves_directly(runtime));
@@ -203,7 +208,8 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));
     ORRERY_TRY(vocabulary->check_same_tokens(*of_draft));
     // The model's weights take their part of the arena first.
-    ORRERY_ASSIGN(const WeightsBytes draft_weights, weights_of(draft, draft_description, *backend, budget - std::min(budget, weights.arena)));
+    ORRERY_ASSIGN(const WeightsBytes draft_weights,
+                  weights_of(draft, draft_description, *backend, budget - std::min(budget, weights.arena)));
     input.draft = {&draft_description, {}, draft_weights.arena, draft_weights.mapped};
   }
   if (given.speculate == Speculate::mtp) {
@@ -214,7 +220,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   const kv::Plan plan = decide_with_chunk(input, &session, {budget, reservoir_budget_bytes(runtime)});
   ORRERY_TRY(session.validate(description));
   ORRERY_TRY(session.check_device(*backend, description));
-  if (session.compressed()) {   // the plan refuses everything that opening refuses
+  if (session.compressed()) {  // the plan refuses everything that opening refuses
     ORRERY_ASSIGN(const auto policy, make_policy(description, session, plan.n_context));
     ORRERY_TRY(session.check_drafts(*policy));
   }

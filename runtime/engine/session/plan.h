@@ -18,9 +18,9 @@ struct LayoutInput {
   const model::Description& description;
   const Device& device;
   const SessionOptions& options;
-  bool moves_directly;                                       // engine::moves_directly()
-  LanguageModel::Shared shared = {};                         // memory that the model's sessions share already: not in the layout
-  uint64_t weights_bytes = 0, weights_mapped_bytes = 0;      // of a model that is not loaded yet; else 0
+  bool moves_directly;                                   // engine::moves_directly()
+  LanguageModel::Shared shared = {};                     // memory that the model's sessions share already: not in the layout
+  uint64_t weights_bytes = 0, weights_mapped_bytes = 0;  // of a model that is not loaded yet; else 0
   // Speculate::draft: of the model that drafts.
   struct Draft {
     const model::Description* description = nullptr;
@@ -38,7 +38,8 @@ inline kv::Plan plan_session(const LanguageModel& model, SessionOptions options)
 
 // The whole plan from a file's header: model, one session, and the budget.
 Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session);
-inline Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session) {
+inline Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,
+                                  SessionOptions session) {
   ModelSource source;
   source.path = path;
   return plan_file(source, runtime, model, std::move(session));

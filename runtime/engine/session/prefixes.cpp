@@ -1,13 +1,13 @@
 // What a session takes from the prefix tree (kv/memory/prefix_tree.h), and what it keeps there.
 //
-// A generation begins with find_prefix(): the session has cut its tokens to the common prefix with the prompt, and the pages that follow are
-// copied from the tree. It ends with keep_prefix(). KV of prompt tokens that were computed here, behind such tokens alone, depends on the
-// tokens alone, bit for bit, and belongs to all sessions. All KV behind another token (generated, out of a file, invented) belongs to the
-// session and its forks: for these, going back to an earlier branch has the KV that a fork of that time would have. Every page of the tree
-// says how its tokens' KV was made, so a session that takes it back keeps it as what it is.
+// A generation begins with find_prefix(): the session has cut its tokens to the common prefix with the prompt, and the pages that follow
+// are copied from the tree. It ends with keep_prefix(). KV of prompt tokens that were computed here, behind such tokens alone, depends on
+// the tokens alone, bit for bit, and belongs to all sessions. All KV behind another token (generated, out of a file, invented) belongs to
+// the session and its forks: for these, going back to an earlier branch has the KV that a fork of that time would have. Every page of the
+// tree says how its tokens' KV was made, so a session that takes it back keeps it as what it is.
 //
-// A model with recurrent layers goes on only where its state is known: its pages are kept and taken up to a checkpoint, whose state lies with
-// the last of them.
+// A model with recurrent layers goes on only where its state is known: its pages are kept and taken up to a checkpoint, whose state lies
+// with the last of them.
 #include <algorithm>
 
 #include "runtime/base/hash.h"
@@ -17,7 +17,7 @@ namespace orrery::engine {
 
 namespace {
 
-constexpr uint64_t kPrefixBytesAtOnce = uint64_t{16} << 20;   // copied in one turn
+constexpr uint64_t kPrefixBytesAtOnce = uint64_t{16} << 20;  // copied in one turn
 
 }  // namespace
 
@@ -43,7 +43,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   if (resident_ && resident_->sums_queries()) return ok_status();
   if (from == 0) {
     ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
-    ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));   // the mean keys may be measured
+    ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));  // the mean keys may be measured
     ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
     ORRERY_TRY(choose_form(turn, cancel));
   }
@@ -113,7 +113,8 @@ void Session::keep_prefix() noexcept {
     (void)tree.add(key, {tokens_.data(), n}, {made_.data(), n}, owner_, n_common, page_bytes, copy);
     if (!state_) return;
     for (const CheckpointedState::Checkpoint& c : state_->checkpoints())
-      if (is_kept(c)) tree.add_state(key, {tokens_.data(), c.n_tokens}, {made_.data(), c.n_tokens}, owner_, {c.bytes->data(), c.bytes->size()});
+      if (is_kept(c))
+        tree.add_state(key, {tokens_.data(), c.n_tokens}, {made_.data(), c.n_tokens}, owner_, {c.bytes->data(), c.bytes->size()});
   } catch (...) {
   }
 }

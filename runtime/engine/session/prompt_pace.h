@@ -17,7 +17,7 @@ namespace orrery::engine {
 
 class PromptPace {
  public:
-  static constexpr uint32_t kFewestRows = 16;   // of a chunk that was cut because its layers took too long
+  static constexpr uint32_t kFewestRows = 16;  // of a chunk that was cut because its layers took too long
   static kv::Region layout(const model::Description& h, uint32_t chunk_tokens) {
     return {"chunk under way", kv::Holds::tables, 0, 0, uint64_t{chunk_tokens} * static_cast<uint64_t>(h.n_embd) * sizeof(float), 0};
   }
@@ -31,11 +31,11 @@ class PromptPace {
   // The chunk under way, if a part of it has been computed.
   bool under_way() const { return n_rows_ > 0; }
   uint32_t n_rows() const { return n_rows_; }
-  int32_t layer() const { return layer_; }   // the first layer that is not computed
-  uint32_t done() const {                    // its computed part, in tokens
+  int32_t layer() const { return layer_; }  // the first layer that is not computed
+  uint32_t done() const {                   // its computed part, in tokens
     return static_cast<uint32_t>(uint64_t{n_rows_} * static_cast<uint64_t>(layer_) / static_cast<uint64_t>(n_layers_));
   }
-  float* stream() { return stream_.data(); }   // (n_rows, n_embd) the residual stream before layer()
+  float* stream() { return stream_.data(); }  // (n_rows, n_embd) the residual stream before layer()
 
   // Rows of the next chunk: at most `most`. work: of a row, in layers, if more than n_layers are computed for it.
   uint32_t rows(uint32_t most, double work = 1) const {

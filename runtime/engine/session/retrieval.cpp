@@ -8,7 +8,7 @@ namespace orrery::engine {
 
 namespace {
 
-constexpr uint32_t kQueries = 64;   // of a chunk: their weights are asked for before the next chunk takes their place
+constexpr uint32_t kQueries = 64;  // of a chunk: their weights are asked for before the next chunk takes their place
 
 // SplitMix64 (Steele et al. 2014).
 class Random {
@@ -33,7 +33,8 @@ Result<RepeatedTokens> RepeatedTokens::make(const LanguageModel& model) {
   std::vector<int32_t> plain;
   for (int32_t id = 0; id < n_vocab; ++id)
     if (!tokenizer.is_special(id) && tokenizer.token_type(id) != text::TokenType::unused) plain.push_back(id);
-  if (plain.size() < 2) return error(Code::unsupported, "the vocabulary has %zu tokens that stand for text, ranking heads needs two", plain.size());
+  if (plain.size() < 2)
+    return error(Code::unsupported, "the vocabulary has %zu tokens that stand for text, ranking heads needs two", plain.size());
   Random random;
   RepeatedTokens repeated;
   repeated.n_distinct = static_cast<uint32_t>(std::min<size_t>(kMostDistinct, plain.size()));
@@ -44,10 +45,12 @@ Result<RepeatedTokens> RepeatedTokens::make(const LanguageModel& model) {
   return repeated;
 }
 
-Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated, const std::function<Status(uint64_t n)>& advance) {
+Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated,
+                                          const std::function<Status(uint64_t n)>& advance) {
   const uint32_t n = repeated.n_distinct;
   const model::Description& h = session->model().description();
-  const auto n_heads = static_cast<uint32_t>(h.kv().n_layers() * h.kv().n_kv_heads), group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
+  const auto n_heads = static_cast<uint32_t>(h.kv().n_layers() * h.kv().n_kv_heads),
+             group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
   const auto n_tokens = static_cast<uint32_t>(repeated.tokens.size()), first_asked = repeated.first + n;
   const Span<const int32_t> tokens = repeated.tokens;
   std::vector<double> induction(size_t{n_heads} * group), echo(induction.size());

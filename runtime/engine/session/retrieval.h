@@ -20,19 +20,20 @@ namespace orrery::engine {
 // The sequence: random tokens, all different, four times in a row (the paper: 2,500 tokens, four times).
 struct RepeatedTokens {
   static constexpr uint32_t kMostDistinct = 256, kTimes = 4;
-  uint32_t n_distinct = 0;       // fewer than kMostDistinct where the vocabulary is small
-  std::vector<int32_t> tokens;   // with BOS in front where the vocabulary wants one
-  uint32_t first = 0;            // of the repeated tokens
+  uint32_t n_distinct = 0;      // fewer than kMostDistinct where the vocabulary is small
+  std::vector<int32_t> tokens;  // with BOS in front where the vocabulary wants one
+  uint32_t first = 0;           // of the repeated tokens
   // The same model, the same tokens. Control tokens and those that the vocabulary does not name are not among them.
   static Result<RepeatedTokens> make(const LanguageModel& model);
 };
 
 struct RetrievalScores {
-  std::vector<double> induction, echo;   // (n_layers * n_kv_heads), 0 to 1
+  std::vector<double> induction, echo;  // (n_layers * n_kv_heads), 0 to 1
 };
 
 // Reads the tokens in `session`, which keeps its last queries (64 and more) and has room for them; its old tokens are gone.
 // advance(n): n tokens have been read; an error ends it.
-Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated, const std::function<Status(uint64_t n)>& advance);
+Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated,
+                                          const std::function<Status(uint64_t n)>& advance);
 
 }  // namespace orrery::engine

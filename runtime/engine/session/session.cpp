@@ -66,12 +66,13 @@ namespace {
 Status does_not_fit(const kv::Plan& plan) {
   using ull = unsigned long long;
   if (plan.device_bytes <= plan.budget_bytes)
-    return memory_error(Code::out_of_host_memory, plan.reservoir_bytes, plan.reservoir_budget_bytes,
-                        "under policy %s a session of %u tokens keeps all KV in host memory: %llu bytes, and the reservoir has %llu free: %llu "
-                        "short; the largest context that fits is %u tokens; a smaller n_context or a coarser kv_type takes less, a larger "
-                        "reservoir_bytes gives more",
-                        plan.policy, plan.n_context, static_cast<ull>(plan.reservoir_bytes), static_cast<ull>(plan.reservoir_budget_bytes),
-                        static_cast<ull>(plan.reservoir_bytes - plan.reservoir_budget_bytes), plan.largest_context);
+    return memory_error(
+        Code::out_of_host_memory, plan.reservoir_bytes, plan.reservoir_budget_bytes,
+        "under policy %s a session of %u tokens keeps all KV in host memory: %llu bytes, and the reservoir has %llu free: %llu "
+        "short; the largest context that fits is %u tokens; a smaller n_context or a coarser kv_type takes less, a larger "
+        "reservoir_bytes gives more",
+        plan.policy, plan.n_context, static_cast<ull>(plan.reservoir_bytes), static_cast<ull>(plan.reservoir_budget_bytes),
+        static_cast<ull>(plan.reservoir_bytes - plan.reservoir_budget_bytes), plan.largest_context);
   return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
                       "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
                       "%llu are free: %llu short; the largest context that fits is %u tokens; a smaller n_context, a coarser "
@@ -85,7 +86,7 @@ Status does_not_fit(const kv::Plan& plan) {
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
   ORRERY_TRY(options.validate(model->description()));
-  if (options.speculate == Speculate::draft) {   // its weights take their part of the arena before the session is planned
+  if (options.speculate == Speculate::draft) {  // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
     if (!options.draft_model) {
       ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), options.draft_path, {}));
@@ -103,23 +104,24 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.kv().n_layers()), static_cast<uint32_t>(h.kv().n_kv_heads));
     ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
   }
-  if (options.speculate == Speculate::mtp) {   // as above
+  if (options.speculate == Speculate::mtp) {  // as above
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
     ORRERY_ASSIGN(options.draft_model, LanguageModel::open_head(model));
   }
   const bool given = options.compressed();
   const SessionOptions wanted = options;
   const kv::Plan plan = plan_session(*model, &options);
-  ORRERY_TRY(options.validate(model->description()));   // now with a decided policy
+  ORRERY_TRY(options.validate(model->description()));  // now with a decided policy
   ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
   if (options.compressed() && !given)
-    model->runtime().log(LogLevel::warning,
-                         "the full KV of %u tokens does not fit the device: policy %s keeps %.4g%% of its bytes there, in %s, and answers are "
-                         "approximations; a smaller n_context or a larger device_budget_bytes gives full attention, policy \"full\" refuses",
-                         plan.n_context, plan.policy, 100 * plan.kv_share, kv_type_name(plan.device_type));
+    model->runtime().log(
+        LogLevel::warning,
+        "the full KV of %u tokens does not fit the device: policy %s keeps %.4g%% of its bytes there, in %s, and answers are "
+        "approximations; a smaller n_context or a larger device_budget_bytes gives full attention, policy \"full\" refuses",
+        plan.n_context, plan.policy, 100 * plan.kv_share, kv_type_name(plan.device_type));
   if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits)) ORRERY_TRY(does_not_fit(plan));
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
-  if (options.compressed()) {   // the policy's errors come before memory is taken
+  if (options.compressed()) {  // the policy's errors come before memory is taken
     ORRERY_ASSIGN(const auto policy, make_policy(session->model_->description(), options, plan.n_context));
     ORRERY_TRY(options.check_drafts(*policy));
   }
@@ -153,16 +155,16 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
   const model::Description& h = model_->description();
   const auto trained = static_cast<uint32_t>(h.trained_context);
   if (wanted.n_context == 0 && n_context_ < trained)
-    runtime.log(LogLevel::warning,
-                "the context has %u tokens, not the %u that the model was trained for: the %s has room for no more (%s)", n_context_, trained,
-                plan.reservoir_bounds ? "reservoir" : "arena", plan.reservoir_bounds ? "reservoir_bytes" : "device_budget_bytes");
+    runtime.log(LogLevel::warning, "the context has %u tokens, not the %u that the model was trained for: the %s has room for no more (%s)",
+                n_context_, trained, plan.reservoir_bounds ? "reservoir" : "arena",
+                plan.reservoir_bounds ? "reservoir_bytes" : "device_budget_bytes");
   if (n_context_ > model::reach_of_context(h))
     runtime.log(LogLevel::warning,
                 "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse "
                 "(rope_scaling)",
                 n_context_, model::reach_of_context(h));
   runtime.log(LogLevel::info, "session of %u tokens, policy %s (%s), KV in %s, on the device in %s", n_context_, options_.policy.c_str(),
-              !wanted.automatic      ? "as asked for"
+              !wanted.automatic       ? "as asked for"
               : options_.compressed() ? "full KV does not fit the arena"
                                       : "full KV fits the arena",
               kv_type_name(options_.kv_type), kv_type_name(plan.device_type));
@@ -232,7 +234,7 @@ uint32_t Session::reuse_prefix(Span<const int32_t> wanted) {
   const size_t most = std::min(tokens_.size(), wanted.size());
   const auto end = std::mismatch(tokens_.begin(), tokens_.begin() + static_cast<ptrdiff_t>(most), wanted.begin()).first;
   truncate(static_cast<uint32_t>(end - tokens_.begin()));
-  if (state_) {   // prompt tokens behind the nearest state are computed again with those that follow
+  if (state_) {  // prompt tokens behind the nearest state are computed again with those that follow
     const auto at = state_->nearest(n_computed());
     const auto first = made_.begin() + at, last = made_.begin() + n_computed();
     if (std::all_of(first, last, [](uint8_t made) { return made == 0; })) truncate(at);
@@ -256,7 +258,7 @@ void Session::truncate(uint32_t n_tokens) {
   tokens_.resize(n_tokens);
   made_.resize(n_tokens);
   if (state_) state_->truncate(n_tokens);
-  if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
+  if (n_tokens < logits_at_) logits_at_ = 0;  // other tokens may follow up to the same length
   if (n_tokens < n_computed()) {
     selects_again_ = resident_ != nullptr && n_tokens > 0;
     n_computed_ = n_tokens;
@@ -292,7 +294,7 @@ Result<bool> Session::take_form(const Turn& turn, const StoredForm& loaded) {
     if (form_.means) upload_means(&turn.backend());
     return true;
   }
-  ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));   // the mean keys may be measured
+  ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));  // the mean keys may be measured
   ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
   ORRERY_TRY(choose_form(turn, nullptr));
   return false;
@@ -311,7 +313,7 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   uint32_t begin = missing.first;
   // The state that must be an earlier one meanwhile. Rings that reach back are saved with the other pages.
   CheckpointedState* const moved = state_ && !state_->reaches(missing.first) ? state_.get() : nullptr;
-  CheckpointedState::Bytes last_state;   // of n_tokens, where the session has it
+  CheckpointedState::Bytes last_state;  // of n_tokens, where the session has it
   if (moved) {
     if (moved->position() == n_tokens) {
       ORRERY_ASSIGN(last_state, moved->read(&backend));
@@ -330,7 +332,7 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
     const auto at = made_.begin() + from, most = at + std::min((wanted ? missing.end : missing.first) - from, options_.chunk());
     const auto generated = std::find_if(at, most, is_generated);
     const auto n = static_cast<uint32_t>((generated == most ? most : generated + 1) - at);
-    const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
+    const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;  // pages
     status = pages_->make_writable(&backend, from, from + n);
     if (!status.ok()) break;
     std::byte* const saved_rings = saved.data() + n_pages * pages_->page_bytes();
@@ -365,8 +367,8 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
   Backend& backend = turn.backend();
   ORRERY_TRY(state_->restore(&backend, n_tokens));
   uint32_t from = state_->position();
-  // Right guesses are replayed by the step that follows. Where the state itself is wanted, at the end or for a checkpoint on the way, that step computes
-  // the last one of them again.
+  // Right guesses are replayed by the step that follows. Where the state itself is wanted, at the end or for a checkpoint on the way, that
+  // step computes the last one of them again.
   const uint32_t reach = state_->reach(n_tokens), wanted = whole && reach > from ? reach : state_->due_before(reach);
   if (wanted == 0 && reach == n_tokens) return ok_status();
   from = wanted > 0 ? wanted - 1 : reach;
@@ -395,7 +397,8 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
     const uint32_t page = from / static_cast<uint32_t>(kPageTokens);
     if (keeps_kv) pages_->download(&backend, page, page + 1, saved.data());
     state_->begin_step(from);
-    Status status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->step());
+    Status status =
+        model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->step());
     if (keeps_kv) pages_->upload(&backend, page, page + 1, saved.data());
     ORRERY_TRY(std::move(status));
     from += n;
@@ -420,16 +423,17 @@ uint32_t Session::next_chunk(size_t left, bool all_logits) {
   if (state_) most = state_->end_of_chunk(n_computed(), most, n_computed() + static_cast<uint32_t>(left)) - n_computed();
   if (!model_->runtime().device().info().keeps_bits_in_chunks) return most;
   const model::Description& h = model_->description();
-  const double of_logits = static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_used_parameters);
+  const double of_logits =
+      static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_used_parameters);
   return pace_.rows(most, all_logits ? of_logits : 1);
 }
 
-Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits,
-                              float* logits, Shortlist* shortlist) {
+Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
+                              Shortlist* shortlist) {
   for (;;) {
     auto complete = prefill_part(tokens, cancel, want_logits, logits, shortlist);
     if (complete.ok() && !*complete) continue;
-    drop_part();   // of a failed chunk
+    drop_part();  // of a failed chunk
     return complete.take_status();
   }
 }
@@ -461,8 +465,7 @@ Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic
 Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits) {
   if (tokens.size() > n_context_ - n_computed())
     return memory_error(Code::context_full, n_computed() + tokens.size(), n_context_,
-                        "%u tokens and %zu more are longer than the session's context of %u", n_computed(),
-                        tokens.size(), n_context_);
+                        "%u tokens and %zu more are longer than the session's context of %u", n_computed(), tokens.size(), n_context_);
   for (size_t done = 0; done < tokens.size();) {
     const size_t n = next_chunk(tokens.size() - done, logits != nullptr);
     const bool last = done + n == tokens.size();
@@ -473,10 +476,10 @@ Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* can
 }
 
 Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) {
-  form_ = {};   // invented keys are what they are
+  form_ = {};  // invented keys are what they are
   if (n_computed() > 0 || tokens.size() > n_context_)
-    return error(Code::invalid_argument, "%zu tokens cannot be assumed: the session holds %u, of at most %u",
-                 tokens.size(), n_computed(), n_context_);
+    return error(Code::invalid_argument, "%zu tokens cannot be assumed: the session holds %u, of at most %u", tokens.size(), n_computed(),
+                 n_context_);
   const uint32_t n = static_cast<uint32_t>(tokens.size());
   const Turn turn = model_->runtime().take_turn();
   Backend& backend = turn.backend();
@@ -508,7 +511,7 @@ GuessCosts Session::guess_costs() const {
   const auto kv = static_cast<double>(pages_->read_bytes(n_computed()));
   // A drafted token also takes a step of its own, over the resident KV or of the draft model.
   double draft = options_.speculate == Speculate::policy ? weights + static_cast<double>(kv_used_bytes()) : 0.0;
-  if (draft_)   // a head reads the model's output, too
+  if (draft_)  // a head reads the model's output, too
     draft = static_cast<double>(draft_->model_->weights().weights_bytes + (hidden_ ? draft_->model_->weights().output_bytes : 0)) +
             static_cast<double>(draft_->pages_->read_bytes(n_computed()));
   GuessCosts costs;
@@ -544,7 +547,7 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   } else {
     ORRERY_TRY(decode_next(token, shortlist, cancel, tokens_.size() == from + 1 ? most_guesses : 0, drafter));
   }
-  if (hidden_ && !hidden_->has(from)) hidden_->push(from, embedding_);   // of a step with guesses
+  if (hidden_ && !hidden_->has(from)) hidden_->push(from, embedding_);  // of a step with guesses
   logits_at_ = from + 1;
   ++stats_.generated_tokens;
   return ok_status();
@@ -577,8 +580,8 @@ void Session::decode_together(Span<DecodeCall> calls) {
 
 // A step of the token, and of its guesses if some pay.
 Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter) {
-  const uint32_t most = std::min({options_.speculate_tokens ? options_.speculate_tokens : kMostGuesses, most_guesses,
-                                  n_context_ - n_computed() - 1});
+  const uint32_t most =
+      std::min({options_.speculate_tokens ? options_.speculate_tokens : kMostGuesses, most_guesses, n_context_ - n_computed() - 1});
   forget_guesses();
   size_t n = guesses_ && drafter && options_.speculate != Speculate::policy ? drafter->forced(guesses_->tokens() + 1, most) : 0;
   if (n > 0) {
@@ -624,7 +627,7 @@ Result<size_t> Session::draft(int32_t token, size_t n, const std::atomic<bool>* 
   size_t n_drafted = 0;
   Status status = ok_status();
   for (; n_drafted < n; ++n_drafted) {
-    if (n_drafted > 0 && !resident_->has_room()) break;   // settling in the middle of a draft would choose by its tokens
+    if (n_drafted > 0 && !resident_->has_room()) break;  // settling in the middle of a draft would choose by its tokens
     const auto ahead = static_cast<uint32_t>(n_drafted);
     status = SessionStep(this, {{&token, 1}, Phase::decode, cancel, 1, guesses_->logits(), nullptr, SessionStep::Rows::draft, ahead}).run();
     if (!status.ok()) break;
@@ -647,7 +650,7 @@ Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* ca
   const int32_t token = tokens_[last];
   const Phase phase = made_[last] & kv::Made::kGenerated ? Phase::decode : Phase::prefill;
   forget_guesses();
-  n_computed_ = last;   // the last token's page stays: the step writes the same values again
+  n_computed_ = last;  // the last token's page stays: the step writes the same values again
   if (resident_) resident_->truncate(last);
   const Status status = SessionStep(this, {{&token, 1}, phase, cancel, 1, logits_.data(), shortlist}).run();
   if (!status.ok()) {
@@ -779,7 +782,7 @@ Status Session::resume() {
     stats_.host_to_device_bytes += n_pages * pages_->page_bytes();
     return backend.synchronize();
   }();
-  if (!filled.ok()) {   // the KV is in parked_pages_ alone: parked as before
+  if (!filled.ok()) {  // the KV is in parked_pages_ alone: parked as before
     resident_.reset(), pages_.reset();
     if (state_) state_->place({}, {}, nullptr);
     means_region_ = {}, reservations_ = {}, slot_ = {};

@@ -43,17 +43,17 @@ namespace orrery::engine {
 
 // The messages, and the template that renders them.
 struct Conversation {
-  std::vector<text::Value> messages;       // maps with at least "role" and "content"
-  size_t n_dropped = 0;                    // oldest non-system messages that have left the context (Overflow::drop_oldest)
-  std::optional<ChatRenderer> renderer;    // made when it is first used
+  std::vector<text::Value> messages;     // maps with at least "role" and "content"
+  size_t n_dropped = 0;                  // oldest non-system messages that have left the context (Overflow::drop_oldest)
+  std::optional<ChatRenderer> renderer;  // made when it is first used
   TemplateChoice choice;
 };
 
 struct SessionStats {
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
-  uint64_t guessed_tokens = 0, accepted_tokens = 0;   // tokens computed ahead; those of them that the sampler chose
-  uint64_t restored_tokens = 0;   // of the reused tokens: from the prefix tree
-  uint64_t recomputed_tokens = 0;   // for their recurrent state alone (Session::catch_up)
+  uint64_t guessed_tokens = 0, accepted_tokens = 0;  // tokens computed ahead; those of them that the sampler chose
+  uint64_t restored_tokens = 0;                      // of the reused tokens: from the prefix tree
+  uint64_t recomputed_tokens = 0;                    // for their recurrent state alone (Session::catch_up)
   uint64_t prefill_us = 0, decode_us = 0;
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
 };
@@ -85,27 +85,27 @@ class Session {
   const SessionOptions& options() const { return options_; }
   uint32_t n_context() const { return n_context_; }
   Span<const int32_t> tokens() const { return tokens_; }
-  uint32_t n_computed() const { return n_computed_.load(std::memory_order_relaxed); }   // from any thread
+  uint32_t n_computed() const { return n_computed_.load(std::memory_order_relaxed); }  // from any thread
   bool parked() const { return !pages_; }
-  const char* policy() const { return policy_; }        // static
-  double kv_share() const { return kv_share_; }         // what the policy may keep of full KV's bytes
+  const char* policy() const { return policy_; }  // static
+  double kv_share() const { return kv_share_; }   // what the policy may keep of full KV's bytes
   // Whether the session was loaded, parked or cut, so that its next generated token selects the resident KV again.
   bool selects_again() const { return selects_again_; }
-  const Session* drafting() const { return draft_.get(); }   // the session of the draft model or the head; null without one
+  const Session* drafting() const { return draft_.get(); }  // the session of the draft model or the head; null without one
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
-  uint64_t kv_bytes() const;               // KV and its summaries on the device; 0 while parked
-  uint64_t kv_used_bytes() const;          // the part of kv_bytes() that holds tokens
-  uint64_t kv_shared_bytes() const;        // of pages shared with forks
+  uint64_t kv_bytes() const;         // KV and its summaries on the device; 0 while parked
+  uint64_t kv_used_bytes() const;    // the part of kv_bytes() that holds tokens
+  uint64_t kv_shared_bytes() const;  // of pages shared with forks
   // Tokens that a KV head holds on the device; 0 while parked. head: layer * n_kv_heads + KV head.
   uint32_t held_tokens(uint32_t head) const {
     if (parked()) return 0;
     return resident_ ? resident_->held_tokens(head) : n_computed();
   }
-  const CheckpointedState* state() const { return state_.get(); }     // null: the model keeps KV of all tokens alone
+  const CheckpointedState* state() const { return state_.get(); }  // null: the model keeps KV of all tokens alone
   const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
   Resident* resident() { return resident_.get(); }
-  uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full, and while parked
+  uint64_t reservoir_bytes() const;  // KV in host memory; 0 for policy full, and while parked
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }
 
@@ -122,7 +122,7 @@ class Session {
   // Keeps the KV of the held tokens in the prefix tree, as far as it has room.
   void keep_prefix() noexcept;
   Status rewind(uint32_t n_tokens);
-  void truncate(uint32_t n_tokens);        // never fails; n_tokens is at most the number of tokens
+  void truncate(uint32_t n_tokens);  // never fails; n_tokens is at most the number of tokens
 
   // Computes prompt tokens. If cancelled, it has computed whole chunks of them. logits: (n, n_vocab) of all tokens, or null.
   Status prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits);
@@ -136,7 +136,7 @@ class Session {
                             Shortlist* shortlist = nullptr);
   // The number of tokens of the chunk under way, or of the next chunk if `left` tokens are to be computed.
   uint32_t next_chunk(size_t left, bool all_logits = false);
-  uint32_t part_done() const { return pace_.done(); }   // of the chunk under way, in tokens
+  uint32_t part_done() const { return pace_.done(); }  // of the chunk under way, in tokens
   void drop_part();
   // Adds a generated token, which decode() will compute.
   void push_generated(int32_t token) { tokens_.push_back(token), made_.push_back(kv::Made::kGenerated); }
@@ -251,8 +251,8 @@ class Session {
   Result<bool> take_form(const Turn& turn, const StoredForm& loaded);
   void upload_means(Backend* backend);
   kv::PrefixTree::Key prefix_key() const;
-  // Makes the recurrent state that of n_tokens, of which the KV is there: takes an earlier state, and computes the tokens that follow again.
-  // Of right guesses the next step replays the inputs; whole: they are in the state, too.
+  // Makes the recurrent state that of n_tokens, of which the KV is there: takes an earlier state, and computes the tokens that follow
+  // again. Of right guesses the next step replays the inputs; whole: they are in the state, too.
   Status catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel, bool whole = false);
   // Makes the recurrent state that of all computed tokens, if right guesses are all that it lacks.
   Status complete_state(const std::atomic<bool>* cancel);
@@ -264,58 +264,58 @@ class Session {
   Status open_draft();
   // The token that a draft model or a head chooses behind n_drafted tokens of a draft; -1: none.
   int32_t likeliest_draft(Span<const float> logits, size_t n_drafted, Drafter* drafter) const;
-  // Lets the head read the hidden states that wait. next: the token behind the computed ones. wants_logits: the head's session then has the logits
-  // behind it, and its own hidden state.
+  // Lets the head read the hidden states that wait. next: the token behind the computed ones. wants_logits: the head's session then has the
+  // logits behind it, and its own hidden state.
   Status feed_head(int32_t next, bool wants_logits, const std::atomic<bool>* cancel);
   // Fills guesses_->tokens() with at most n tokens that the head chooses behind tokens().
   Result<size_t> draft_by_head(size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
   // Fills guesses_->tokens() with n tokens that the draft model chooses behind tokens().
   Result<size_t> draft_by_model(size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
-  Status follow(Span<const int32_t> tokens, const std::atomic<bool>* cancel);   // a draft session computes all of them but the last
+  Status follow(Span<const int32_t> tokens, const std::atomic<bool>* cancel);  // a draft session computes all of them but the last
   GuessCosts guess_costs() const;
   // Whether generated tokens attend to the resident KV.
   bool decodes_resident() const { return resident_ && options_.speculate != Speculate::policy; }
 
-  const AccountRef account_ = AccountRef::current();   // the session's, for steps that another thread computes
+  const AccountRef account_ = AccountRef::current();  // the session's, for steps that another thread computes
   std::shared_ptr<LanguageModel> model_;
-  Member member_;                              // of the sessions that compute steps together
+  Member member_;  // of the sessions that compute steps together
   SessionOptions options_;
   uint32_t n_context_;
-  kv::Layout layout_;                          // the session's own regions, for statistics
+  kv::Layout layout_;  // the session's own regions, for statistics
   model::RopeTables ropes_;
   SessionSlot slot_;
-  std::array<kv::PageReservation, size_t{kMostKvGroups}> reservations_;   // of each KV group
-  std::unique_ptr<kv::SequencePages> pages_;   // null while parked
-  std::unique_ptr<Resident> resident_;         // null for full, and while parked
+  std::array<kv::PageReservation, size_t{kMostKvGroups}> reservations_;  // of each KV group
+  std::unique_ptr<kv::SequencePages> pages_;                             // null while parked
+  std::unique_ptr<Resident> resident_;                                   // null for full, and while parked
   const char* policy_ = "full";
   double kv_share_ = 1;
   bool selects_again_ = false;
-  StoredForm form_;                            // of the tokens' KV
-  kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
-  std::unique_ptr<CheckpointedState> state_;      // null: the model keeps KV of all tokens alone
-  os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
-  uint64_t owner_;                             // of pages that are not everybody's; forks have the same
-  std::vector<int32_t> tokens_;                // room for n_context + 1
-  std::vector<uint8_t> made_;                  // of each token of tokens_: how its KV is made (kv::Made)
+  StoredForm form_;                           // of the tokens' KV
+  kv::ArenaRegion means_region_;              // of form_.means, where the options centre keys; empty while parked
+  std::unique_ptr<CheckpointedState> state_;  // null: the model keeps KV of all tokens alone
+  os::Region parked_pages_;                   // (pages of n_computed, page_bytes) while parked
+  uint64_t owner_;                            // of pages that are not everybody's; forks have the same
+  std::vector<int32_t> tokens_;               // room for n_context + 1
+  std::vector<uint8_t> made_;                 // of each token of tokens_: how its KV is made (kv::Made)
   std::atomic<uint32_t> n_computed_{0};
-  uint32_t logits_at_ = 0;                     // the n_computed() that logits_ belongs to; 0: none
-  std::vector<float> logits_;                  // (n_vocab)
-  std::vector<float> embedding_;               // (n_embd)
-  std::atomic<bool> row_waits_{false};         // logits and embedding are still on the device (WaitingRows)
+  uint32_t logits_at_ = 0;              // the n_computed() that logits_ belongs to; 0: none
+  std::vector<float> logits_;           // (n_vocab)
+  std::vector<float> embedding_;        // (n_embd)
+  std::atomic<bool> row_waits_{false};  // logits and embedding are still on the device (WaitingRows)
   PromptPace pace_;
-  std::vector<Row> rows_;                      // room for a chunk, or for a token and its guesses
-  std::unique_ptr<Guesses> guesses_;           // null: options().speculate is off
-  std::unique_ptr<Session> draft_;             // of a draft model or a head, or null. Its tokens follow before each draft (follow(), feed_head())
-  std::unique_ptr<HiddenRows> hidden_;         // null: options().speculate is not mtp
-  uint32_t head_base_ = 0;                     // position of the head's first cell
+  std::vector<Row> rows_;               // room for a chunk, or for a token and its guesses
+  std::unique_ptr<Guesses> guesses_;    // null: options().speculate is off
+  std::unique_ptr<Session> draft_;      // of a draft model or a head, or null. Its tokens follow before each draft (follow(), feed_head())
+  std::unique_ptr<HiddenRows> hidden_;  // null: options().speculate is not mtp
+  uint32_t head_base_ = 0;              // position of the head's first cell
   Conversation conversation_;
   SessionStats stats_;
   std::atomic<bool> in_call_{false};
-  std::atomic<std::thread::id> caller_{};      // while in_call_
-  bool generating_ = false;                    // changes while in_call_
-  std::mutex stop_mutex_;                      // guards stop_: the flag lives as long as stop_ points to it
-  std::atomic<bool>* stop_ = nullptr;          // the flag of the work that runs now
-  std::atomic<bool> call_stop_{false};         // of a Stoppable: here, because a callback may leave its stack by longjmp()
+  std::atomic<std::thread::id> caller_{};  // while in_call_
+  bool generating_ = false;                // changes while in_call_
+  std::mutex stop_mutex_;                  // guards stop_: the flag lives as long as stop_ points to it
+  std::atomic<bool>* stop_ = nullptr;      // the flag of the work that runs now
+  std::atomic<bool> call_stop_{false};     // of a Stoppable: here, because a callback may leave its stack by longjmp()
 };
 
 }  // namespace orrery::engine

@@ -13,16 +13,16 @@ namespace orrery::engine {
 struct SessionFileHeader {
   char magic[8];
   uint8_t fingerprint[16];
-  uint8_t rope[16];             // hash of the inverse frequencies and the magnitudes
+  uint8_t rope[16];  // hash of the inverse frequencies and the magnitudes
   uint32_t kv_type;
-  uint32_t n_tokens;            // all tokens; they have KV
+  uint32_t n_tokens;  // all tokens; they have KV
   uint32_t n_pages;
   uint32_t page_tokens;
   uint64_t page_bytes;
   uint64_t conversation_bytes;  // JSON
   uint64_t n_dropped;
-  uint32_t form;                // of the KV: kCentred, kRotated; kHasState: a state (CheckpointedState) stands behind the pages
-  uint32_t n_means;             // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
+  uint32_t form;     // of the KV: kCentred, kRotated; kHasState: a state (CheckpointedState) stands behind the pages
+  uint32_t n_means;  // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
 };
 static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
 
@@ -30,11 +30,11 @@ namespace {
 
 constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
 constexpr size_t kChecksumBytes = 16;
-constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages: one piece from the device
-constexpr uint64_t kBytesRead = uint64_t{1} << 20;     // of pages: one piece of a file, which stays in the processor's cache
+constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;  // of pages: one piece from the device
+constexpr uint64_t kBytesRead = uint64_t{1} << 20;    // of pages: one piece of a file, which stays in the processor's cache
 constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
-constexpr uint32_t kCentred = 1, kRotated = 2, kHasState = 4;   // SessionFileHeader::form
+constexpr uint32_t kCentred = 1, kRotated = 2, kHasState = 4;  // SessionFileHeader::form
 
 // Bytes of tokens, phases, conversation and means.
 uint64_t head_bytes(const SessionFileHeader& h) {
@@ -57,7 +57,7 @@ namespace {
 struct Image {
   SessionFileHeader header;
   std::string conversation;
-  uint64_t bytes = 0;   // of the whole file
+  uint64_t bytes = 0;  // of the whole file
 };
 
 Status go_on(const std::atomic<bool>* cancel, const char* doing) {
@@ -75,9 +75,7 @@ void clear_unused_slots(const kv::SequencePages& pages, uint32_t n_tokens, std::
 }
 
 // Of the state behind the pages.
-uint64_t state_bytes(const Session& session, const SessionFileHeader& h) {
-  return (h.form & kHasState) ? session.state()->bytes() : 0;
-}
+uint64_t state_bytes(const Session& session, const SessionFileHeader& h) { return (h.form & kHasState) ? session.state()->bytes() : 0; }
 
 Result<Image> make_image(const Session& session, const kv::SequencePages& pages, const model::RopeTables& ropes, const StoredForm& form) {
   Image image;
@@ -101,8 +99,8 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
   ORRERY_ASSIGN(image.conversation, text::dump_json(text::Value::list(session.conversation().messages)));
   h.conversation_bytes = image.conversation.size();
   if (h.conversation_bytes > kMaxConversationBytes)
-    return error(Code::unsupported, "the conversation has %zu bytes, a session file holds at most %llu",
-                 image.conversation.size(), static_cast<unsigned long long>(kMaxConversationBytes));
+    return error(Code::unsupported, "the conversation has %zu bytes, a session file holds at most %llu", image.conversation.size(),
+                 static_cast<unsigned long long>(kMaxConversationBytes));
   image.bytes = sizeof h + head_bytes(h) + h.n_pages * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
   return image;
 }
@@ -169,7 +167,8 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
 
 Status SessionFile::save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel) {
   ORRERY_ASSIGN(os::AtomicFile file, os::AtomicFile::create(path));
-  ORRERY_TRY(save(session, [&](Span<const std::byte> bytes) { return file.write(bytes); }, cancel));
+  ORRERY_TRY(save(
+      session, [&](Span<const std::byte> bytes) { return file.write(bytes); }, cancel));
   return file.commit();
 }
 
@@ -190,24 +189,25 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
     return damaged(name, offsetof(SessionFileHeader, rope), "the session was saved with another rotary scaling or context size");
-  if ((h.form & ~(kCentred | kRotated | kHasState)) != 0) return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
-  if ((h.form & kHasState) && !session.state()) return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state or windows, which the model has not");
+  if ((h.form & ~(kCentred | kRotated | kHasState)) != 0)
+    return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
+  if ((h.form & kHasState) && !session.state())
+    return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state or windows, which the model has not");
   if (h.n_means != ((h.form & kCentred) ? d.key_values() : 0))
     return damaged(name, offsetof(SessionFileHeader, n_means), "the number of mean keys is not what the model has");
   if (h.kv_type != static_cast<uint32_t>(kv_type) || h.page_bytes != page_bytes(d, kv_type) ||
       h.page_tokens != static_cast<uint32_t>(kPageTokens))
     return damaged(name, offsetof(SessionFileHeader, kv_type), "the session was saved with another type of KV cache");
   if (h.n_tokens > session.n_context())
-    return memory_error(Code::context_full, h.n_tokens, session.n_context(),
-                        "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session.n_context());
+    return memory_error(Code::context_full, h.n_tokens, session.n_context(), "%s: holds %u tokens, the session's context is %u", name,
+                        h.n_tokens, session.n_context());
 
   // Is it whole? n_tokens and page_bytes have been checked; the conversation's length has not.
   const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + uint64_t{h.n_means} * sizeof(float) +
                          kv::pages_for(h.n_tokens) * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
     return damaged(name, offsetof(SessionFileHeader, n_pages), "the number of pages is not what its tokens take");
-  if (bytes < fixed || h.conversation_bytes != bytes - fixed)
-    return damaged(name, bytes, "is shorter or longer than its header says");
+  if (bytes < fixed || h.conversation_bytes != bytes - fixed) return damaged(name, bytes, "is shorter or longer than its header says");
   if (h.conversation_bytes > kMaxConversationBytes)
     return damaged(name, offsetof(SessionFileHeader, conversation_bytes), "the conversation is longer than any that is saved");
   return ok_status();
@@ -226,15 +226,15 @@ Status check_sum(const Hash128& hash, const std::byte* checksum, uint64_t file_b
 // The content of a file before its pages.
 struct SessionFile::Contents {
   SessionFileHeader header;
-  Span<const std::byte> head;   // tokens, phases, conversation, mean keys: bytes of the file
+  Span<const std::byte> head;  // tokens, phases, conversation, mean keys: bytes of the file
   Span<const int32_t> tokens;
   const uint8_t* phases = nullptr;
   std::vector<int32_t> token_room;
   std::vector<text::Value> messages;
   StoredForm form;
-  CheckpointedState::Bytes state;   // of all tokens; null: the file has none
+  CheckpointedState::Bytes state;  // of all tokens; null: the file has none
 
-  bool checked = false;   // by parse()
+  bool checked = false;  // by parse()
   void read_form();
   // Are the values in range?
   Status parse(const Session& session, const char* name);
@@ -255,10 +255,10 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
   if (n > 0) std::memcpy(token_room.data(), at, n * sizeof(int32_t));
   tokens = token_room;
   for (const int32_t t : tokens)
-    if (t < 0 || t >= session.model().description().n_vocab)
-      return damaged(name, sizeof header, "a token is outside the vocabulary");
+    if (t < 0 || t >= session.model().description().n_vocab) return damaged(name, sizeof header, "a token is outside the vocabulary");
   phases = reinterpret_cast<const uint8_t*>(at + n * sizeof(int32_t));
-  if (std::any_of(phases, phases + n, [](uint8_t phase) { return phase > 1; })) return damaged(name, sizeof header, "a token's phase is unknown");
+  if (std::any_of(phases, phases + n, [](uint8_t phase) { return phase > 1; }))
+    return damaged(name, sizeof header, "a token's phase is unknown");
   auto parsed = text::parse_json({reinterpret_cast<const char*>(phases + n), header.conversation_bytes});
   if (!parsed.ok()) return damaged(name, sizeof header, parsed.status().message());
   const text::Value conversation = std::move(parsed).value();
@@ -304,8 +304,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
       n = std::min(at_once, end - page);
       if (!keeps_form) {
         changed.assign(bytes, bytes + n * h.page_bytes);
-        for (uint64_t i = 0; i < n; ++i)
-          change_form(*session->pages_, contents->form, session->form_, changed.data() + i * h.page_bytes);
+        for (uint64_t i = 0; i < n; ++i) change_form(*session->pages_, contents->form, session->form_, changed.data() + i * h.page_bytes);
       }
       const Turn turn = runtime.take_turn();
       session->pages_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n),
@@ -369,8 +368,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
 }
 
 // Reads the header first: a file of any length may be refused by it.
-Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes,
-                                   const std::atomic<bool>* cancel) {
+Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes, const std::atomic<bool>* cancel) {
   ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
   const char* const name = path.c_str();
   Contents contents;

@@ -9,14 +9,14 @@
 namespace orrery::engine {
 
 SessionStep::SessionStep(Session* session, const Request& request)
-    : SharedWork(&session->model(), &session->member_), session_(session), request_(request), from_(session->n_computed() + request.ahead) {}
+    : SharedWork(&session->model(), &session->member_), session_(session), request_(request), from_(session->n_computed() + request.ahead) {
+}
 
 bool SessionStep::shares() const {
   const Request& r = request_;
   if (r.phase != Phase::decode || r.rows != Rows::usual || r.tokens.size() != 1 || r.n_logits != 1 || from_ == 0) return false;
-  if (session_->state_ && session_->state_->position() != from_) return false;   // tokens are computed again first
-  return session_->model_->runtime().device().info().decodes_together &&
-         !(on_resident() && session_->resident_->steps_alone());
+  if (session_->state_ && session_->state_->position() != from_) return false;  // tokens are computed again first
+  return session_->model_->runtime().device().info().decodes_together && !(on_resident() && session_->resident_->steps_alone());
 }
 
 template <class F>
@@ -42,7 +42,7 @@ Status SessionStep::run() {
   if (!joins) session_->leave_steps();
   ORRERY_ASSIGN(const std::optional<Turn> turn, session_->model_->runtime().turns().take(request_.cancel, joins ? this : nullptr));
   SessionStep* const self = this;
-  if (turn) gather_and_compute(*turn, {&self, 1});   // else another thread has computed the step
+  if (turn) gather_and_compute(*turn, {&self, 1});  // else another thread has computed the step
   return take_status();
 }
 
@@ -80,7 +80,7 @@ void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> 
   std::array<SharedWork*, static_cast<size_t>(kMostTogether)> gathered;
   size_t n_gathered = 0;
   if (ready.ok() && own[0]->shares()) n_gathered = turn.gather(&model, {gathered.data(), gathered.size() - own.size()});
-  for (size_t i = n_gathered; i-- > 0;) {   // from the last on: whoever asked first gets the next turn first
+  for (size_t i = n_gathered; i-- > 0;) {  // from the last on: whoever asked first gets the next turn first
     auto* const step = static_cast<SessionStep*>(gathered[i]);
     step->guarded([&] { return step->begin(turn, false); });
     if (step->begun_) {
@@ -109,11 +109,9 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
   std::array<Step, static_cast<size_t>(kMostTogether)> steps;
   size_t n = 0;
   for (SessionStep* step : all)
-    if (!step->failed()) live[n++] = step;   // else its preparation failed
+    if (!step->failed()) live[n++] = step;  // else its preparation failed
   // Steps whose KV has one form stand side by side: a backend may serve them by one launch.
-  const auto form = [](const SessionStep* s) {
-    return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type);
-  };
+  const auto form = [](const SessionStep* s) { return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type); };
   std::sort(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), [&](const auto* a, const auto* b) { return form(a) < form(b); });
   for (size_t i = 0; i < n; ++i) steps[i] = live[i]->step_;
   for (size_t first = 0, count; first < n; first += count) {
@@ -131,7 +129,7 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
 }
 
 void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, Span<const Step> steps) {
-  std::array<RopeSpec, static_cast<size_t>(kMostTogether* kMostRopes)> ropes;
+  std::array<RopeSpec, static_cast<size_t>(kMostTogether * kMostRopes)> ropes;
   size_t n_ropes = 0;
   std::array<model::SessionPart, static_cast<size_t>(kMostTogether)> parts;
   const size_t n = live.size();
@@ -178,7 +176,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   use_.emplace(s.resident_.get(), turn, Cancel(r.cancel));
   const model::Workspace& work = s.model_->workspace(turn);
   WaitingRows& waiting_rows = s.model_->waiting_rows(turn);
-  if (r.n_logits > 0) s.logits_at_ = 0, waiting_rows.drop(&s.row_waits_);   // the step overwrites them
+  if (r.n_logits > 0) s.logits_at_ = 0, waiting_rows.drop(&s.row_waits_);  // the step overwrites them
   ORRERY_TRY(waiting_rows.make_room(&backend, r.n_logits));
   start_us_ = now_us();
   if (r.rows == Rows::draft && r.ahead == 0) ORRERY_TRY(s.resident_->begin_draft(from_));

@@ -39,12 +39,12 @@ class SessionStep final : public SharedWork, model::LayerHook {
     Phase phase = Phase::decode;
     const std::atomic<bool>* cancel = nullptr;
     int32_t n_logits = 0;
-    float* logits = nullptr;           // (n_logits, n_vocab)
+    float* logits = nullptr;  // (n_logits, n_vocab)
     Shortlist* shortlist = nullptr;
-    Rows rows = Rows::usual;           // logits and embeddings of guesses and drafts go to the session's guesses
+    Rows rows = Rows::usual;  // logits and embeddings of guesses and drafts go to the session's guesses
     uint32_t ahead = 0;
-    bool in_parts = false;             // computes the next part of the tokens: some layers (PromptPace)
-    const float* hidden = nullptr;     // (tokens, n_embd): what the session of a head reads
+    bool in_parts = false;          // computes the next part of the tokens: some layers (PromptPace)
+    const float* hidden = nullptr;  // (tokens, n_embd): what the session of a head reads
   };
 
   SessionStep(Session* session, const Request& request);
@@ -61,9 +61,7 @@ class SessionStep final : public SharedWork, model::LayerHook {
  private:
   // Whether a thread that has the turn may take the step from the thread that waits.
   bool may_join() const { return shares() && (!on_resident() || session_->resident_->settled()); }
-  bool on_resident() const {
-    return request_.phase == Phase::decode && (session_->decodes_resident() || request_.rows == Rows::draft);
-  }
+  bool on_resident() const { return request_.phase == Phase::decode && (session_->decodes_resident() || request_.rows == Rows::draft); }
   bool failed() const { return thrown_ || !status_.ok(); }
   // Calls f() -> Status for the session. Its error and its exception become the step's.
   template <class F>
@@ -83,21 +81,21 @@ class SessionStep final : public SharedWork, model::LayerHook {
 
   Session* const session_;
   const Request request_;
-  const uint32_t from_;                  // position of the first token
+  const uint32_t from_;  // position of the first token
   Status status_;
   std::exception_ptr thrown_;
-  bool awaited_ = false;                 // whether others wait for its session's next step
+  bool awaited_ = false;  // whether others wait for its session's next step
   bool begun_ = false, hands_back_ = false, ran_ = false;
-  std::optional<Resident::Use> use_;     // from begin() to end()
+  std::optional<Resident::Use> use_;  // from begin() to end()
   kv::StepPages pages_;
   Step step_;
   model::ForwardOutput out_;
   ShortlistRequest shortlist_;
-  size_t row_ = 0;                       // of the logits of several steps' pass
-  bool together_ = false;                // computed in such a pass
-  model::LayerHook* hook_ = nullptr;     // of the resident part
-  model::Layers layers_;                 // that are computed
-  uint64_t start_us_ = 0, forward_us_ = 0;   // the step's begin, and what its forward pass took
+  size_t row_ = 0;                          // of the logits of several steps' pass
+  bool together_ = false;                   // computed in such a pass
+  model::LayerHook* hook_ = nullptr;        // of the resident part
+  model::Layers layers_;                    // that are computed
+  uint64_t start_us_ = 0, forward_us_ = 0;  // the step's begin, and what its forward pass took
 };
 
 }  // namespace orrery::engine

@@ -1,5 +1,5 @@
-// What an answer may be when it has tools, or when its reasoning is told apart: the rules, and the grammar that holds the model to them. Made
-// from the chat template's format, the session's tools and an answer's options.
+// What an answer may be when it has tools, or when its reasoning is told apart: the rules, and the grammar that holds the model to them.
+// Made from the chat template's format, the session's tools and an answer's options.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ class Vocabulary;
 
 struct FormRequest {
   text::format::ToolChoice tools = text::format::ToolChoice::ignored;
-  std::string tool;                 // the only one that may be called; empty: any
+  std::string tool;  // the only one that may be called; empty: any
   bool one_call = false;
-  bool split_reasoning = false;     // reasoning is told apart; `content` begins after it
-  uint32_t max_reasoning_tokens = 0;   // 0: no limit
-  std::string content;              // a grammar's source: of the content; empty: none
+  bool split_reasoning = false;       // reasoning is told apart; `content` begins after it
+  uint32_t max_reasoning_tokens = 0;  // 0: no limit
+  std::string content;                // a grammar's source: of the content; empty: none
   text::grammar::GrammarOptions content_options;
   bool any() const { return tools != text::format::ToolChoice::ignored || split_reasoning; }
 };
@@ -30,7 +30,7 @@ struct AnswerForm {
 };
 
 // `tools`: the session's, or undefined. Errors: invalid_argument and unsupported, for tools that cannot be called and for `content`.
-Result<std::shared_ptr<const AnswerForm>> make_form(const Vocabulary& vocabulary, const text::format::ChatFormat& format, const text::Value& tools,
-                                                    const FormRequest& request, text::format::Opening opening);
+Result<std::shared_ptr<const AnswerForm>> make_form(const Vocabulary& vocabulary, const text::format::ChatFormat& format,
+                                                    const text::Value& tools, const FormRequest& request, text::format::Opening opening);
 
 }  // namespace orrery::engine

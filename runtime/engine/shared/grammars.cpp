@@ -14,8 +14,8 @@ Result<std::shared_ptr<const text::grammar::TokenTrie>> Grammars::trie(const tex
 }
 
 Result<std::shared_ptr<text::grammar::Grammar>> Grammars::make(const text::Tokenizer& tokenizer, const text::grammar::Tree& tree,
-                                                               const text::grammar::GrammarOptions& options, std::vector<std::string> notices,
-                                                               text::grammar::Deferred::Grow grow) {
+                                                               const text::grammar::GrammarOptions& options,
+                                                               std::vector<std::string> notices, text::grammar::Deferred::Grow grow) {
   const AccountScope scope(account_);
   ORRERY_ASSIGN(std::shared_ptr<const text::grammar::TokenTrie> tokens, trie(tokenizer));
   return text::grammar::Grammar::of_tree(tree, options, std::move(tokens), std::move(notices), std::move(grow));
@@ -28,8 +28,8 @@ Result<std::shared_ptr<text::grammar::Grammar>> Grammars::get(const text::Tokeni
     return memory_error(Code::unsupported, source.size(), options.limits.source_bytes, "the grammar has %zu bytes, at most %zu are taken",
                         source.size(), options.limits.source_bytes);
   std::string key = std::to_string(static_cast<uint32_t>(options.language)) + ',' +
-                    std::to_string(static_cast<uint32_t>(options.schema.whitespace)) + ',' + std::to_string(options.limits.memory_bytes) + ',' +
-                    options.root + '\0';
+                    std::to_string(static_cast<uint32_t>(options.schema.whitespace)) + ',' + std::to_string(options.limits.memory_bytes) +
+                    ',' + options.root + '\0';
   key += source;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -17,7 +17,7 @@ namespace orrery::engine {
 class Grammars {
  public:
   static constexpr size_t kMostKept = 32;
-  static constexpr size_t kMostKeptBytes = 32u << 20;   // of sources and automata
+  static constexpr size_t kMostKeptBytes = 32u << 20;  // of sources and automata
 
   // Compiles `source`, or finds it. Errors are those of text::grammar::Grammar::compile().
   Result<std::shared_ptr<text::grammar::Grammar>> get(const text::Tokenizer& tokenizer, std::string_view source,
@@ -26,7 +26,7 @@ class Grammars {
   // Compiles a tree; grow: as of text::grammar::Grammar::of_tree().
   Result<std::shared_ptr<text::grammar::Grammar>> make(const text::Tokenizer& tokenizer, const text::grammar::Tree& tree,
                                                        const text::grammar::GrammarOptions& options, std::vector<std::string> notices,
-                                                      text::grammar::Deferred::Grow grow);
+                                                       text::grammar::Deferred::Grow grow);
 
  private:
   struct Kept {
@@ -36,10 +36,10 @@ class Grammars {
   };
   Result<std::shared_ptr<const text::grammar::TokenTrie>> trie(const text::Tokenizer& tokenizer);
 
-  const AccountRef account_ = AccountRef::current();   // the vocabulary's
-  std::mutex mutex_;                                   // of what follows
+  const AccountRef account_ = AccountRef::current();  // the vocabulary's
+  std::mutex mutex_;                                  // of what follows
   std::shared_ptr<const text::grammar::TokenTrie> trie_;
-  std::list<Kept> kept_;                               // the last used first
+  std::list<Kept> kept_;  // the last used first
   size_t bytes_ = 0;
 };
 

@@ -10,7 +10,7 @@ namespace orrery::engine {
 namespace {
 
 constexpr uint64_t kStagingBytes = uint64_t{32}
-                                   << 20;   // two halves of 0.6 ms on PCIe 4.0 each, much longer than the launch of an operation
+                                   << 20;  // two halves of 0.6 ms on PCIe 4.0 each, much longer than the launch of an operation
 
 }  // namespace
 
@@ -60,15 +60,14 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->turns(), &runtime->arena(), load));
-  std::string name;   // for messages: whole UTF-8
+  std::string name;  // for messages: whole UTF-8
   text::utf8_append_valid(weights->description.name, &name);
   weights->description.name = std::move(name);
   runtime->log(LogLevel::info, "%s: %s, %llu parameters in %s, %llu bytes of weights %s, trained for %d tokens", path.c_str(),
-               weights->description.family, static_cast<unsigned long long>(weights->n_parameters),
-               type_traits(weights->main_type)->name, static_cast<unsigned long long>(weights->weights_bytes),
-               options.load == gguf::Load::map ? "mapped" : "read", weights->description.trained_context);
-  return std::shared_ptr<LanguageModel>(
-      new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
+               weights->description.family, static_cast<unsigned long long>(weights->n_parameters), type_traits(weights->main_type)->name,
+               static_cast<unsigned long long>(weights->weights_bytes), options.load == gguf::Load::map ? "mapped" : "read",
+               weights->description.trained_context);
+  return std::shared_ptr<LanguageModel>(new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
 }
 
 Result<std::shared_ptr<LanguageModel>> LanguageModel::open_head(const std::shared_ptr<LanguageModel>& of) {
@@ -122,7 +121,7 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   // Takes the pinned memory of these steps: now, so that no step of an open session is refused it.
   ORRERY_TRY(turn.backend().set_scratch(grown.scratch, wanted));
   workspace_region_ = std::move(region);
-  workspace_ = grown;   // a copy, which the thread sanitizer can follow
+  workspace_ = grown;  // a copy, which the thread sanitizer can follow
   workspace_bytes_ = workspace_.bytes;
   waiting_rows_.use(workspace_);
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -30,13 +30,14 @@ struct ModelOptions {
 // The source of a model: a file by its path, an open file, or a file in memory.
 struct ModelSource {
   std::string path;
-  int32_t descriptor = -1;               // not -1: an open file, which the caller keeps
-  Span<const std::byte> memory;          // if from_memory; it stays unchanged as long as the model, unless gguf::Load::read copies it
+  int32_t descriptor = -1;       // not -1: an open file, which the caller keeps
+  Span<const std::byte> memory;  // if from_memory; it stays unchanged as long as the model, unless gguf::Load::read copies it
   bool from_memory = false;
   Result<gguf::File> open(const gguf::OpenOptions& options) const;
 };
 
-// Mean keys of a model's KV heads, of each KV group in turn (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means measures them.
+// Mean keys of a model's KV heads, of each KV group in turn (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means
+// measures them.
 using KeyMeans = std::vector<float>;
 
 class LanguageModel {
@@ -52,7 +53,7 @@ class LanguageModel {
 
   ~LanguageModel() { runtime_->prefixes().forget(id_); }
 
-  uint64_t id() const { return id_; }   // of all models of the runtime
+  uint64_t id() const { return id_; }  // of all models of the runtime
   Runtime& runtime() const { return *runtime_; }
   const std::shared_ptr<Runtime>& runtime_ptr() const { return runtime_; }
   const model::Model& weights() const { return *model_; }
@@ -65,8 +66,8 @@ class LanguageModel {
 
   // Memory that the model's sessions share, and that one more session need not take: the workspace, and unreserved pages.
   struct Shared {
-    StepLimits limits;           // of the workspace; all 0: no workspace
-    std::array<uint32_t, size_t{kMostKvGroups}> spare_pages = {};   // of each KV group, in the arena
+    StepLimits limits;                                             // of the workspace; all 0: no workspace
+    std::array<uint32_t, size_t{kMostKvGroups}> spare_pages = {};  // of each KV group, in the arena
   };
   Shared shared_with(const SessionOptions& options) const;
   // The pool of a KV group's pages in the device arena, or in the reservoir.
@@ -93,28 +94,27 @@ class LanguageModel {
   const AccountRef& account() const { return account_; }
 
  private:
-  LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
-                std::shared_ptr<const Vocabulary> vocabulary)
+  LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model, std::shared_ptr<const Vocabulary> vocabulary)
       : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
         waiting_rows_(model_->description.n_vocab, model_->description.n_embd) {}
 
-  const AccountRef account_ = AccountRef::current();   // the model's, for what its sessions share
-  std::shared_ptr<Runtime> runtime_;            // its arena holds the members below, so it is destroyed last
+  const AccountRef account_ = AccountRef::current();  // the model's, for what its sessions share
+  std::shared_ptr<Runtime> runtime_;                  // its arena holds the members below, so it is destroyed last
   const uint64_t id_ = runtime_->new_id();
-  std::shared_ptr<LanguageModel> head_of_;      // of a head: its model, whose tables it reads
+  std::shared_ptr<LanguageModel> head_of_;  // of a head: its model, whose tables it reads
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
-  mutable std::mutex mutex_;                    // guards pools_, and changes of limits_
+  mutable std::mutex mutex_;  // guards pools_, and changes of limits_
   using Pools = std::array<std::shared_ptr<kv::PagePool>, size_t{kMostKvGroups}>;
-  std::array<Pools, 2 * kKvTypeCount> pools_;   // by KvType: in the arena, and in the reservoir
+  std::array<Pools, 2 * kKvTypeCount> pools_;  // by KvType: in the arena, and in the reservoir
   kv::ArenaRegion workspace_region_;
-  model::Workspace workspace_;                  // changes within a turn, like the next two members
+  model::Workspace workspace_;  // changes within a turn, like the next two members
   StepLimits limits_;
-  WaitingRows waiting_rows_;                    // in the workspace
-  DecodeCounts decode_counts_;                  // changes within a turn
-  std::vector<MeasuredKeys> measured_keys_;     // changes within a turn
-  std::atomic<uint64_t> workspace_bytes_{0};    // workspace_.bytes, for statistics
-  std::mutex head_mutex_;                       // guards head_, also while it is loaded
+  WaitingRows waiting_rows_;                  // in the workspace
+  DecodeCounts decode_counts_;                // changes within a turn
+  std::vector<MeasuredKeys> measured_keys_;   // changes within a turn
+  std::atomic<uint64_t> workspace_bytes_{0};  // workspace_.bytes, for statistics
+  std::mutex head_mutex_;                     // guards head_, also while it is loaded
   std::weak_ptr<LanguageModel> head_;
 };
 

@@ -76,7 +76,8 @@ Result<Value> joined(const std::vector<Value>& parts) {
     const Value* text = parts[i].find("text");
     if (text == nullptr || !text->is_string()) {
       const std::string name(parts[i].find("type")->as_string().substr(0, 40));
-      return error(Code::invalid_argument, "a message's content has a part of type '%s': the model's chat template takes text alone", name.c_str());
+      return error(Code::invalid_argument, "a message's content has a part of type '%s': the model's chat template takes text alone",
+                   name.c_str());
     }
     if (i > 0) all += '\n';
     all.append(text->as_text());
@@ -100,9 +101,10 @@ MessageShapes MessageShapes::of(const text::ChatTemplate& chat_template, const t
   const auto as_string = trial(user(needle)), as_parts = trial(user(R"([{"type": "text", "text": )" + needle + "}]"));
   shapes.strings = has(as_string, kNeedle);
   shapes.parts = has(as_parts, kNeedle) && !has(as_parts, "'text'") && !has(as_parts, "\"text\"");
-  if (!shapes.strings && !shapes.parts) shapes.strings = shapes.parts = true;   // it prints no content: nothing is known
+  if (!shapes.strings && !shapes.parts) shapes.strings = shapes.parts = true;  // it prints no content: nothing is known
 
-  const std::string object = std::string("{\"") + kNeedle + R"(": "value"})", in_text = std::string("\"{\\\"") + kNeedle + R"(\": \"value\"}")";
+  const std::string object = std::string("{\"") + kNeedle + R"(": "value"})",
+                    in_text = std::string("\"{\\\"") + kNeedle + R"(\": \"value\"}")";
   const std::string content = shapes.strings ? "\"\"" : "[]";
   const auto of_object = trial(call_of(content.c_str(), object)), of_text = trial(call_of(content.c_str(), in_text));
   const auto clean = [](const std::optional<std::string>& text) {
@@ -136,7 +138,7 @@ Result<Value> MessageShapes::adapt(const Value& message) const {
     Value arguments = *given;
     if (given->is_string() && !text_arguments) {
       Result<Value> parsed = text::parse_json(given->as_string());
-      if (!parsed.ok() || !parsed->is_map()) continue;   // not JSON: as it is
+      if (!parsed.ok() || !parsed->is_map()) continue;  // not JSON: as it is
       arguments = std::move(parsed).value();
     } else if (given->is_map() && !object_arguments) {
       ORRERY_ASSIGN(std::string json, text::dump_json(*given));

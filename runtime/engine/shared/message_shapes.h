@@ -11,9 +11,9 @@
 namespace orrery::engine {
 
 struct MessageShapes {
-  bool strings = true, parts = true;                   // of `content`
-  bool null_content = true;                            // beside tool calls
-  bool text_arguments = true, object_arguments = true;   // of tool calls
+  bool strings = true, parts = true;                    // of `content`
+  bool null_content = true;                             // beside tool calls
+  bool text_arguments = true, object_arguments = true;  // of tool calls
 
   // Whether a message has a shape that some template does not take.
   static bool is_wire_shape(const text::Value& message);

@@ -68,7 +68,8 @@ ORRERY_LANES_INLINE float allowed_maxima_in(const float* logits, const uint32_t*
   }
   return largest_lane<L>(of_all);
 }
-ORRERY_LANES(float, allowed_maxima, (const float* logits, const uint32_t* mask, size_t n, float most, float* maxima), (logits, mask, n, most, maxima))
+ORRERY_LANES(float, allowed_maxima, (const float* logits, const uint32_t* mask, size_t n, float most, float* maxima),
+             (logits, mask, n, most, maxima))
 
 // A block's logits, -infinity for banned tokens.
 template <class L>
@@ -87,8 +88,9 @@ template <class L>
 ORRERY_LANES_INLINE void exp_of_doubles(typename L::Doubles* to) {
   using D = typename L::Doubles;
   constexpr double kLog2E = 0x1.71547652b82fep+0, kLn2High = 0x1.62e42fefa3800p-1, kLn2Low = 0x1.ef35793c76730p-45;
-  constexpr double kWhole = 0x1.8p52;   // added to a small number: its whole part stands in the lowest bits
-  constexpr double kTerms[] = {1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0};
+  constexpr double kWhole = 0x1.8p52;  // added to a small number: its whole part stands in the lowest bits
+  constexpr double kTerms[] = {1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
+                               1.0 / 24,      1.0 / 6,      0.5,         1.0,        1.0};
   const D least = D{} - 700.0;
   const D x = *to > least ? *to : least;
   const D shifted = x * kLog2E + kWhole, n = shifted - kWhole;
@@ -98,7 +100,8 @@ ORRERY_LANES_INLINE void exp_of_doubles(typename L::Doubles* to) {
   *to = p * reinterpret_cast<D>((reinterpret_cast<typename L::Longs>(shifted) << 52) + (int64_t{1023} << 52));
 }
 
-// exp((x - most) * inverse) of a block of logits; `from` and `to` have room for kBlockOfSums values. Values after the first n have no meaning.
+// exp((x - most) * inverse) of a block of logits; `from` and `to` have room for kBlockOfSums values. Values after the first n have no
+// meaning.
 template <class L>
 ORRERY_LANES_INLINE void block_weights_in(const float* from, size_t n, double most, double inverse, double* to) {
   for (size_t i = 0; i < n; i += L::kFloats) {
@@ -181,7 +184,7 @@ size_t RowShortlist::select(Span<const float> logits, Span<const uint32_t> mask,
   for (size_t group = 0; group < maxima_.size(); ++group) {
     if (maxima_[group] < least) continue;
     const uint32_t word = mask.empty() ? ~0u : mask[group];
-    for (size_t i = group * kGroup, end = std::min(i + kGroup, logits.size()); i < end; ++i) {   // without branches
+    for (size_t i = group * kGroup, end = std::min(i + kGroup, logits.size()); i < end; ++i) {  // without branches
       candidates[n] = static_cast<int32_t>(i);
       n += static_cast<size_t>(as_number(logits[i]) >= least) & (word >> (i % kGroup));
     }
@@ -222,15 +225,16 @@ void RowShortlist::make(Span<const float> logits, const ShortlistRequest& reques
   std::byte* const sums = out + sizeof head;
   std::byte* const entries = sums + static_cast<size_t>(request.n_sums) * sizeof(double);
   std::byte* const wanted = entries + static_cast<size_t>(request.n_best) * sizeof(ShortlistEntry);
-  std::memset(sums, 0, static_cast<size_t>(request.n_sums) * sizeof(double));   // zeros
+  std::memset(sums, 0, static_cast<size_t>(request.n_sums) * sizeof(double));  // zeros
   if (head.most > kNoLogit) head.sum = SumExp::sum(logits, head.most);
   if (head.most_allowed > kNoLogit && request.inverse_temperature > 0.0)
-    for_blocks(logits, request.mask, static_cast<double>(head.most_allowed), request.inverse_temperature, [&](size_t first, size_t n, const double* weights) {
-      const double of_block = sum_of_weights(weights, n);
-      head.tempered_sum += of_block;
-      const size_t block = first / kBlockOfSums;
-      if (block < static_cast<size_t>(request.n_sums)) std::memcpy(sums + block * sizeof of_block, &of_block, sizeof of_block);
-    });
+    for_blocks(logits, request.mask, static_cast<double>(head.most_allowed), request.inverse_temperature,
+               [&](size_t first, size_t n, const double* weights) {
+                 const double of_block = sum_of_weights(weights, n);
+                 head.tempered_sum += of_block;
+                 const size_t block = first / kBlockOfSums;
+                 if (block < static_cast<size_t>(request.n_sums)) std::memcpy(sums + block * sizeof of_block, &of_block, sizeof of_block);
+               });
   std::memcpy(out, &head, sizeof head);
   for (size_t i = 0; i < static_cast<size_t>(head.n_best); ++i) {
     const ShortlistEntry entry = {logits[static_cast<size_t>(candidates[i])], candidates[i]};
@@ -242,15 +246,18 @@ void RowShortlist::make(Span<const float> logits, const ShortlistRequest& reques
 
 void RowShortlist::bands(Span<const float> logits, const ShortlistTail& tail, uint64_t* sums) {
   std::fill(sums, sums + ShortlistTail::kBands, 0u);
-  for_blocks(logits, tail.mask, static_cast<double>(tail.last.logit), tail.inverse_temperature, [&](size_t first, size_t n, const double* weights) {
-    for (size_t i = 0; i < n; ++i) {
-      const float x = as_number(logits[first + i]);
-      if (ranks_behind(tail.last, x, static_cast<int32_t>(first + i))) sums[tail.band_of(x)] += static_cast<uint64_t>(weights[i] * ShortlistTail::kUnit + 0.5);
-    }
-  });
+  for_blocks(logits, tail.mask, static_cast<double>(tail.last.logit), tail.inverse_temperature,
+             [&](size_t first, size_t n, const double* weights) {
+               for (size_t i = 0; i < n; ++i) {
+                 const float x = as_number(logits[first + i]);
+                 if (ranks_behind(tail.last, x, static_cast<int32_t>(first + i)))
+                   sums[tail.band_of(x)] += static_cast<uint64_t>(weights[i] * ShortlistTail::kUnit + 0.5);
+               }
+             });
 }
 
-void RowShortlist::entries(Span<const float> logits, const ShortlistTail& tail, int32_t band, int32_t other_band, ShortlistTailEntries* out) {
+void RowShortlist::entries(Span<const float> logits, const ShortlistTail& tail, int32_t band, int32_t other_band,
+                           ShortlistTailEntries* out) {
   out->n = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float x = as_number(logits[i]);

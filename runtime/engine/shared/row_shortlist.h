@@ -1,5 +1,5 @@
-// Makes the shortlist of a row of logits in host memory (backend/shortlist.h defines a shortlist). A choice then takes a few vector passes over
-// the row, and examines few tokens one by one.
+// Makes the shortlist of a row of logits in host memory (backend/shortlist.h defines a shortlist). A choice then takes a few vector passes
+// over the row, and examines few tokens one by one.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,9 @@
 namespace orrery::engine {
 
 // A NaN, from damaged weights, is never chosen. +inf becomes the largest number, so that other tokens keep a weight.
-inline float as_number(float x) { return x == x ? std::min(x, std::numeric_limits<float>::max()) : -std::numeric_limits<float>::infinity(); }
+inline float as_number(float x) {
+  return x == x ? std::min(x, std::numeric_limits<float>::max()) : -std::numeric_limits<float>::infinity();
+}
 // Whether a token ranks behind another, whose logit is a number.
 inline bool ranks_behind(const ShortlistEntry& other, float logit, int32_t token) {
   return logit < other.logit || (logit == other.logit && token > other.token);
@@ -22,7 +24,7 @@ inline bool ranks_behind(const ShortlistEntry& other, float logit, int32_t token
 
 class RowShortlist {
  public:
-  static constexpr size_t kGroup = 32;   // logits with one maximum
+  static constexpr size_t kGroup = 32;  // logits with one maximum
   static size_t n_groups(size_t n_vocab) { return (n_vocab + kGroup - 1) / kGroup; }
   static uint64_t host_bytes(uint64_t n_vocab) { return 2 * n_groups(n_vocab) * sizeof(float); }
 
@@ -36,7 +38,7 @@ class RowShortlist {
  private:
   float find_maxima(Span<const float> logits, Span<const uint32_t> mask);
   size_t select(Span<const float> logits, Span<const uint32_t> mask, size_t n_best, Span<int32_t> candidates);
-  std::vector<float> maxima_, ranked_;   // of the groups' allowed logits
+  std::vector<float> maxima_, ranked_;  // of the groups' allowed logits
 };
 
 }  // namespace orrery::engine

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <iterator>
+#include <utility>
 
 #include "runtime/backend/registry.h"
 #include "runtime/os/os.h"
@@ -16,36 +18,45 @@ void copy_message(std::string_view text, Span<char> out) noexcept {
   while (at < end) {
     const text::CodePoint c = text::utf8_decode(at, end);
     if (used + c.length >= out.size()) break;
-    if (c.value == text::kInvalidCodePoint)
-      out[used] = '?';
-    else if (c.value < 0x20)
-      out[used] = ' ';
-    else
-      std::copy_n(at, c.length, out.data() + used);
+    if (c.value == text::kInvalidCodePoint) out[used] = '?';
+    else if (c.value < 0x20) out[used] = ' ';
+    else std::copy_n(at, c.length, out.data() + used);
     used += c.length;
     at += c.length;
   }
   out[used] = '\0';
 }
 
-std::vector<GpuDescription> gpus() {
-  std::vector<GpuDescription> found;
+namespace {
+
+// Of all backends with devices. Without any: the first reason.
+DevicesFound find_devices() {
+  DevicesFound all;
   for (const BackendEntry& entry : backends()) {
     if (!entry.devices) continue;
-    for (DeviceDescription& device : entry.devices())
-      found.push_back({std::move(device.name), device.architecture, device.memory_bytes, std::move(device.refused)});
+    DevicesFound found = entry.devices();
+    if (found.devices.empty() && all.why.empty()) all.use = found.use, all.why = std::move(found.why);
+    std::move(found.devices.begin(), found.devices.end(), std::back_inserter(all.devices));
   }
-  return found;
+  return all;
 }
+
+}  // namespace
+
+std::vector<DeviceDescription> gpus() { return find_devices().devices; }
 
 namespace {
 
-using ull = unsigned long long;   // for printf
+using ull = unsigned long long;  // for printf
 
-int32_t first_usable_gpu() {
-  const std::vector<GpuDescription> all = gpus();
-  for (size_t i = 0; i < all.size(); ++i)
-    if (all[i].refused.empty()) return static_cast<int32_t>(i);
+// -1: none, and *gpu says why.
+int32_t first_usable_gpu(GpuUse* gpu) {
+  const DevicesFound found = find_devices();
+  *gpu = {found.use, found.why};
+  for (size_t i = 0; i < found.devices.size(); ++i) {
+    if (found.devices[i].refused.empty()) return static_cast<int32_t>(i);
+    if (i == 0) *gpu = {DeviceUse::refused, found.devices[i].name + ": " + found.devices[i].refused};
+  }
   return -1;
 }
 
@@ -64,12 +75,12 @@ Status with_advice(Status status, const char* advice) {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
-  const bool automatic = options.backend == "auto";
+Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options, GpuUse* gpu) {
+  const bool automatic = options.backend == "auto", any_gpu = options.backend == "gpu";
   const Span<const BackendEntry> entries = backends();
-  const auto is_named = [&](const BackendEntry& entry) { return options.backend == entry.name; };
+  const auto is_named = [&](const BackendEntry& entry) { return options.backend == entry.name || (any_gpu && entry.devices); };
   if (!automatic && std::none_of(entries.begin(), entries.end(), is_named))
-    return error(Code::invalid_argument, "backend is '%s', expected auto, cpu or cuda", options.backend.c_str());
+    return error(Code::invalid_argument, "backend is '%s', expected auto, cpu, gpu or cuda", options.backend.c_str());
   if (options.n_threads < 0 || options.n_threads > 1024)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to 1024", options.n_threads);
   BackendOptions wanted;
@@ -77,17 +88,23 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   wanted.priority = options.priority;
   wanted.instruction_set = options.cpu_path;
   wanted.trace = options.log && options.log_level >= LogLevel::trace;
+  *gpu = {DeviceUse::not_wanted, "the options name the processor"};
   for (const BackendEntry& entry : entries) {
     if (!automatic && !is_named(entry)) continue;
-    if (!entry.devices) return entry.make(wanted);
-    if (automatic && options.cpu_path != "auto") continue;   // an instruction set of the processor means the processor
-    const int32_t device = options.device >= 0 ? options.device : first_usable_gpu();
-    wanted.device = std::max(device, 0);   // without a device, the error says why
-    if (!automatic) return entry.make(wanted);
-    if (device < 0) continue;
-    auto made = entry.make(wanted);
-    if (made.ok() || options.device >= 0 || made.status().code() != Code::unsupported) return made;   // whoever names a device wants it
-    warn(options, std::string("the processor computes: ") + made.status().message());   // the driver does not take the kernels
+    if (!entry.devices) return entry.make(wanted, &gpu->use);
+    if (automatic && options.cpu_path != "auto") continue;  // an instruction set of the processor means the processor
+    const int32_t device = options.device >= 0 ? options.device : first_usable_gpu(gpu);
+    wanted.device = std::max(device, 0);  // without a device, the error says why
+    if (automatic && device < 0) {
+      if (gpu->use == DeviceUse::refused) warn(options, "the processor computes: " + gpu->why);
+      continue;
+    }
+    auto made = entry.make(wanted, &gpu->use);
+    if (made.ok()) *gpu = {};
+    if (made.ok() || !automatic || options.device >= 0 || made.status().code() != Code::unsupported)
+      return made;                       // whoever names a device wants it
+    gpu->why = made.status().message();  // the driver does not take the kernels
+    warn(options, "the processor computes: " + gpu->why);
   }
   return error(Code::unsupported, "this build has no backend that computes on the host");
 }
@@ -113,7 +130,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   if (options.max_sessions < 1 || options.max_sessions > 65536)
     return error(Code::invalid_argument, "max_sessions is %u, expected 1 to 65536", options.max_sessions);
   std::shared_ptr<Runtime> runtime(new Runtime(options));
-  ORRERY_ASSIGN(auto backend, make_backend(options));
+  ORRERY_ASSIGN(auto backend, make_backend(options, &runtime->gpu_use_));
   const BackendInfo info = backend->info();
   const uint64_t bytes = budget_bytes(options, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   if (Status reserved = backend->reserve_arena(bytes); !reserved.ok())
@@ -125,17 +142,20 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   if (!reservoir.ok())
     return with_advice(reservoir.take_status(), ", for the reservoir: a smaller reservoir_bytes helps, or a smaller device_budget_bytes");
   runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir).value(), options.pinned_reservoir,
-                                                     info.reads_host_memory ? nullptr : &runtime->device());
+                                                    info.reads_host_memory ? nullptr : &runtime->device());
   auto of_prefixes = static_cast<uint64_t>(options.prefix_share * static_cast<double>(runtime->reservoir_->bytes()));
-  constexpr uint64_t kMostUnasked = uint64_t{512} << 20;   // half of a machine's memory may be the reservoir if nobody has said its size
+  constexpr uint64_t kMostUnasked = uint64_t{512} << 20;  // half of a machine's memory may be the reservoir if nobody has said its size
   if (options.reservoir_bytes == 0) of_prefixes = std::min(of_prefixes, kMostUnasked);
   runtime->prefixes_ = std::make_unique<kv::PrefixTree>(runtime->reservoir_.get(), of_prefixes);
   runtime->reservoir_->make_room_with([tree = runtime->prefixes_.get()] { return tree->evict_one(); });
   runtime->log(LogLevel::info, "backend %s, instruction set %s, %d threads%s", info.name, info.instruction_set, info.n_threads,
                info.computes_on_host && options.priority == Priority::low ? " of low priority" : "");
-  if (!info.computes_on_host) {
-    const std::vector<GpuDescription> all = gpus();
-    const auto device = static_cast<size_t>(std::max(options.device >= 0 ? options.device : first_usable_gpu(), 0));
+  if (info.computes_on_host) {
+    runtime->log(LogLevel::info, "no GPU computes: %s", runtime->gpu_use_.why.c_str());
+  } else {
+    const std::vector<DeviceDescription> all = gpus();
+    GpuUse used;
+    const auto device = static_cast<size_t>(std::max(options.device >= 0 ? options.device : first_usable_gpu(&used), 0));
     if (device < all.size())
       runtime->log(LogLevel::info, "device %zu: %s, %llu bytes", device, all[device].name.c_str(),
                    static_cast<ull>(all[device].memory_bytes));
@@ -176,8 +196,7 @@ Status Runtime::take_session_slot() {
   do {
     if (n >= options_.max_sessions)
       return memory_error(Code::out_of_device_memory, n + uint64_t{1}, options_.max_sessions,
-                          "all %u sessions that this runtime may hold at once (max_sessions) are open",
-                          options_.max_sessions);
+                          "all %u sessions that this runtime may hold at once (max_sessions) are open", options_.max_sessions);
   } while (!n_sessions_.compare_exchange_weak(n, n + 1));
   return ok_status();
 }

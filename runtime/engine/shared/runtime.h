@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/backend/registry.h"
 #include "runtime/backend/turn.h"
 #include "runtime/base/allocation/account.h"
 #include "runtime/base/cancel.h"
@@ -32,26 +33,25 @@ void copy_message(std::string_view text, Span<char> out) noexcept;
 enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4, trace = 5 };
 using LogSink = void (*)(void* user, int32_t level, const char* message);
 
-// A GPU of this machine, as backend/registry.h describes it.
-struct GpuDescription {
-  std::string name;
-  int32_t architecture = 0;   // 89: compute capability 8.9
-  uint64_t memory_bytes = 0;
-  std::string refused;        // why no runtime can use it; empty: one can
+// The GPUs of this machine, in the driver's order; RuntimeOptions::device is an index of this list.
+std::vector<DeviceDescription> gpus();
+
+// Whether a GPU computes, and why not: a sentence.
+struct GpuUse {
+  DeviceUse use = DeviceUse::used;
+  std::string why;
 };
-// In the driver's order; RuntimeOptions::device is an index of this list.
-std::vector<GpuDescription> gpus();
 
 struct RuntimeOptions {
-  int32_t n_threads = 0;              // of the CPU backend; 0: cpu::default_threads(). On a GPU: while a model is loaded
-  Priority priority = Priority::normal;   // of these threads
-  int32_t device = -1;                // a GPU, an index of gpus(); -1: the first that is not refused
-  std::string backend = "auto";       // a GPU if the machine has one, else the CPU
-  std::string cpu_path = "auto";      // the CPU's instruction set
-  uint64_t device_budget_bytes = 0;   // 0: a GPU's free memory less a rest; on the CPU os::default_reservation_bytes()
-  uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: os::default_reservation_bytes()
-  double prefix_share = 0.25;         // of the reservoir: the KV of earlier prompts takes at most this (kv::PrefixTree)
-  bool pinned_reservoir = false;      // the system locks sessions' regions of the reservoir in memory
+  int32_t n_threads = 0;                 // of the CPU backend; 0: cpu::default_threads(). On a GPU: while a model is loaded
+  Priority priority = Priority::normal;  // of these threads
+  int32_t device = -1;                   // a GPU, an index of gpus(); -1: the first that is not refused
+  std::string backend = "auto";          // a GPU if the machine has one, else the CPU; "gpu": no CPU
+  std::string cpu_path = "auto";         // the CPU's instruction set
+  uint64_t device_budget_bytes = 0;      // 0: a GPU's free memory less a rest; on the CPU os::default_reservation_bytes()
+  uint64_t reservoir_bytes = 0;          // host memory for the KV of compressed sessions; 0: os::default_reservation_bytes()
+  double prefix_share = 0.25;            // of the reservoir: the KV of earlier prompts takes at most this (kv::PrefixTree)
+  bool pinned_reservoir = false;         // the system locks sessions' regions of the reservoir in memory
   uint32_t max_sessions = 16;
   uint64_t prompt_part_us = 100'000;  // time of a prompt's part, between two turns (PromptPace); 0: one layer
   kv::Link link;                      // a simulated link between reservoir and device, for measurement
@@ -65,13 +65,13 @@ struct RuntimeOptions {
 };
 
 // The backend that the options name, without an arena: enough to plan with.
-Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
+Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options, GpuUse* gpu);
 // Whether backends may read the reservoir in place of transfers by the I/O thread: no link is simulated, and no faults of transfers.
 bool moves_directly(const RuntimeOptions& options);
 // The size of the device arena. By default it leaves, of a GPU's free memory, Device::driver_bytes() and kLeftToOthers.
 inline constexpr uint64_t kLeftToOthers = uint64_t{256} << 20;
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device);
-uint64_t reservoir_budget_bytes(const RuntimeOptions& options);   // the size of the reservoir
+uint64_t reservoir_budget_bytes(const RuntimeOptions& options);  // the size of the reservoir
 
 class Runtime {
  public:
@@ -85,16 +85,17 @@ class Runtime {
   kv::Arena& arena() { return *arena_; }
   kv::Arena& reservoir() { return *reservoir_; }
   kv::PrefixTree& prefixes() { return *prefixes_; }
-  uint64_t new_id() { return ++last_id_; }   // of a model, or of a session and its forks
+  uint64_t new_id() { return ++last_id_; }  // of a model, or of a session and its forks
   const kv::Arena& arena() const { return *arena_; }
   // Takes effect between two steps of any session. Must not be called within a turn.
   Status set_threads(int32_t n_threads, Priority priority);
+  const GpuUse& gpu_use() const { return gpu_use_; }
   BackendInfo backend_info() const { return turns_->device().info(); }
   // The I/O thread, for sessions with refills. The first call starts it.
   Result<kv::IoThread*> io();
   uint64_t prompt_part_us() const { return options_.prompt_part_us; }
   bool moves_directly() const { return engine::moves_directly(options_); }
-  const RuntimeOptions& options() const { return options_; }   // as the runtime was created
+  const RuntimeOptions& options() const { return options_; }  // as the runtime was created
 
   // Bytes of host memory that are locked now: regions of the reservoir, and the backend's own.
   uint64_t pinned_bytes() const { return reservoir_->pinned_bytes() + turns_->device().pinned_bytes(); }
@@ -115,15 +116,16 @@ class Runtime {
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options) {}
 
-  const AccountRef account_ = AccountRef::current();   // the runtime's, for what models and sessions share
+  const AccountRef account_ = AccountRef::current();  // the runtime's, for what models and sessions share
   RuntimeOptions options_;
   const int64_t process_ = os::process_id();
-  std::unique_ptr<Turns> turns_;       // owns the backend; destroyed after the members below
-  std::unique_ptr<kv::Arena> arena_;   // its memory belongs to the backend
+  GpuUse gpu_use_;
+  std::unique_ptr<Turns> turns_;      // owns the backend; destroyed after the members below
+  std::unique_ptr<kv::Arena> arena_;  // its memory belongs to the backend
   std::unique_ptr<kv::Arena> reservoir_;
-  std::unique_ptr<kv::PrefixTree> prefixes_;   // in the reservoir
+  std::unique_ptr<kv::PrefixTree> prefixes_;  // in the reservoir
   std::atomic<uint64_t> last_id_{0};
-  std::mutex io_mutex_;                // guards the creation of io_
+  std::mutex io_mutex_;  // guards the creation of io_
   std::unique_ptr<kv::IoThread> io_;
   std::atomic<uint32_t> n_sessions_{0};
 };

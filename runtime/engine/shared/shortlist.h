@@ -29,8 +29,8 @@ class Shortlist {
   static constexpr size_t kMostWords = ShortlistRequest::kMostWords;
   static constexpr size_t kMostBytes =
       sizeof(ShortlistHead) + kMostSums * sizeof(double) + kMostBest * sizeof(ShortlistEntry) + kMostTokens * sizeof(float);
-  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t) + kMostWords * sizeof(uint32_t) + kSumLogits * sizeof(float) +
-                                       ShortlistTail::kBands * sizeof(uint64_t) + sizeof(ShortlistTailEntries);
+  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t) + kMostWords * sizeof(uint32_t) +
+                                       kSumLogits * sizeof(float) + ShortlistTail::kBands * sizeof(uint64_t) + sizeof(ShortlistTailEntries);
 
   Shortlist() {
     tokens_.reserve(kMostTokens);
@@ -80,10 +80,10 @@ class Shortlist {
   }
   enum class Stage : uint8_t {
     nothing,
-    list,      // the result of the step
-    block,     // the logits of a block of tokens
-    bands,     // the sums of the tail's bands (ShortlistTail)
-    entries,   // the logits of two bands
+    list,     // the result of the step
+    block,    // the logits of a block of tokens
+    bands,    // the sums of the tail's bands (ShortlistTail)
+    entries,  // the logits of two bands
   };
   // The data that has arrived since the last call.
   Stage take() { return std::exchange(stage_, Stage::nothing); }
@@ -97,17 +97,17 @@ class Shortlist {
   Span<float> block() { return {block_.data(), block_.size()}; }
   void ask_bands(const ShortlistTail& tail) { wanted_ = Stage::bands, tail_ = tail; }
   const ShortlistTail& tail() const { return tail_; }
-  Span<uint64_t> bands() { return {bands_.data(), bands_.size()}; }   // (ShortlistTail::kBands)
+  Span<uint64_t> bands() { return {bands_.data(), bands_.size()}; }  // (ShortlistTail::kBands)
   void ask_entries(int32_t band, int32_t other_band) { wanted_ = Stage::entries, band_ = band, other_band_ = other_band; }
   int32_t band() const { return band_; }
   int32_t other_band() const { return other_band_; }
   ShortlistTailEntries* tail_entries() { return tail_entries_.get(); }
 
   const ShortlistHead& head() const { return head_; }
-  Span<const double> sums() const { return sums_; }        // of blocks of kSumLogits tokens
+  Span<const double> sums() const { return sums_; }  // of blocks of kSumLogits tokens
   Span<const ShortlistEntry> best() const { return entries_; }
-  Span<const int32_t> tokens() const { return tokens_; }   // with a bias or a penalty, each once
-  Span<const float> logits() const { return logits_; }     // of tokens()
+  Span<const int32_t> tokens() const { return tokens_; }  // with a bias or a penalty, each once
+  Span<const float> logits() const { return logits_; }    // of tokens()
 
  private:
   Stage stage_ = Stage::nothing, wanted_ = Stage::nothing;

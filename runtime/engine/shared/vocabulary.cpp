@@ -22,8 +22,10 @@ Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(std::string_
   return grammars_->get(tokenizer_, source, options);
 }
 
-Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(const text::grammar::Tree& tree, const text::grammar::GrammarOptions& options,
-                                                                    std::vector<std::string> notices, text::grammar::Deferred::Grow grow) const {
+Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(const text::grammar::Tree& tree,
+                                                                    const text::grammar::GrammarOptions& options,
+                                                                    std::vector<std::string> notices,
+                                                                    text::grammar::Deferred::Grow grow) const {
   return grammars_->make(tokenizer_, tree, options, std::move(notices), std::move(grow));
 }
 
@@ -35,10 +37,8 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_gguf(const gguf::File
     std::string_view source;
     if (key.substr(0, kTemplateKey.size()) != kTemplateKey || !file.value(i).as_string(&source)) continue;
     const std::string_view rest = key.substr(kTemplateKey.size());
-    if (rest.empty())
-      vocabulary->templates_.emplace("", source);
-    else if (rest[0] == '.')
-      vocabulary->templates_.emplace(rest.substr(1), source);
+    if (rest.empty()) vocabulary->templates_.emplace("", source);
+    else if (rest[0] == '.') vocabulary->templates_.emplace(rest.substr(1), source);
   }
   return std::shared_ptr<const Vocabulary>(std::move(vocabulary));
 }
@@ -50,7 +50,8 @@ Status Vocabulary::check_same_tokens(const Vocabulary& draft) const {
   const text::Tokenizer& longer = own.n_vocab() > other.n_vocab() ? own : other;
   for (int32_t id = n_common; id < longer.n_vocab(); ++id)
     if (longer.token_type(id) != text::TokenType::unused)
-      return error(Code::invalid_argument, "the draft model has another vocabulary: %d tokens, where the model has %d, and they are not all padding",
+      return error(Code::invalid_argument,
+                   "the draft model has another vocabulary: %d tokens, where the model has %d, and they are not all padding",
                    other.n_vocab(), own.n_vocab());
   const auto shown = [](std::string_view bytes) {
     std::string valid;
@@ -66,9 +67,9 @@ Status Vocabulary::check_same_tokens(const Vocabulary& draft) const {
                    static_cast<int>(other.token_type(id)), static_cast<int>(own.token_type(id)));
   }
   using Special = text::SpecialTokens;
-  constexpr std::pair<const char*, int32_t Special::*> kSpecial[] = {
-      {"bos", &Special::bos}, {"eos", &Special::eos}, {"eot", &Special::eot}, {"eom", &Special::eom},
-      {"unk", &Special::unk}, {"pad", &Special::pad}, {"sep", &Special::sep}};
+  constexpr std::pair<const char*, int32_t Special::*> kSpecial[] = {{"bos", &Special::bos}, {"eos", &Special::eos}, {"eot", &Special::eot},
+                                                                     {"eom", &Special::eom}, {"unk", &Special::unk}, {"pad", &Special::pad},
+                                                                     {"sep", &Special::sep}};
   for (const auto& [name, id] : kSpecial)
     if (own.special().*id != other.special().*id)
       return error(Code::invalid_argument, "the draft model has another vocabulary: its %s token is %d, the model's is %d", name,
@@ -81,27 +82,23 @@ const std::string* Vocabulary::template_source(const std::string& name) const {
   return it == templates_.end() ? nullptr : &it->second;
 }
 
-std::string Vocabulary::token_text(int32_t id) const {
-  return id < 0 ? std::string() : std::string(tokenizer_.token_bytes(id));
-}
+std::string Vocabulary::token_text(int32_t id) const { return id < 0 ? std::string() : std::string(tokenizer_.token_bytes(id)); }
 
 Result<ChatRenderer> ChatRenderer::make(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice) {
   const std::string* source = &choice.source;
   if (choice.source.empty()) {
     source = vocabulary->template_source(choice.name);
     if (source == nullptr)
-      return choice.name.empty()
-                 ? error(Code::unsupported_template, "the model's file has no chat template, and none was given")
-                 : error(Code::invalid_argument, "the model's file has no chat template named '%s'",
-                         choice.name.c_str());
+      return choice.name.empty() ? error(Code::unsupported_template, "the model's file has no chat template, and none was given")
+                                 : error(Code::invalid_argument, "the model's file has no chat template named '%s'", choice.name.c_str());
   }
   ORRERY_ASSIGN(text::ChatTemplate compiled, text::ChatTemplate::compile(*source));
   return ChatRenderer(std::move(vocabulary), std::move(choice), std::move(compiled));
 }
 
 Result<text::Value> ChatRenderer::adapted(const text::Value& messages, const text::ChatOptions& options) const {
-  static constexpr std::string_view kRoles[] = {"system",   "developer", "user",        "assistant", "tool",    "function",
-                                                "ipython",  "observation", "environment", "model",   "chatbot", "tool_response"};
+  static constexpr std::string_view kRoles[] = {"system",  "developer",   "user",        "assistant", "tool",    "function",
+                                                "ipython", "observation", "environment", "model",     "chatbot", "tool_response"};
   std::vector<text::Value> out;
   out.reserve(messages.as_items().size());
   for (const text::Value& message : messages.as_items()) {
@@ -145,8 +142,13 @@ Result<const text::format::ChatFormat*> ChatRenderer::format() const {
 
 Result<std::shared_ptr<const AnswerForm>> ChatRenderer::form(const FormRequest& request, text::format::Opening opening) const {
   const text::grammar::GrammarOptions& o = request.content_options;
-  const std::string parts[] = {std::to_string(static_cast<int>(request.tools)), std::to_string(request.one_call), std::to_string(static_cast<int>(opening)),
-                               std::to_string(static_cast<int>(o.language)), std::to_string(static_cast<int>(o.schema.whitespace)), o.root, request.tool,
+  const std::string parts[] = {std::to_string(static_cast<int>(request.tools)),
+                               std::to_string(request.one_call),
+                               std::to_string(static_cast<int>(opening)),
+                               std::to_string(static_cast<int>(o.language)),
+                               std::to_string(static_cast<int>(o.schema.whitespace)),
+                               o.root,
+                               request.tool,
                                request.content};
   std::string key;
   for (const std::string& part : parts) key += part + '\0';

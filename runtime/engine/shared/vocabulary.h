@@ -19,7 +19,7 @@ namespace orrery::text::grammar {
 class Grammar;
 struct GrammarOptions;
 class Tree;
-}
+}  // namespace orrery::text::grammar
 
 namespace orrery::engine {
 
@@ -49,17 +49,17 @@ class Vocabulary {
   std::string token_text(int32_t id) const;
 
   text::Tokenizer tokenizer_;
-  std::map<std::string, std::string> templates_;   // by name; "": the default
+  std::map<std::string, std::string> templates_;  // by name; "": the default
   const std::shared_ptr<Grammars> grammars_;
 };
 
 // The template of a conversation, and its input besides the messages.
 struct TemplateChoice {
   bool add_generation_prompt = true;
-  std::string source;        // the caller's own; empty: the file's
-  std::string name;          // one of the file's; empty: the default
-  text::Value tools;         // a list, or undefined
-  text::Value variables;     // a map, or undefined
+  std::string source;     // the caller's own; empty: the file's
+  std::string name;       // one of the file's; empty: the default
+  text::Value tools;      // a list, or undefined
+  text::Value variables;  // a map, or undefined
 };
 
 // A compiled template, which sessions keep.
@@ -86,10 +86,10 @@ class ChatRenderer {
   std::shared_ptr<const Vocabulary> vocabulary_;
   TemplateChoice choice_;
   text::ChatTemplate template_;
-  mutable std::optional<MessageShapes> shapes_;   // made when a message needs them; one thread at a time renders
+  mutable std::optional<MessageShapes> shapes_;  // made when a message needs them; one thread at a time renders
   mutable std::shared_ptr<const text::format::ChatFormat> format_;
   static constexpr size_t kMostForms = 4;
-  mutable std::vector<std::pair<std::string, std::shared_ptr<const AnswerForm>>> forms_;   // by what they were made from; the last used last
+  mutable std::vector<std::pair<std::string, std::shared_ptr<const AnswerForm>>> forms_;  // by what they were made from; the last used last
 };
 
 }  // namespace orrery::engine

@@ -51,7 +51,7 @@ Status WaitingRows::fetch(Backend* backend, Row* row) {
   const Download both[] = {{row->owner.logits, {row->logits.address}, n_vocab_ * sizeof(float)},
                            {row->owner.embedding, {row->embedding.address}, n_embd_ * sizeof(float)}};
   backend->download_all({both, 2});
-  ORRERY_TRY(backend->synchronize());   // after an error the row still waits, and the owner gets the error too
+  ORRERY_TRY(backend->synchronize());  // after an error the row still waits, and the owner gets the error too
   drop(row->owner.waits);
   return ok_status();
 }

@@ -2,8 +2,9 @@
 // (ForwardOutput::request).
 //
 // A step writes its row to the workspace's first row. Before the next step, make_room() moves the row to another row of the workspace,
-// which only steps with many rows of logits write. Steps of several sessions write a row each, which waits where it is. So up to kLogitRows sessions that take turns have a row each. If more sessions do, the
-// row that has waited longest goes to its owner's host memory. Before a step with many rows of logits, all rows do.
+// which only steps with many rows of logits write. Steps of several sessions write a row each, which waits where it is. So up to kLogitRows
+// sessions that take turns have a row each. If more sessions do, the row that has waited longest goes to its owner's host memory. Before a
+// step with many rows of logits, all rows do.
 //
 // Only the thread that has the turn calls these functions.
 #pragma once
@@ -23,9 +24,9 @@ class WaitingRows {
  public:
   // The destination of a row, and the flag that identifies its owner.
   struct Owner {
-    std::atomic<bool>* waits = nullptr;   // true while the row waits: false after fetch() and drop()
-    float* logits = nullptr;              // (n_vocab)
-    float* embedding = nullptr;           // (n_embd)
+    std::atomic<bool>* waits = nullptr;  // true while the row waits: false after fetch() and drop()
+    float* logits = nullptr;             // (n_vocab)
+    float* embedding = nullptr;          // (n_embd)
   };
 
   WaitingRows(int32_t n_vocab, int32_t n_embd);
@@ -50,14 +51,14 @@ class WaitingRows {
   struct Row {
     Owner owner;
     Ptr<const float> logits, embedding;
-    uint64_t number = 0;   // of all rows that were added: the smallest has waited longest
+    uint64_t number = 0;  // of all rows that were added: the smallest has waited longest
   };
-  size_t row_of(const std::atomic<bool>* owner) const;   // rows_.size(): no row waits
+  size_t row_of(const std::atomic<bool>* owner) const;  // rows_.size(): no row waits
   Status fetch(Backend* backend, Row* row);
 
   uint64_t n_vocab_, n_embd_;
   model::Workspace workspace_;
-  std::array<Row, model::kLogitRows> rows_;   // rows_[i] waits in the workspace's row i; row 0 is the last step's
+  std::array<Row, model::kLogitRows> rows_;  // rows_[i] waits in the workspace's row i; row 0 is the last step's
   uint64_t n_added_ = 0;
 };
 

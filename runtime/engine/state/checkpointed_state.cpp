@@ -21,7 +21,8 @@ kv::Region CheckpointedState::guesses_layout(const model::Description& d) {
   return {"inputs of guessed tokens", kv::Holds::kv, align_up(d.guessed_floats * sizeof(float), kv::kArenaAlignment), 0, 0, 0};
 }
 
-CheckpointedState::CheckpointedState(const model::Description& d, KvType kv_type) : floats_(d.state_bytes()), windows_(windows_bytes(d, kv_type)) {
+CheckpointedState::CheckpointedState(const model::Description& d, KvType kv_type)
+    : floats_(d.state_bytes()), windows_(windows_bytes(d, kv_type)) {
   if (floats_.bytes() > 0) kinds_.push_back(&floats_);
   if (windows_.bytes() > 0) kinds_.push_back(&windows_);
 }
@@ -57,10 +58,8 @@ bool CheckpointedState::reaches(uint32_t n_tokens) const {
 void CheckpointedState::truncate(uint32_t n_tokens) {
   while (!checkpoints_.empty() && checkpoints_.back().n_tokens > n_tokens) checkpoints_.pop_back();
   if (position_ == kUnknown) return;
-  if (position_ > n_tokens)
-    position_ = reaches(n_tokens) ? n_tokens : kUnknown, n_guessed_ = 0;
-  else
-    n_guessed_ = std::min(n_guessed_, n_tokens - position_);
+  if (position_ > n_tokens) position_ = reaches(n_tokens) ? n_tokens : kUnknown, n_guessed_ = 0;
+  else n_guessed_ = std::min(n_guessed_, n_tokens - position_);
 }
 
 const CheckpointedState::Checkpoint* CheckpointedState::at_or_before(uint32_t n_tokens) const {

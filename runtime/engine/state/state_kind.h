@@ -1,5 +1,5 @@
-// A kind of state that is not kept for every token. CheckpointedState has a list of kinds, and treats them alike: a checkpoint, a file, a kept
-// prompt and a fork hold the copies of all kinds, one after another.
+// A kind of state that is not kept for every token. CheckpointedState has a list of kinds, and treats them alike: a checkpoint, a file, a
+// kept prompt and a fork hold the copies of all kinds, one after another.
 //
 // KV pages that hold all tokens are no such kind: cutting the tokens cuts them.
 #pragma once
@@ -17,7 +17,7 @@ namespace orrery::engine {
 class StateKind {
  public:
   virtual ~StateKind() = default;
-  virtual uint64_t bytes() const = 0;   // of a copy
+  virtual uint64_t bytes() const = 0;  // of a copy
   // Whether each token's step replaces the state, so that the states of fewer tokens are lost.
   virtual bool changed_in_place() const = 0;
   // Whether the state of n_tokens is still there, now that it has taken more tokens. Asked of kinds that are not changed in place.
@@ -25,7 +25,7 @@ class StateKind {
   // Copies the state of n_tokens, which it is or holds, to the host; and back. The caller synchronizes.
   virtual Status read(Backend* backend, uint32_t n_tokens, std::byte* to) const = 0;
   virtual Status write(Backend* backend, uint32_t n_tokens, const std::byte* from) = 0;
-  virtual Status clear(Backend* backend) = 0;   // it becomes the state of no tokens
+  virtual Status clear(Backend* backend) = 0;  // it becomes the state of no tokens
   // For a fork that has its place: takes the state of `other`, a kind of the same class.
   virtual void copy_from(Backend* backend, const StateKind& other) = 0;
 };
@@ -34,7 +34,7 @@ class StateKind {
 class RecurrentFloats final : public StateKind {
  public:
   explicit RecurrentFloats(uint64_t bytes) : bytes_(bytes) {}
-  void place(kv::ArenaRegion region) { region_ = std::move(region); }   // empty while the session is parked
+  void place(kv::ArenaRegion region) { region_ = std::move(region); }  // empty while the session is parked
   Ptr<std::byte> data() const { return region_.data(); }
 
   uint64_t bytes() const override { return bytes_; }
@@ -55,13 +55,15 @@ class RecurrentFloats final : public StateKind {
 class RingWindows final : public StateKind {
  public:
   explicit RingWindows(uint64_t bytes) : bytes_(bytes) {}
-  void place(kv::SequencePages* pages) { pages_ = pages; }   // null while the session is parked
+  void place(kv::SequencePages* pages) { pages_ = pages; }  // null while the session is parked
 
   uint64_t bytes() const override { return bytes_; }
   bool changed_in_place() const override { return false; }
   bool holds(uint32_t n_tokens) const override { return pages_->hold_windows(n_tokens); }
   Status read(Backend* backend, uint32_t n_tokens, std::byte* to) const override { return pages_->download_windows(backend, n_tokens, to); }
-  Status write(Backend* backend, uint32_t n_tokens, const std::byte* from) override { return pages_->upload_windows(backend, n_tokens, from); }
+  Status write(Backend* backend, uint32_t n_tokens, const std::byte* from) override {
+    return pages_->upload_windows(backend, n_tokens, from);
+  }
   Status clear(Backend* backend) override { return pages_->take_windows(backend, 0); }
   void copy_from(Backend*, const StateKind&) override {}
 

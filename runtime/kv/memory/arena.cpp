@@ -13,7 +13,7 @@ uint64_t Arena::used() const {
 
 template <class F>
 void Arena::for_each_gap(F f) const {
-  uint64_t end = 0;   // of the previous region
+  uint64_t end = 0;  // of the previous region
   for (const auto& [offset, region] : taken_) {
     if (offset > end) f(end, offset - end);
     end = offset + region.bytes;
@@ -23,7 +23,7 @@ void Arena::for_each_gap(F f) const {
 
 uint64_t Arena::largest_free() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  uint64_t largest = 0, end = 0;   // end: of the previous region that stays
+  uint64_t largest = 0, end = 0;  // end: of the previous region that stays
   for (const auto& [offset, region] : taken_) {
     if (region.spare) continue;
     largest = std::max(largest, offset - std::min(offset, end));
@@ -44,20 +44,18 @@ Status Arena::pin(Held* held, const char* whose) {
   const os::MemoryLimits limits = os::memory_limits();
   Status refused;
   if (held->bytes > limits.available_bytes) {
-    refused = memory_error(Code::out_of_pinned_memory, held->bytes, limits.available_bytes,
-                           "%llu bytes of host memory are to be locked, and %llu are available (by %s): a smaller context, or less KV in the "
-                           "reservoir, helps",
-                           static_cast<unsigned long long>(held->bytes), static_cast<unsigned long long>(limits.available_bytes),
-                           limits.bound_by);
+    refused = memory_error(
+        Code::out_of_pinned_memory, held->bytes, limits.available_bytes,
+        "%llu bytes of host memory are to be locked, and %llu are available (by %s): a smaller context, or less KV in the "
+        "reservoir, helps",
+        static_cast<unsigned long long>(held->bytes), static_cast<unsigned long long>(limits.available_bytes), limits.bound_by);
   } else if (!sharer_) {
     refused = memory_.lock(held->at.address - base_.address, held->bytes);
     if (refused.ok()) held->pinned = held->bytes;
   } else if (sharer_->shares_by_allocating()) {
     Result<std::byte*> made = sharer_->allocate_shared(held->bytes);
-    if (made.ok())
-      held->at = {reinterpret_cast<uintptr_t>(*made)}, held->allocated = true, held->pinned = held->bytes;
-    else
-      refused = made.take_status();
+    if (made.ok()) held->at = {reinterpret_cast<uintptr_t>(*made)}, held->allocated = true, held->pinned = held->bytes;
+    else refused = made.take_status();
   } else {
     refused = share_part(held, nullptr);
   }
@@ -103,7 +101,7 @@ Status Arena::wait_shared(Held* held, uint64_t end) {
   changed_.wait(lock, [&] { return held->pinned >= std::min(end, held->bytes) || !held->refused.ok(); });
   if (held->pinned >= std::min(end, held->bytes)) return ok_status();
   Status refused = std::exchange(held->refused, Status());
-  changed_.notify_all();   // another try
+  changed_.notify_all();  // another try
   return refused;
 }
 
@@ -129,10 +127,8 @@ Result<std::pair<const uint64_t, Arena::Held>*> Arena::take(uint64_t bytes, cons
   for_each_gap([&](uint64_t offset, uint64_t gap) {
     largest = std::max(largest, gap);
     if (gap < bytes) return;
-    if (spare)
-      best = gap, at = (offset + gap - bytes) / unit() * unit();   // the highest place
-    else if (gap < best)
-      best = gap, at = offset;
+    if (spare) best = gap, at = (offset + gap - bytes) / unit() * unit();  // the highest place
+    else if (gap < best) best = gap, at = offset;
   });
   if (best == UINT64_MAX)
     return memory_error(full_, bytes, largest,
@@ -150,7 +146,7 @@ Result<std::pair<const uint64_t, Arena::Held>*> Arena::take(uint64_t bytes, cons
         const os::SignalsBlocked blocked;
         sharing_ = std::thread([this] { share_parts(); });
       }
-    } catch (...) {   // no thread: all parts now
+    } catch (...) {  // no thread: all parts now
       while (refused.ok() && held.pinned < bytes) refused = share_part(&held, nullptr);
     }
     if (!refused.ok()) {
@@ -175,16 +171,12 @@ void Arena::give(uint64_t offset) {
   held.given = true;
   changed_.wait(lock, [&] { return !held.busy; });
   used_ -= held.bytes;
-  if (held.allocated)
-    sharer_->free_shared(reinterpret_cast<std::byte*>(static_cast<uintptr_t>(held.at.address)));
+  if (held.allocated) sharer_->free_shared(reinterpret_cast<std::byte*>(static_cast<uintptr_t>(held.at.address)));
   else if (sharer_)
     for (uint64_t part = 0; part < held.pinned; part += part_bytes_) unshare(held, part);
-  else if (pinned_ && !held.spare)
-    memory_.unlock(offset, held.bytes);
-  if (device_)
-    device_->discard(base_ + offset, held.bytes);
-  else if (!held.allocated)
-    memory_.discard(offset, held.bytes);
+  else if (pinned_ && !held.spare) memory_.unlock(offset, held.bytes);
+  if (device_) device_->discard(base_ + offset, held.bytes);
+  else if (!held.allocated) memory_.discard(offset, held.bytes);
   taken_.erase(it);
 }
 

@@ -32,15 +32,11 @@ inline constexpr uint64_t kArenaAlignment = 256;
 class Arena {
  public:
   // The arena that the backend has reserved; it has `bytes` bytes.
-  Arena(Device* device, uint64_t bytes)
-      : device_(device), base_(device->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
+  Arena(Device* device, uint64_t bytes) : device_(device), base_(device->arena()), bytes_(bytes), full_(Code::out_of_device_memory) {}
   // An arena in host memory. pinned: the system locks each region. sharer: that device locks each region and reads it (or null).
   explicit Arena(os::Region memory, bool pinned = false, Device* sharer = nullptr)
-      : sharer_(sharer),
-        pinned_(pinned || sharer != nullptr),
-        memory_(std::move(memory)),
-        base_{reinterpret_cast<uintptr_t>(memory_.data())},
-        bytes_(memory_.size()),
+      : sharer_(sharer), pinned_(pinned || sharer != nullptr),
+        memory_(std::move(memory)), base_{reinterpret_cast<uintptr_t>(memory_.data())}, bytes_(memory_.size()),
         full_(Code::out_of_host_memory) {}
   ~Arena();
 
@@ -51,7 +47,7 @@ class Arena {
   // For tests: the size of the parts in which regions are shared, a multiple of the system's page.
   void share_in_parts_of(uint64_t bytes) { part_bytes_ = bytes; }
   uint64_t used() const;
-  uint64_t largest_free() const;   // bytes of the largest region that can be taken now; spare regions give way
+  uint64_t largest_free() const;  // bytes of the largest region that can be taken now; spare regions give way
   // The taken regions with their names, in the order of their offsets.
   struct Taken {
     const char* what;
@@ -82,25 +78,25 @@ class Arena {
   Device* device_ = nullptr;
   Device* sharer_ = nullptr;
   bool pinned_ = false;
-  os::Region memory_;          // of a reservoir; else empty
+  os::Region memory_;  // of a reservoir; else empty
   Ptr<std::byte> base_;
   uint64_t bytes_;
   std::function<bool()> release_;
-  Code full_;                  // the error of a region that does not fit
+  Code full_;  // the error of a region that does not fit
   mutable std::mutex mutex_;
   uint64_t used_ = 0;
   struct Held : Taken {
     bool spare = false;
     Ptr<std::byte> at;
-    bool allocated = false;              // by the sharer: `at` lies outside of the arena
-    uint64_t pinned = 0;                 // its first bytes, which are locked; of a shared region all that the device may use
-    bool busy = false, given = false;    // a part is being shared; the region is being given back
-    Status refused;                      // the last part was; the next wait_shared() tries again
+    bool allocated = false;            // by the sharer: `at` lies outside of the arena
+    uint64_t pinned = 0;               // its first bytes, which are locked; of a shared region all that the device may use
+    bool busy = false, given = false;  // a part is being shared; the region is being given back
+    Status refused;                    // the last part was; the next wait_shared() tries again
   };
-  std::map<uint64_t, Held> taken_;       // by offset
+  std::map<uint64_t, Held> taken_;  // by offset
   uint64_t part_bytes_ = uint64_t{1} << 30;
-  std::thread sharing_;                  // share_parts(), from the first region of several parts on
-  std::condition_variable changed_;      // a part has been shared or refused, or there are more
+  std::thread sharing_;              // share_parts(), from the first region of several parts on
+  std::condition_variable changed_;  // a part has been shared or refused, or there are more
   bool ends_ = false;
 };
 
@@ -129,8 +125,8 @@ class ArenaRegion {
 
   Ptr<std::byte> data() const { return arena_ ? held_->second.at : Ptr<std::byte>{}; }
   uint64_t bytes() const { return bytes_; }
-  // Returns when the device may use the region's first `end` bytes. out_of_pinned_memory: the system has refused a part. The next call waits
-  // for another try.
+  // Returns when the device may use the region's first `end` bytes. out_of_pinned_memory: the system has refused a part. The next call
+  // waits for another try.
   Status wait_shared(uint64_t end) const { return arena_ ? arena_->wait_shared(&held_->second, end) : ok_status(); }
 
  private:

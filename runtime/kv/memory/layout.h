@@ -16,21 +16,21 @@ namespace orrery::kv {
 
 // The kind of a region's content. The plan has a sum for each kind. The numbers are those of ORRERY_REGION_ in the public header.
 enum class Holds : uint8_t {
-  weights,     // host_bytes: of the file, mapped or read
-  workspace,   // activations, scratch memory, logits
-  kv,          // pages, or resident KV
-  summaries,   // digests, low-rank keys, compensation tokens: they stand for tokens that are not on the device
-  staging,     // needed by refills and settling: the ring, working memory, queries, exported attention weights
-  tables,      // host memory beside the KV
+  weights,    // host_bytes: of the file, mapped or read
+  workspace,  // activations, scratch memory, logits
+  kv,         // pages, or resident KV
+  summaries,  // digests, low-rank keys, compensation tokens: they stand for tokens that are not on the device
+  staging,    // needed by refills and settling: the ring, working memory, queries, exported attention weights
+  tables,     // host memory beside the KV
 };
 
 struct Region {
-  const char* name = "";           // of static storage; plans and errors show it ("the session's ...")
+  const char* name = "";  // of static storage; plans and errors show it ("the session's ...")
   Holds holds = Holds::tables;
-  uint64_t device_bytes = 0;       // in the device arena
-  uint64_t reservoir_bytes = 0;    // in the reservoir
-  uint64_t host_bytes = 0;         // in other host memory: an upper bound
-  uint64_t full_heads_bytes = 0;   // of device_bytes: KV of heads that hold the whole context
+  uint64_t device_bytes = 0;      // in the device arena
+  uint64_t reservoir_bytes = 0;   // in the reservoir
+  uint64_t host_bytes = 0;        // in other host memory: an upper bound
+  uint64_t full_heads_bytes = 0;  // of device_bytes: KV of heads that hold the whole context
   bool empty() const { return device_bytes == 0 && reservoir_bytes == 0 && host_bytes == 0; }
 };
 
@@ -50,7 +50,7 @@ class Layout {
   uint64_t reservoir_bytes() const { return sum(&Region::reservoir_bytes); }
   uint64_t full_heads_bytes() const { return sum(&Region::full_heads_bytes); }
   uint64_t weights_mapped_bytes() const { return sum(&Region::host_bytes, Holds::weights); }
-  uint64_t host_bytes() const { return sum(&Region::host_bytes) - weights_mapped_bytes(); }   // without the weights
+  uint64_t host_bytes() const { return sum(&Region::host_bytes) - weights_mapped_bytes(); }  // without the weights
 
  private:
   uint64_t sum(uint64_t Region::*bytes) const {

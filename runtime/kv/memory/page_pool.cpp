@@ -9,7 +9,7 @@ namespace orrery::kv {
 namespace {
 constexpr const char* kPagesName = "KV pages";
 constexpr const char* kRingName = "window KV pages";
-}
+}  // namespace
 
 Region PagePool::layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir, bool ring) {
   const uint64_t bytes = align_up(n_pages * format.page_bytes(), kArenaAlignment);
@@ -30,11 +30,11 @@ Status PagePool::reserve(uint32_t n) {
     const uint64_t missing = align_up(n - spare, kPagesTogether);
     uint64_t bytes = 0;
     if (!checked_mul(missing, format_.page_bytes(), &bytes)) bytes = UINT64_MAX;
-    std::list<Slab> fresh(1);   // made apart from slabs_: a failure half-way changes nothing
+    std::list<Slab> fresh(1);  // made apart from slabs_: a failure half-way changes nothing
     Slab& slab = fresh.front();
     ORRERY_ASSIGN(slab.region, ArenaRegion::take(arena_, {ring_ ? kRingName : kPagesName, Holds::kv, bytes, 0, 0, 0}));
     slab.pages.resize(missing);
-    for (size_t i = missing; i-- > 0;) {   // so that pages are taken in ascending order
+    for (size_t i = missing; i-- > 0;) {  // so that pages are taken in ascending order
       Page& page = slab.pages[i];
       page.address = slab.region.data().address + format_.page_offset(i);
       page.next_free = free_;
@@ -61,10 +61,8 @@ void PagePool::unreserve(uint32_t n) {
       const Page* first = slab->pages.data();
       const Page* last = first + slab->pages.size();
       for (Page** link = &free_; *link;) {
-        if (*link >= first && *link < last)
-          *link = (*link)->next_free;
-        else
-          link = &(*link)->next_free;
+        if (*link >= first && *link < last) *link = (*link)->next_free;
+        else link = &(*link)->next_free;
       }
       total_ -= slab->pages.size();
       slabs_.erase(slab);

@@ -21,9 +21,9 @@
 namespace orrery::kv {
 
 struct Page {
-  uint64_t address = 0;      // on the device
-  uint32_t refs = 0;         // tables that have the page; 0: free
-  uint32_t of_slab = 0;      // its number in the slab, whose region is the next
+  uint64_t address = 0;  // on the device
+  uint32_t refs = 0;     // tables that have the page; 0: free
+  uint32_t of_slab = 0;  // its number in the slab, whose region is the next
   const ArenaRegion* region = nullptr;
   Page* next_free = nullptr;
 };
@@ -46,12 +46,12 @@ class PagePool {
   // Gives n reserved pages back. Slabs without pages in use that no reservation needs return to the arena.
   void unreserve(uint32_t n);
 
-  Page* take();                        // within a reservation; the page's content is undefined
+  Page* take();  // within a reservation; the page's content is undefined
   // Returns when the device may use the page: ArenaRegion::wait_shared().
   Status wait(const Page& page) const;
-  void share(Page* page);              // adds an owner
-  void drop(Page* page);               // takes an owner away
-  bool shared(const Page* page) const; // whether it has more than one owner
+  void share(Page* page);               // adds an owner
+  void drop(Page* page);                // takes an owner away
+  bool shared(const Page* page) const;  // whether it has more than one owner
 
  private:
   struct Slab {
@@ -60,7 +60,7 @@ class PagePool {
   };
   bool idle(const Slab& slab) const;
 
-  const AccountRef account_ = AccountRef::current();   // of the model: slabs outlive the session that needs them first
+  const AccountRef account_ = AccountRef::current();  // of the model: slabs outlive the session that needs them first
   Arena* arena_;
   KvFormat format_;
   const bool ring_;

@@ -7,8 +7,8 @@ namespace orrery::kv {
 
 namespace {
 constexpr uint32_t kTokens = static_cast<uint32_t>(kPageTokens);
-constexpr size_t kAtOnce = 256;   // pieces in one transfer: a layer of a page each
-}
+constexpr size_t kAtOnce = 256;  // pieces in one transfer: a layer of a page each
+}  // namespace
 
 PageTable::PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages, uint32_t window, uint32_t most_held)
     : pool_(std::move(pool)), window_(window), most_held_(most_held) {
@@ -70,9 +70,8 @@ Status PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
       addresses_.push_back(taken->address);
     } else {
       Page* const copy = taken;
-      for_each_layer([&](uint64_t at, uint64_t) {
-        backend->copy({copy->address + at}, {pages_[i]->address + at}, format().layer_bytes());
-      });
+      for_each_layer(
+          [&](uint64_t at, uint64_t) { backend->copy({copy->address + at}, {pages_[i]->address + at}, format().layer_bytes()); });
       pool_->drop(pages_[i]);
       pages_[i] = copy;
       addresses_[i] = copy->address;

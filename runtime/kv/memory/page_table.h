@@ -1,8 +1,8 @@
 // The page table of one sequence: which page holds which tokens. It grows and shrinks with the sequence, within its reservation. It copies
 // a shared page before it is written.
 //
-// The table of layers with a window may be a ring: when its reservation is used up, it gives back its oldest pages, which lie ahead of every
-// window. Pages keep their numbers; those given back have address 0.
+// The table of layers with a window may be a ring: when its reservation is used up, it gives back its oldest pages, which lie ahead of
+// every window. Pages keep their numbers; those given back have address 0.
 #pragma once
 
 #include <cstdint>
@@ -40,20 +40,20 @@ class PageTable {
       return pages[position / kTile] + in_page + position % kTile * token_bytes;
     }
   };
-  HeadTokens tokens_of(uint32_t head) const {   // head: layer * n_kv_heads + KV head
+  HeadTokens tokens_of(uint32_t head) const {  // head: layer * n_kv_heads + KV head
     return {addresses_.data(), format().head_offset(head), format().token_bytes()};
   }
-  uint32_t n_pages() const { return static_cast<uint32_t>(pages_.size()); }   // with those that a ring has given back
+  uint32_t n_pages() const { return static_cast<uint32_t>(pages_.size()); }  // with those that a ring has given back
   uint32_t n_held() const { return n_pages() - first_; }
   uint32_t n_shared() const;
   bool ring() const { return most_held_ > 0; }
-  uint32_t window() const { return window_; }   // of a ring
+  uint32_t window() const { return window_; }  // of a ring
   // The first page that the windows of tokens from n_tokens on reach.
   uint32_t first_in_reach(uint32_t n_tokens) const;
   // Whether the table has the tokens ahead of n_tokens that windows behind them reach.
   bool holds_window(uint32_t n_tokens) const;
-  // Of a ring: gives all pages back, and takes those that the windows of tokens from n_tokens on reach. Errors as of make_writable(); then the
-  // table is empty.
+  // Of a ring: gives all pages back, and takes those that the windows of tokens from n_tokens on reach. Errors as of make_writable(); then
+  // the table is empty.
   Status take_window(Backend* backend, uint32_t n_tokens);
   // Whether the page of this position, if there is one, is shared.
   bool shared(uint32_t position) const {
@@ -62,8 +62,8 @@ class PageTable {
   }
 
   // Makes positions [from, to) writable: takes new pages, and copies shared ones. `from` is at most the number of tokens that the table's
-  // pages cover; a ring holds the window of `from`. Waits until the device may use new pages (PagePool::wait()). After an error the table has
-  // the pages before that one.
+  // pages cover; a ring holds the window of `from`. Waits until the device may use new pages (PagePool::wait()). After an error the table
+  // has the pages before that one.
   Status make_writable(Backend* backend, uint32_t from, uint32_t to);
   // Keeps the pages of the first n_tokens.
   void truncate(uint32_t n_tokens);
@@ -83,9 +83,9 @@ class PageTable {
 
   std::shared_ptr<PagePool> pool_;
   const uint32_t window_, most_held_;
-  uint32_t first_ = 0;                // the first page that is held
-  std::vector<Page*> pages_;          // null: given back
-  std::vector<uint64_t> addresses_;   // (n_pages): the addresses of pages_, for kernels
+  uint32_t first_ = 0;               // the first page that is held
+  std::vector<Page*> pages_;         // null: given back
+  std::vector<uint64_t> addresses_;  // (n_pages): the addresses of pages_, for kernels
 };
 
 }  // namespace orrery::kv

@@ -18,10 +18,8 @@ Plan make_plan(const PlanInput& in, uint32_t n_context) {
   while (low < high) {
     const uint32_t middle = low + (high - low + 1) / 2;
     const Layout layout = in.layout(in.self, middle);
-    if (layout.device_bytes() <= in.budget_bytes && layout.reservoir_bytes() <= in.reservoir_budget_bytes)
-      low = middle;
-    else
-      high = middle - 1;
+    if (layout.device_bytes() <= in.budget_bytes && layout.reservoir_bytes() <= in.reservoir_budget_bytes) low = middle;
+    else high = middle - 1;
   }
   plan.largest_context = low;
   plan.n_context = n_context ? n_context : std::max(low, 1u);

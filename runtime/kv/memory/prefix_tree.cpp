@@ -6,8 +6,8 @@ namespace orrery::kv {
 
 namespace {
 constexpr const char* kName = "earlier prompts";
-constexpr uint64_t kBytesAtOnce = uint64_t{64} << 20;   // of one copy()
-}
+constexpr uint64_t kBytesAtOnce = uint64_t{64} << 20;  // of one copy()
+}  // namespace
 
 const std::byte* PrefixTree::Page::bytes() const { return reinterpret_cast<const std::byte*>(node_->region.data().address); }
 PrefixTree::Page::Page(std::shared_ptr<const Node> node)
@@ -15,7 +15,8 @@ PrefixTree::Page::Page(std::shared_ptr<const Node> node)
 Span<const uint8_t> PrefixTree::Page::made() const { return {node_->made.data(), node_->made.size()}; }
 
 PrefixTree::~PrefixTree() {
-  while (evict_one()) {}
+  while (evict_one()) {
+  }
 }
 
 // n_made: of how many of the page's tokens `made` is given; the others may be made in any way.
@@ -64,7 +65,7 @@ void PrefixTree::unlink(Node* leaf) {
 }
 
 bool PrefixTree::evict_one() {
-  std::shared_ptr<Node> last;   // its region goes back without the lock
+  std::shared_ptr<Node> last;  // its region goes back without the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   if (order_.empty()) return false;
   last = order_.front();
@@ -79,7 +80,7 @@ uint64_t PrefixTree::bytes() const {
 
 void PrefixTree::forget(uint64_t model) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto it = order_.begin(); it != order_.end();) {   // children come before their parents
+  for (auto it = order_.begin(); it != order_.end();) {  // children come before their parents
     Node* node = (it++)->get();
     if (node->model == model) unlink(node);
   }
@@ -97,7 +98,8 @@ std::vector<PrefixTree::Page> PrefixTree::find(const Key& key, Span<const int32_
   return pages;
 }
 
-void PrefixTree::add_state(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, Span<const std::byte> state) {
+void PrefixTree::add_state(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner,
+                           Span<const std::byte> state) {
   const AccountScope scope(account_);
   const auto lacks = [&]() -> Node* {
     const auto root = roots_.find(key);
@@ -119,7 +121,7 @@ void PrefixTree::add_state(const Key& key, Span<const int32_t> tokens, Span<cons
   }
   std::copy_n(state.data(), state.size(), reinterpret_cast<std::byte*>(region.data().address));
   const std::lock_guard<std::mutex> lock(mutex_);
-  Node* node = lacks();   // again: the tree may have changed
+  Node* node = lacks();  // again: the tree may have changed
   if (!node || bytes_ + region.bytes() > most_bytes_) return;
   bytes_ += region.bytes();
   node->state = std::move(region);

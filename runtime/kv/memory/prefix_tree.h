@@ -1,11 +1,12 @@
 // The KV of earlier prompts, kept in the reservoir while nobody else needs the room. A tree of pages: the path to a node spells
-// the tokens of its page and of all pages before it, and how each token's KV was made. A session that is asked for the same tokens copies their pages and
-// computes the rest.
+// the tokens of its page and of all pages before it, and how each token's KV was made. A session that is asked for the same tokens copies
+// their pages and computes the rest.
 //
-// A model with recurrent layers has a state after each token. A page may keep the state after its last token; a session continues from there.
+// A model with recurrent layers has a state after each token. A page may keep the state after its last token; a session continues from
+// there.
 //
-// Pages and states are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does not fit, the
-// least recently used pages leave first (Arena::make_room_with). All pages together have at most `most_bytes` bytes.
+// Pages and states are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does
+// not fit, the least recently used pages leave first (Arena::make_room_with). All pages together have at most `most_bytes` bytes.
 //
 // A node belongs to everybody, or to one owner: a session and its forks. Everybody's pages hold KV that depends on their tokens alone.
 // Any thread may call any function. Nothing is called back under the tree's lock.
@@ -32,9 +33,9 @@ namespace orrery::kv {
 
 // How the KV of a token was made: flags. None: computed here, as a prompt token.
 struct Made {
-  static constexpr uint8_t kGenerated = 1;   // decode computed it
-  static constexpr uint8_t kFromFile = 2;    // read from a file, which anybody may have written
-  static constexpr uint8_t kInvented = 4;    // by a benchmark
+  static constexpr uint8_t kGenerated = 1;  // decode computed it
+  static constexpr uint8_t kFromFile = 2;   // read from a file, which anybody may have written
+  static constexpr uint8_t kInvented = 4;   // by a benchmark
 };
 
 class PrefixTree {
@@ -52,8 +53,8 @@ class PrefixTree {
   // A page of the tree. It stays readable while the Page exists.
   class Page {
    public:
-    const std::byte* bytes() const;   // (KvFormat::page_bytes()) as PageTable::upload() takes them
-    Span<const uint8_t> made() const;   // (kPageTokens) Made
+    const std::byte* bytes() const;    // (KvFormat::page_bytes()) as PageTable::upload() takes them
+    Span<const uint8_t> made() const;  // (kPageTokens) Made
     // The recurrent state behind the page, as it was given to add_state(). Null: there was none when the page was found.
     const std::byte* state() const { return state_; }
 
@@ -75,29 +76,30 @@ class PrefixTree {
   // bytes of consecutive pages, from page `first` on, to each of `pages`. The first n_common tokens are everybody's.
   // After an error of copy(), the pages so far stay.
   using Copy = std::function<Status(uint32_t first, Span<std::byte* const> pages)>;
-  Status add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, uint32_t n_common,
-             uint64_t page_bytes, const Copy& copy);
+  Status add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, uint32_t n_common, uint64_t page_bytes,
+             const Copy& copy);
 
-  // Keeps the recurrent state behind `tokens`, whole pages, with the last of them, if the tree has that page, lacks the state, and has room.
+  // Keeps the recurrent state behind `tokens`, whole pages, with the last of them, if the tree has that page, lacks the state, and has
+  // room.
   void add_state(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, Span<const std::byte> state);
 
-  void forget(uint64_t model);   // its pages leave
-  bool evict_one();              // the least recently used page leaves; false: the tree is empty
+  void forget(uint64_t model);  // its pages leave
+  bool evict_one();             // the least recently used page leaves; false: the tree is empty
   uint64_t bytes() const;
   uint64_t most_bytes() const { return most_bytes_; }
 
  private:
   static constexpr auto kTokens = static_cast<size_t>(kPageTokens);
-  using Order = std::list<std::shared_ptr<Node>>;   // every node but roots, the least recently used one first; children before parents
+  using Order = std::list<std::shared_ptr<Node>>;  // every node but roots, the least recently used one first; children before parents
   struct Node {
     Node* parent = nullptr;
-    bool linked = true;                             // false: it has left the tree
+    bool linked = true;  // false: it has left the tree
     uint64_t model = 0, owner = kEverybody;
-    uint64_t stamp = 0;                             // of the last use
+    uint64_t stamp = 0;  // of the last use
     std::array<int32_t, kTokens> tokens;
     std::array<uint8_t, kTokens> made;
     ArenaRegion region;
-    ArenaRegion state;                              // empty: none is kept. Once there, it stays as long as the node
+    ArenaRegion state;  // empty: none is kept. Once there, it stays as long as the node
     std::vector<std::shared_ptr<Node>> children;
     Order::iterator place;
   };

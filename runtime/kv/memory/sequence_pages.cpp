@@ -70,7 +70,7 @@ void SequencePages::share(const SequencePages& other) {
 }
 
 void SequencePages::download(Backend* backend, uint32_t first, uint32_t end, std::byte* to) const {
-  if (n_groups_ == 1 && !tables_[0]->ring()) return tables_[0]->download(backend, first, end, to);   // in fewer, longer transfers
+  if (n_groups_ == 1 && !tables_[0]->ring()) return tables_[0]->download(backend, first, end, to);  // in fewer, longer transfers
   for (uint32_t page = first; page < end; ++page)
     for_each(false, [&](const PageTable& table) { table.download(backend, page, page + 1, to), to += table.format().page_bytes(); });
 }

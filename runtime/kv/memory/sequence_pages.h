@@ -1,7 +1,8 @@
-// The pages of one sequence: a page table for each KV group. All tables hold the same tokens, but for rings, which hold the last ones alone.
+// The pages of one sequence: a page table for each KV group. All tables hold the same tokens, but for rings, which hold the last ones
+// alone.
 //
-// In host memory a page is the page of each group that holds all tokens, in the order of the groups. The windows of rings are apart: in the order
-// of the groups, as many pages as a window may reach, those that there are first.
+// In host memory a page is the page of each group that holds all tokens, in the order of the groups. The windows of rings are apart: in the
+// order of the groups, as many pages as a window may reach, those that there are first.
 #pragma once
 
 #include <array>
@@ -21,10 +22,10 @@ class SequencePages {
   size_t n_groups() const { return n_groups_; }
   const PageTable& group(size_t i) const { return *tables_[i]; }
   KvType type() const { return tables_[0]->format().type; }
-  uint64_t page_bytes() const;       // of all groups but rings
-  uint32_t n_pages(uint32_t n_tokens) const { return (n_tokens + kTokens - 1) / kTokens; }   // of page_bytes() each
-  uint64_t used_bytes() const;       // with rings
-  uint64_t shared_bytes() const;     // of pages that other sequences have too
+  uint64_t page_bytes() const;                                                              // of all groups but rings
+  uint32_t n_pages(uint32_t n_tokens) const { return (n_tokens + kTokens - 1) / kTokens; }  // of page_bytes() each
+  uint64_t used_bytes() const;                                                              // with rings
+  uint64_t shared_bytes() const;                                                            // of pages that other sequences have too
   // What a step reads of n_tokens tokens, at most.
   uint64_t read_bytes(uint32_t n_tokens) const;
 
@@ -55,7 +56,7 @@ class SequencePages {
   static constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
   Status make_writable(Backend* backend, uint32_t from, uint32_t to, bool with_rings);
   template <class F>
-  void for_each(bool rings, F f) const;   // f(table)
+  void for_each(bool rings, F f) const;  // f(table)
 
   std::array<std::unique_ptr<PageTable>, size_t{kMostKvGroups}> tables_;
   size_t n_groups_ = 0;

@@ -9,13 +9,16 @@ namespace orrery::kv {
 Region CompensationTokens::layout(const KvFormat& format, uint32_t n_compensation_tokens) {
   if (n_compensation_tokens == 0) return {};
   const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
-  return {"compensation tokens", Holds::summaries, align_up(bytes_of(n_compensation_tokens, format.head_dim), kArenaAlignment), 0,
-          n_compensation_tokens * sizeof(CompensationJob) + n_heads * sizeof(Head), 0};
+  return {"compensation tokens",
+          Holds::summaries,
+          align_up(bytes_of(n_compensation_tokens, format.head_dim), kArenaAlignment),
+          0,
+          n_compensation_tokens * sizeof(CompensationJob) + n_heads * sizeof(Head),
+          0};
 }
 
 CompensationTokens::CompensationTokens(const KvFormat& format, uint32_t n_compensation_tokens, ArenaRegion region)
-    : head_dim_(format.head_dim),
-      region_(std::move(region)),
+    : head_dim_(format.head_dim), region_(std::move(region)),
       heads_(static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads)) {
   jobs_.reserve(n_compensation_tokens);
 }
@@ -40,7 +43,7 @@ void CompensationTokens::want(uint32_t head) { heads_[head].index = n_wanted_++;
 void CompensationTokens::add(Backend* backend, const PageTable& reservoir, uint32_t index, uint32_t first, uint32_t end) {
   Head& head = heads_[index];
   if (end <= first) return;
-  if (head.waits) finish(backend, reservoir);   // one stretch of a head at a time
+  if (head.waits) finish(backend, reservoir);  // one stretch of a head at a time
   jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), static_cast<int32_t>(first), static_cast<int32_t>(end),
                    static_cast<int32_t>(head.n), at(head), nullptr});
   head.n += end - first;
@@ -50,8 +53,8 @@ void CompensationTokens::add(Backend* backend, const PageTable& reservoir, uint3
 void CompensationTokens::add_by_shares(const PageTable& reservoir, uint32_t index, Span<const float> shares, float weight) {
   Head& head = heads_[index];
   if (!(weight > 0.0f)) return;
-  jobs_.push_back({reservoir.view().pages, reservoir.format().head_offset(index), 0, static_cast<int32_t>(shares.size()), 0, at(head),
-                   shares.data()});
+  jobs_.push_back(
+      {reservoir.view().pages, reservoir.format().head_offset(index), 0, static_cast<int32_t>(shares.size()), 0, at(head), shares.data()});
   head.weight = weight;
 }
 

@@ -46,17 +46,17 @@ class CompensationTokens {
   void add_by_shares(const PageTable& reservoir, uint32_t head, Span<const float> shares, float weight);
   void finish(Backend* backend, const PageTable& reservoir);
 
-  void truncate(uint32_t) {}   // nothing to do: the session settles, and so calls clear(), before it uses them again
+  void truncate(uint32_t) {}  // nothing to do: the session settles, and so calls clear(), before it uses them again
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const CompensationTokens& other);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Head {
-    uint32_t index = kNone;   // of its compensation token in the region
-    uint32_t n = 0;           // tokens given to add(), with those that wait for finish()
-    float weight = 0.0f;      // given to add_by_shares()
-    bool waits = false;       // whether a job waits for finish()
+    uint32_t index = kNone;  // of its compensation token in the region
+    uint32_t n = 0;          // tokens given to add(), with those that wait for finish()
+    float weight = 0.0f;     // given to add_by_shares()
+    bool waits = false;      // whether a job waits for finish()
   };
   CompensationTokens(const KvFormat& format, uint32_t n_compensation_tokens, ArenaRegion region);
   Ptr<float> at(const Head& head) const {
@@ -67,7 +67,7 @@ class CompensationTokens {
   ArenaRegion region_;
   std::vector<Head> heads_;
   uint32_t n_wanted_ = 0;
-  std::vector<CompensationJob> jobs_;   // room for n_compensation_tokens
+  std::vector<CompensationJob> jobs_;  // room for n_compensation_tokens
 };
 
 }  // namespace orrery::kv

@@ -68,11 +68,11 @@ class Digests {
   KvFormat format_;
   ArenaRegion region_;
   uint32_t n_pages_ = 0;
-  std::vector<uint64_t> tiles_;              // (heads, tiles)
-  std::vector<const uint64_t*> tiles_of_;    // (n_heads) in tiles_, or null
+  std::vector<uint64_t> tiles_;            // (heads, tiles)
+  std::vector<const uint64_t*> tiles_of_;  // (n_heads) in tiles_, or null
   std::vector<DigestJob> jobs_;
-  std::vector<float> cosines_;               // (heads, pages), for DigestKind::mean
-  std::vector<uint16_t> no_number_;          // (head_dim) NaN in F16, for DigestKind::mean
+  std::vector<float> cosines_;       // (heads, pages), for DigestKind::mean
+  std::vector<uint16_t> no_number_;  // (head_dim) NaN in F16, for DigestKind::mean
 };
 
 }  // namespace orrery::kv

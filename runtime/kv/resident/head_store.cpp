@@ -9,8 +9,8 @@ namespace orrery::kv {
 
 namespace {
 constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
-constexpr size_t kWorthThreads = 2048;   // moves: listing fewer takes less time than calling other threads
-}
+constexpr size_t kWorthThreads = 2048;  // moves: listing fewer takes less time than calling other threads
+}  // namespace
 
 uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
   return align_up(n_slots * format.token_bytes(), kArenaAlignment);
@@ -42,7 +42,8 @@ HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slot
   parts_.reserve(kMostMoves / kPart + n_heads);
 }
 
-Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place, bool keeps_tiles) {
+Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place,
+                                                   bool keeps_tiles) {
   ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(format, n_slots, in_place, keeps_tiles)));
   return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots, in_place, keeps_tiles));
 }
@@ -123,10 +124,8 @@ HeadView HeadStore::view_with_append(uint32_t index, uint32_t slot) const {
   const Head& head = heads_[index];
   HeadView view;
   view.n_keys = static_cast<int32_t>(std::max(head.length, slot + 1));
-  if (in_place_)
-    view.positions = positions_.data() + head.first, view.own_slot = static_cast<int32_t>(slot);
-  else
-    view.tiles = tiles_.data() + head.first_tile, view.tiles_there = tiles_there(head), view.append_at = slot_address(head, slot);
+  if (in_place_) view.positions = positions_.data() + head.first, view.own_slot = static_cast<int32_t>(slot);
+  else view.tiles = tiles_.data() + head.first_tile, view.tiles_there = tiles_there(head), view.append_at = slot_address(head, slot);
   return view;
 }
 
@@ -195,16 +194,13 @@ uint64_t HeadStore::replace(Backend* backend, Span<const Refresh> refreshes, boo
       self->make_moves(self->parts_[static_cast<size_t>(i)]);
     };
     const auto n_parts = static_cast<int64_t>(parts_.size());
-    if (n >= kWorthThreads)
-      backend->for_each(n_parts, make, this);   // listing tens of thousands takes as long as moving them
+    if (n >= kWorthThreads) backend->for_each(n_parts, make, this);  // listing tens of thousands takes as long as moving them
     else
       for (int64_t i = 0; i < n_parts; ++i) make(this, i);
     if (n == 0) continue;
     const KvType from_type = refreshes[0].reservoir->format().type;
-    if (ahead)
-      call = finish_moves_ahead(backend, from_type);
-    else
-      finish_moves(backend, from_type);
+    if (ahead) call = finish_moves_ahead(backend, from_type);
+    else finish_moves(backend, from_type);
   }
   return call;
 }

@@ -36,7 +36,7 @@ class HeadStore {
 
   static constexpr size_t kMostMoves = 16384;  // moves that the backend gets at once: tokens, or runs of tokens
 
-  uint32_t n_heads() const { return static_cast<uint32_t>(heads_.size()); }   // index of a head: layer * n_kv_heads + KV head
+  uint32_t n_heads() const { return static_cast<uint32_t>(heads_.size()); }  // index of a head: layer * n_kv_heads + KV head
   uint64_t n_slots() const { return positions_.size(); }
   uint64_t used_bytes() const;
 
@@ -92,23 +92,23 @@ class HeadStore {
   // Moves the head's last n tokens to the slots from `slot` on (slot + 2 n <= length), and makes the head n slots shorter.
   void move_last(Backend* backend, uint32_t head, uint32_t n, uint32_t slot);
 
-  void truncate(uint32_t) {}   // nothing to do: the session settles, and so fills the store, before it uses it again
+  void truncate(uint32_t) {}  // nothing to do: the session settles, and so fills the store, before it uses it again
   // Copies the layout and content of `other`, which has the same format and size.
   void copy_from(Backend* backend, const HeadStore& other);
 
  private:
   struct Head {
-    uint64_t first = 0;        // index of its first slot in the region
+    uint64_t first = 0;  // index of its first slot in the region
     uint32_t capacity = 0, length = 0;
-    size_t first_tile = 0;     // index in tiles_
-    uint32_t n_before = 0;     // slots that still hold the tokens from before lay_out()
+    size_t first_tile = 0;  // index in tiles_
+    uint32_t n_before = 0;  // slots that still hold the tokens from before lay_out()
   };
-  struct Part {                        // some replacements of a refresh; one thread turns them into moves
+  struct Part {  // some replacements of a refresh; one thread turns them into moves
     const Refresh* refresh;
-    size_t first, count;               // in its replacements
-    size_t at;                         // index of their first move in moves_
+    size_t first, count;  // in its replacements
+    size_t at;            // index of their first move in moves_
   };
-  static constexpr size_t kPart = 512;   // most replacements of a Part
+  static constexpr size_t kPart = 512;  // most replacements of a Part
   HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots, bool in_place, bool keeps_tiles);
   static uint64_t most_tiles(const KvFormat& format, uint64_t n_slots);
   Ptr<uint64_t> tiles_there(const Head& head) const {
@@ -124,13 +124,13 @@ class HeadStore {
 
   KvFormat format_;
   const bool in_place_, keeps_tiles_;
-  ArenaRegion region_;                 // slots; behind them, if keeps_tiles_, the tiles
+  ArenaRegion region_;  // slots; behind them, if keeps_tiles_, the tiles
   std::vector<Head> heads_;
-  std::vector<uint32_t> positions_;    // (n_slots) by the slot's index in the region
-  std::vector<uint64_t> tiles_;        // the heads' tiles, head by head
-  std::vector<KvMove> moves_;          // (kMostMoves): the first n_moves_ wait for finish_moves()
+  std::vector<uint32_t> positions_;  // (n_slots) by the slot's index in the region
+  std::vector<uint64_t> tiles_;      // the heads' tiles, head by head
+  std::vector<KvMove> moves_;        // (kMostMoves): the first n_moves_ wait for finish_moves()
   size_t n_moves_ = 0;
-  std::vector<Part> parts_;            // (at most kMostMoves / kPart + heads)
+  std::vector<Part> parts_;  // (at most kMostMoves / kPart + heads)
 };
 
 }  // namespace orrery::kv

@@ -17,16 +17,15 @@ uint64_t KeyCodes::bytes_of(const KeyCodeSpec& spec, int32_t head_dim, uint32_t 
 
 Region KeyCodes::layout(const KeyCodeSpec& spec, const KvFormat& format, uint32_t n_context) {
   if (spec.bits == 0 || spec.heads.empty()) return {};
-  const uint64_t host = spec.heads.size() * (tiles_of(n_context) * sizeof(uint64_t) + sizeof(KeyCodesJob) + sizeof(MeanValueJob) + sizeof(uint32_t));
+  const uint64_t host =
+      spec.heads.size() * (tiles_of(n_context) * sizeof(uint64_t) + sizeof(KeyCodesJob) + sizeof(MeanValueJob) + sizeof(uint32_t));
   return {"key codes", Holds::summaries, align_up(bytes_of(spec, format.head_dim, n_context), kArenaAlignment), 0, host, 0};
 }
 
 // Tiles of all heads first, then all means: tiles are whole cache lines where a tile is.
 KeyCodes::KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, ArenaRegion region)
-    : spec_(spec),
-      shape_{format, code_format(spec, format.head_dim), rotated ? 1 : hadamard_block(format.head_dim)},
-      region_(std::move(region)),
-      n_tiles_(tiles_of(n_context)) {
+    : spec_(spec), shape_{format, code_format(spec, format.head_dim), rotated ? 1 : hadamard_block(format.head_dim)},
+      region_(std::move(region)), n_tiles_(tiles_of(n_context)) {
   const uint64_t tile = shape_.codes.tile_bytes(), first = region_.data().address;
   const uint64_t means = first + spec.heads.size() * n_tiles_ * tile;
   tiles_.reserve(spec.heads.size() * n_tiles_);
@@ -56,7 +55,8 @@ void KeyCodes::set_values(Backend* backend, const PageTable& reservoir, Span<con
   const size_t n_tokens = shares.size() / values_.size();
   const auto dim = static_cast<uint64_t>(shape_.codes.head_dim);
   for (size_t i = 0; i < values_.size(); ++i)
-    values_[i] = {reservoir.view().pages, reservoir.format().head_offset(spec_.heads[i]), jobs_[i].mean + dim, shares.subspan(i * n_tokens, n_tokens)};
+    values_[i] = {reservoir.view().pages, reservoir.format().head_offset(spec_.heads[i]), jobs_[i].mean + dim,
+                  shares.subspan(i * n_tokens, n_tokens)};
   backend->key_codes()->mean_values(values_, reservoir.format());
 }
 
@@ -66,7 +66,8 @@ void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_t
   if (n_in_mean != n_in_mean_) {
     read_pages(reservoir);
     const uint32_t first = n_in_mean > kNotInMean ? kNotInMean : 0, step = std::max(n_in_mean / kInMean, 1u);
-    backend->key_codes()->mean_keys(jobs_, shape_, static_cast<int32_t>(first), static_cast<int32_t>(n_in_mean), static_cast<int32_t>(step));
+    backend->key_codes()->mean_keys(jobs_, shape_, static_cast<int32_t>(first), static_cast<int32_t>(n_in_mean),
+                                    static_cast<int32_t>(step));
     n_in_mean_ = n_in_mean, n_tokens_ = 0;
   }
   extend(backend, reservoir, n_tokens);

@@ -1,5 +1,5 @@
-// Key codes of a session, on the device: for each token of each head with codes a few bits for each dimension of its key (KeyCodeFormat). The
-// reservoir holds the keys; a policy finds tokens by their codes, and a found token is fetched whole.
+// Key codes of a session, on the device: for each token of each head with codes a few bits for each dimension of its key (KeyCodeFormat).
+// The reservoir holds the keys; a policy finds tokens by their codes, and a found token is fetched whole.
 //
 // settle() takes each head's mean key from the tokens present, and encodes all of them. extend() adds codes of later tokens by the same
 // means. So codes follow from the reservoir's tokens: a loaded session makes them again. The memory is one region of the arena, taken when
@@ -19,8 +19,8 @@
 
 namespace orrery::kv {
 
-// The heads that have codes (layer * n_kv_heads + KV head, ascending), and the bits of a dimension. bits 0: no codes. values: heads have mean
-// values (KeyCodeFormat).
+// The heads that have codes (layer * n_kv_heads + KV head, ascending), and the bits of a dimension. bits 0: no codes. values: heads have
+// mean values (KeyCodeFormat).
 struct KeyCodeSpec {
   uint32_t bits = 0;
   std::vector<uint32_t> heads;
@@ -37,19 +37,19 @@ class KeyCodes {
                                                 uint32_t n_context);
 
   const KeyCodeFormat& format() const { return shape_.codes; }
-  int32_t block() const { return shape_.block; }         // of the queries' rotation: KeysShape::code_block
-  uint32_t n_tokens() const { return n_tokens_; }        // tokens that have codes
+  int32_t block() const { return shape_.block; }   // of the queries' rotation: KeysShape::code_block
+  uint32_t n_tokens() const { return n_tokens_; }  // tokens that have codes
   uint64_t used_bytes() const { return spec_.heads.size() * shape_.codes.head_bytes(n_tokens_); }
   bool has(uint32_t head) const { return std::binary_search(spec_.heads.begin(), spec_.heads.end(), head); }
   // Addresses of the head's tiles of codes, and of its mean key, (head_dim) floats.
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + index_of(head) * n_tiles_; }
-  Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }   // with values: (2, head_dim), then the mean value
+  Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }  // with values: (2, head_dim), then the mean value
 
   // The heads' mean values: shares (heads, n_tokens) of the reservoir's first tokens.
   void set_values(Backend* backend, const PageTable& reservoir, Span<const float> shares);
-  // Makes mean keys and codes of the reservoir's first n_tokens. Means are of the first 2^i tokens, the largest number that there is, so codes
-  // of an earlier settlement stay until there are twice as many tokens. Of these at most 2 kInMean are read, evenly spread. Means leave out the
-  // first kNotInMean tokens, if there are others: attention sinks have keys of their own.
+  // Makes mean keys and codes of the reservoir's first n_tokens. Means are of the first 2^i tokens, the largest number that there is, so
+  // codes of an earlier settlement stay until there are twice as many tokens. Of these at most 2 kInMean are read, evenly spread. Means
+  // leave out the first kNotInMean tokens, if there are others: attention sinks have keys of their own.
   static constexpr uint32_t kNotInMean = 4, kInMean = 2048;
   void settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
   // Makes the missing codes of tokens before n_tokens.
@@ -70,11 +70,11 @@ class KeyCodes {
   KeyCodeSpec spec_;
   KeyCodesShape shape_;
   ArenaRegion region_;
-  uint32_t n_tokens_ = 0, n_in_mean_ = 0;    // n_in_mean_: the first tokens, whose mean the means are; 0: none
+  uint32_t n_tokens_ = 0, n_in_mean_ = 0;  // n_in_mean_: the first tokens, whose mean the means are; 0: none
   size_t n_tiles_ = 0;
-  std::vector<uint64_t> tiles_;              // (heads, n_tiles_)
-  std::vector<KeyCodesJob> jobs_;            // (heads)
-  std::vector<MeanValueJob> values_;         // (heads), with values
+  std::vector<uint64_t> tiles_;       // (heads, n_tiles_)
+  std::vector<KeyCodesJob> jobs_;     // (heads)
+  std::vector<MeanValueJob> values_;  // (heads), with values
 };
 
 }  // namespace orrery::kv

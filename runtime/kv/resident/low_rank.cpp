@@ -30,15 +30,14 @@ uint64_t rows_bytes(const LowRankSpec& spec, uint32_t n_context) { return 2 * ui
 uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2 * width_of(spec, format) * spec.rank; }
 // LowRankKeys::rotations behind the working memory: those of the pages, then those of the positions within a page.
 uint64_t rotations_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
-  return spec.by_head ? 0 : (div_up(n_context, kTileTokens) + uint64_t{kTileTokens}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
+  return spec.by_head ? 0
+                      : (div_up(n_context, kTileTokens) + uint64_t{kTileTokens}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
 }
 LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope) {
   LowRankKeys keys;
   keys.kv = format, keys.rank = static_cast<int32_t>(spec.rank);
-  if (spec.by_head)
-    keys.kv_head = 0;
-  else
-    keys.rope = rope;
+  if (spec.by_head) keys.kv_head = 0;
+  else keys.rope = rope;
   return keys;
 }
 // Units whose bases are found in parallel: one for each processor, or for each thread of a backend that computes on the host.
@@ -51,17 +50,11 @@ size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const BackendI
 class BasisFinder {
  public:
   BasisFinder(const LowRankSpec& spec, size_t width)
-      : products(width * width),
-        sums(width),
-        of_queries(spec.skewed ? width * width : 0),
-        basis((spec.skewed ? width : spec.rank) * width),
-        rank_(spec.rank),
-        width_(width),
-        weights_(width),
-        order_(width),
+      : products(width * width), sums(width), of_queries(spec.skewed ? width * width : 0), basis((spec.skewed ? width : spec.rank) * width),
+        rank_(spec.rank), width_(width), weights_(width), order_(width),
         subspace_(static_cast<int64_t>(width), static_cast<int64_t>(basis.size() / width)) {}
-  std::vector<float> products, sums, of_queries;   // (width, width) of the keys, (width) of the keys, (width, width) of the queries
-  std::vector<float> basis;                        // (rank, width) first
+  std::vector<float> products, sums, of_queries;  // (width, width) of the keys, (width) of the keys, (width, width) of the queries
+  std::vector<float> basis;                       // (rank, width) first
 
   // The largest directions of `products`.
   void find() { subspace_.find(products.data(), basis.data()); }
@@ -82,7 +75,7 @@ class BasisFinder {
     const auto before = [&](size_t a, size_t b) { return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b; };
     std::sort(order_.begin(), order_.end(), before);
     std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(rank_));
-    for (size_t r = 0; r < rank_; ++r)   // order_ ascends, so order_[r] >= r: a copy overwrites nothing that is still needed
+    for (size_t r = 0; r < rank_; ++r)  // order_ ascends, so order_[r] >= r: a copy overwrites nothing that is still needed
       std::copy_n(basis.begin() + static_cast<ptrdiff_t>(order_[r] * width_), width_, basis.begin() + static_cast<ptrdiff_t>(r * width_));
   }
 
@@ -118,9 +111,12 @@ Region LowRank::work_layout(const LowRankSpec& spec, const KvFormat& format, uin
   const uint64_t width = width_of(spec, format), n_basis = spec.skewed ? width : spec.rank, n_found = std::min(width, n_basis + 16);
   const uint64_t each = ((1 + spec.skewed) * width + n_basis) * width * sizeof(float) + 2 * (width + n_found) * n_found * sizeof(double);
   const uint64_t halves = spec.rank * width * sizeof(uint16_t), rotations = rotations_bytes(spec, format, n_context);
-  return {"low-rank keys' working memory", Holds::staging,
-          align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment) + align_up(rotations, kArenaAlignment), 0,
-          std::max(n_at_once(spec, format, backend) * each + halves, rotations), 0};
+  return {"low-rank keys' working memory",
+          Holds::staging,
+          align_up(shape_of(spec, format, {}).work_bytes(), kArenaAlignment) + align_up(rotations, kArenaAlignment),
+          0,
+          std::max(n_at_once(spec, format, backend) * each + halves, rotations),
+          0};
 }
 
 LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region,
@@ -205,7 +201,7 @@ void LowRank::add_query_products(const LastQueries& queries, size_t at, std::vec
 Status LowRank::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens, const LastQueries& queries) {
   const size_t width = width_of(spec_, format_), n_threads = n_at_once(spec_, format_, backend->info());
   std::vector<BasisFinder> finders;
-  finders.reserve(n_threads);   // no copies: each finder is made at its place
+  finders.reserve(n_threads);  // no copies: each finder is made at its place
   for (size_t i = 0; i < n_threads; ++i) finders.emplace_back(spec_, width);
   std::vector<uint16_t> halves(spec_.rank * width);
   // If the system gives no threads, the units are found one after the other.

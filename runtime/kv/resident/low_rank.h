@@ -25,9 +25,9 @@ namespace orrery::kv {
 // The layers with low-rank keys, and the number of values in a token's row. rank 0: no low-rank keys.
 struct LowRankSpec {
   uint32_t rank = 0;
-  std::vector<uint32_t> layers;   // ascending
-  bool by_head = false;           // a basis for each KV head, not for each layer
-  bool skewed = false;            // only by_head
+  std::vector<uint32_t> layers;  // ascending
+  bool by_head = false;          // a basis for each KV head, not for each layer
+  bool skewed = false;           // only by_head
 };
 
 // Queries of the last positions, after RoPE. rows: (n_layers, n_positions, n_heads, head_dim).
@@ -49,7 +49,7 @@ class LowRank {
                                                uint32_t n_context);
 
   uint64_t used_bytes() const;
-  uint32_t n_tokens() const { return n_tokens_; }   // tokens with a row
+  uint32_t n_tokens() const { return n_tokens_; }  // tokens with a row
   uint32_t rank() const { return spec_.rank; }
   bool by_head() const { return spec_.by_head; }
   bool skewed() const { return spec_.skewed; }
@@ -68,7 +68,7 @@ class LowRank {
   void rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs);
   // By layer: the layer's keys, for FetchShape::rebuilt.
   LowRankKeys of_layer(uint32_t layer) const { return unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr); }
-  void truncate(uint32_t) {}   // rows stay until settle(): a policy asks for no tokens behind the end
+  void truncate(uint32_t) {}  // rows stay until settle(): a policy asks for no tokens behind the end
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const LowRank& other);
 
@@ -85,10 +85,10 @@ class LowRank {
   KvFormat format_;
   RopeSpec rope_;
   uint32_t n_context_, n_tokens_ = 0;
-  bool has_rotations_ = false;    // LowRankKeys::rotations are on the device: since the first settle()
+  bool has_rotations_ = false;  // LowRankKeys::rotations are on the device: since the first settle()
   ArenaRegion region_, work_;
   size_t n_tiles_ = 0;
-  std::vector<uint64_t> tiles_;   // (units, n_tiles_), by head
+  std::vector<uint64_t> tiles_;  // (units, n_tiles_), by head
 };
 
 }  // namespace orrery::kv

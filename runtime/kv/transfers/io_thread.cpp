@@ -86,8 +86,7 @@ IoThread::Waited IoThread::wait_for_room(const Cancel& cancel) {
   const auto room = [this] { return n_queued_ < queue_.size(); };
   Waited waited;
   waited.stall_ns = stall(&lock, cancel, room);
-  if (!room() && cancel.asked())
-    waited.status = error(Code::cancelled, "cancelled while the I/O thread's queue was full");
+  if (!room() && cancel.asked()) waited.status = error(Code::cancelled, "cancelled while the I/O thread's queue was full");
   else if (!room())
     waited.status = error(Code::io, "the I/O thread's queue of %zu requests was full for %.3f s", queue_.size(),
                           static_cast<double>(waited.stall_ns) * 1e-9);
@@ -118,9 +117,8 @@ IoThread::Waited IoThread::wait(IoRequest* request, const Cancel& given_up) {
     waited.status = error(Code::cancelled, "cancelled while waiting for a transfer of KV to the device (head %u)", request->head);
     return waited;
   }
-  waited.status = error(Code::io, "a transfer of KV to the device (head %u, %llu bytes) was not there after %.3f s",
-                        request->head, static_cast<unsigned long long>(request->bytes_),
-                        static_cast<double>(waited.stall_ns) * 1e-9);
+  waited.status = error(Code::io, "a transfer of KV to the device (head %u, %llu bytes) was not there after %.3f s", request->head,
+                        static_cast<unsigned long long>(request->bytes_), static_cast<double>(waited.stall_ns) * 1e-9);
   return waited;
 }
 
@@ -152,7 +150,7 @@ void IoThread::serve() {
     first_ = (first_ + 1) % queue_.size();
     --n_queued_;
     request->state_ = IoRequest::State::under_way;
-    for_callers_.notify_all();   // room in the queue
+    for_callers_.notify_all();  // room in the queue
     request->status_ = serve_one(&lock, request);
     request->state_ = IoRequest::State::done;
     for_callers_.notify_all();
@@ -161,8 +159,7 @@ void IoThread::serve() {
 
 nanoseconds IoThread::link_time(uint64_t bytes) const {
   const uint64_t rate = options_.link.bytes_per_second;
-  const double ns = options_.link.latency_us * 1e3 +
-                    (rate ? static_cast<double>(bytes) * 1e9 / static_cast<double>(rate) : 0.0);
+  const double ns = options_.link.latency_us * 1e3 + (rate ? static_cast<double>(bytes) * 1e9 / static_cast<double>(rate) : 0.0);
   return nanoseconds(static_cast<int64_t>(std::min(ns, static_cast<double>(kLongestUs) * 1e3)));
 }
 
@@ -193,7 +190,7 @@ Status IoThread::serve_one(std::unique_lock<std::mutex>* lock, IoRequest* reques
   }
   // A request that was given up frees the link.
   if (stopped()) link_free_ = std::min(link_free_, Clock::now());
-  if (stop_ && !request->cancelled_)   // nobody asks for the status of a cancelled request
+  if (stop_ && !request->cancelled_)  // nobody asks for the status of a cancelled request
     return error(Code::cancelled, "the I/O thread ended during a transfer of KV (head %u)", request->head);
   return status;
 }

@@ -27,8 +27,8 @@
 namespace orrery::kv {
 
 struct Link {
-  uint64_t bytes_per_second = 0;   // 0: no limit
-  uint32_t latency_us = 0;         // of each request
+  uint64_t bytes_per_second = 0;  // 0: no limit
+  uint32_t latency_us = 0;        // of each request
 };
 
 // The submitter owns a request. From submit() to the end of wait() or cancel(), the request, its pieces and the memory that they point to
@@ -37,10 +37,10 @@ class IoRequest {
  public:
   Ptr<std::byte> to;
   Span<const HostPiece> pieces;
-  uint32_t head = 0;               // errors name it
+  uint32_t head = 0;  // errors name it
 
-  uint64_t bytes() const { return bytes_; }       // valid after submit()
-  uint64_t link_ns() const { return link_ns_; }   // time on the link; valid after wait()
+  uint64_t bytes() const { return bytes_; }      // valid after submit()
+  uint64_t link_ns() const { return link_ns_; }  // time on the link; valid after wait()
 
  private:
   friend class IoThread;
@@ -48,7 +48,7 @@ class IoRequest {
   enum class State : uint8_t { idle, queued, under_way, done };
   State state_ = State::idle;
   bool cancelled_ = false;
-  Status status_;                  // of a request that is done
+  Status status_;  // of a request that is done
   uint64_t bytes_ = 0, link_ns_ = 0;
   Clock::time_point queued_at_;
 };
@@ -59,18 +59,18 @@ class IoThread {
   struct Fault {
     enum class Kind : uint8_t { none, late, fail, never };
     Kind kind = Kind::none;
-    uint64_t late_us = 0;          // late
-    Status status;                 // fail
+    uint64_t late_us = 0;  // late
+    Status status;         // fail
   };
   struct Options {
     Link link;
     uint32_t queue_requests = 1024;
     uint64_t wait_limit_us = 30'000'000;
-    std::function<Fault(const IoRequest&)> fault;   // the thread asks it before each request
+    std::function<Fault(const IoRequest&)> fault;  // the thread asks it before each request
   };
   struct Waited {
     Status status;
-    uint64_t stall_ns = 0;         // the time that the caller waited
+    uint64_t stall_ns = 0;  // the time that the caller waited
   };
 
   // Starts the thread, with all signals blocked. The device outlives it.
@@ -108,14 +108,14 @@ class IoThread {
 
   Device* device_;
   const Options options_;
-  std::mutex mutex_;                      // guards all members below, and the private part of requests
-  std::condition_variable for_thread_;    // signals a request, a cancellation, the end
-  std::condition_variable for_callers_;   // signals a request that the thread has left, and room in the queue
-  std::vector<IoRequest*> queue_;         // (queue_requests) a ring: n_queued_ requests from first_ on
+  std::mutex mutex_;                     // guards all members below, and the private part of requests
+  std::condition_variable for_thread_;   // signals a request, a cancellation, the end
+  std::condition_variable for_callers_;  // signals a request that the thread has left, and room in the queue
+  std::vector<IoRequest*> queue_;        // (queue_requests) a ring: n_queued_ requests from first_ on
   size_t first_ = 0, n_queued_ = 0;
-  Clock::time_point link_free_;           // the end of the last request on the simulated link
+  Clock::time_point link_free_;  // the end of the last request on the simulated link
   bool stop_ = false;
-  std::thread thread_;                    // last: it uses the members above
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace orrery::kv

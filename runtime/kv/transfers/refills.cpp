@@ -10,7 +10,7 @@ namespace orrery::kv {
 
 namespace {
 constexpr uint64_t kPageSize = static_cast<uint64_t>(kPageTokens);
-constexpr uint64_t kRunsAtOnce = 4096;   // least room for noted runs
+constexpr uint64_t kRunsAtOnce = 4096;  // least room for noted runs
 uint64_t runs_at_once(uint64_t staging_tokens) { return std::max(staging_tokens / 2, kRunsAtOnce); }
 // Most chunks in the ring: the last chunk of each refresh, and 4 others. A chunk that is not the last of its refresh fills more than a
 // quarter of the ring, because a replacement has at most half of the ring.
@@ -19,7 +19,7 @@ uint64_t heads_of(const KvFormat& format) { return static_cast<uint64_t>(format.
 
 // Sums and bounds of some replacements, in one pass without branches: a layer may have tens of thousands.
 struct Extent {
-  bool in_pages = true;                             // each replacement has tokens, all of one page
+  bool in_pages = true;  // each replacement has tokens, all of one page
   uint32_t longest = 0;
   uint64_t n_tokens = 0, end_slot = 0, end_position = 0;
 };
@@ -27,7 +27,7 @@ Extent extent_of(Span<const Replacement> what) {
   constexpr auto kPage = static_cast<uint32_t>(kPageTokens);
   Extent e;
   for (const Replacement& r : what) {
-    e.in_pages &= r.count - 1 < kPage - r.position % kPage;   // for a count of 0, count - 1 is the largest number
+    e.in_pages &= r.count - 1 < kPage - r.position % kPage;  // for a count of 0, count - 1 is the largest number
     e.longest = std::max(e.longest, r.count);
     e.n_tokens += r.count;
     e.end_slot = std::max(e.end_slot, uint64_t{r.slot} + r.count);
@@ -35,7 +35,7 @@ Extent extent_of(Span<const Replacement> what) {
   }
   return e;
 }
-}
+}  // namespace
 
 uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone) {
   return align_up(staging_tokens * (values_alone ? format.value_bytes() : format.token_bytes()), kArenaAlignment);
@@ -44,22 +44,15 @@ uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens,
 Region Refills::layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
   const uint64_t n_heads = heads_of(format), transfers = staging_tokens > 0 ? chunks_at_once(n_heads) * sizeof(Chunk) : 0;
   const uint64_t host = n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) +
-                        static_cast<uint64_t>(format.n_layers) * sizeof(uint64_t) + max_pending * sizeof(Replacement) +
-                        transfers + staging_tokens * sizeof(HostPiece) +
-                        (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
+                        static_cast<uint64_t>(format.n_layers) * sizeof(uint64_t) + max_pending * sizeof(Replacement) + transfers +
+                        staging_tokens * sizeof(HostPiece) + (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
   return {"staging ring", Holds::staging, staging_bytes(format, staging_tokens, values_alone), 0, host, 0};
 }
 
-Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
-                 uint64_t staging_tokens, LowRank* low_rank, bool ahead)
-    : io_(io),
-      format_(format),
-      low_rank_(low_rank),
-      ahead_(ahead),
-      fetched_bytes_(low_rank ? format.value_bytes() : format.token_bytes()),
-      staging_(std::move(staging)),
-      max_pending_(max_pending),
-      staging_tokens_(staging_tokens) {
+Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending, uint64_t staging_tokens,
+                 LowRank* low_rank, bool ahead)
+    : io_(io), format_(format), low_rank_(low_rank), ahead_(ahead), fetched_bytes_(low_rank ? format.value_bytes() : format.token_bytes()),
+      staging_(std::move(staging)), max_pending_(max_pending), staging_tokens_(staging_tokens) {
   const uint64_t n_heads = heads_of(format);
   pending_.reserve(n_heads);
   what_.reserve(max_pending);
@@ -71,36 +64,30 @@ Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint
   if (low_rank) runs_.reserve(runs_at_once(staging_tokens));
 }
 
-Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank, bool ahead) {
+Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format, uint64_t max_pending,
+                                               uint64_t staging_tokens, LowRank* low_rank, bool ahead) {
   if (io ? staging_tokens < 2 : staging_tokens > 0)
     return error(Code::invalid_argument, "a staging ring of %llu tokens, expected %s", static_cast<unsigned long long>(staging_tokens),
                  io ? "2 or more" : "none: nothing is transferred");
   ORRERY_ASSIGN(ArenaRegion staging, ArenaRegion::take(arena, layout(format, max_pending, staging_tokens, low_rank != nullptr)));
-  if (io) backend->commit(staging.data(), staging.bytes());   // so that the first transfers do not wait for page faults
+  if (io) backend->commit(staging.data(), staging.bytes());  // so that the first transfers do not wait for page faults
   return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank, ahead));
 }
 
-double Refills::Stats::hidden() const {
-  return transfer_us ? 1.0 - static_cast<double>(stall_us) / static_cast<double>(transfer_us) : 1.0;
-}
+double Refills::Stats::hidden() const { return transfer_us ? 1.0 - static_cast<double>(stall_us) / static_cast<double>(transfer_us) : 1.0; }
 
-Refills::Stats Refills::stats() const {
-  return {tokens_, tokens_ * fetched_bytes_, requests_, transfer_ns_ / 1000, stall_ns_ / 1000};
-}
+Refills::Stats Refills::stats() const { return {tokens_, tokens_ * fetched_bytes_, requests_, transfer_ns_ / 1000, stall_ns_ / 1000}; }
 
 Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at) {
-  if (head >= has_pending_.size())
-    return error(Code::invalid_argument, "a refresh of head %u of %zu", head, has_pending_.size());
-  if (has_pending_[head])
-    return error(Code::invalid_argument, "a refresh of head %u, whose last one is not visible yet", head);
+  if (head >= has_pending_.size()) return error(Code::invalid_argument, "a refresh of head %u of %zu", head, has_pending_.size());
+  if (has_pending_[head]) return error(Code::invalid_argument, "a refresh of head %u, whose last one is not visible yet", head);
   if (what.size() > max_pending_ - what_.size())
-    return error(Code::invalid_argument, "a refresh of head %u with %zu replacements: %zu of at most %llu are pending", head,
-                 what.size(), what_.size(), static_cast<unsigned long long>(max_pending_));
+    return error(Code::invalid_argument, "a refresh of head %u with %zu replacements: %zu of at most %llu are pending", head, what.size(),
+                 what_.size(), static_cast<unsigned long long>(max_pending_));
   const uint64_t n_tokens = reservoir.n_pages() * kPageSize;
   const Extent extent = extent_of(what);
   const uint64_t most = io_ ? std::min(staging_tokens_ / 2, kPageSize) : kPageSize;
-  const uint64_t end = low_rank_ ? std::min<uint64_t>(low_rank_->n_tokens(), n_tokens) : n_tokens;   // of the positions that can be fetched
+  const uint64_t end = low_rank_ ? std::min<uint64_t>(low_rank_->n_tokens(), n_tokens) : n_tokens;  // of the positions that can be fetched
   for (size_t i = 0; i < what.size() && !(extent.in_pages && extent.longest <= most && extent.end_position <= end); ++i) {
     const Replacement& r = what[i];
     if (r.position >= n_tokens)
@@ -156,7 +143,7 @@ Status Refills::start(Backend* backend) {
       while (n_what < left.size() && n + left[n_what].count <= staging_tokens_ / 2) n += left[n_what++].count;
       if (n_chunks_ == chunks_.size() || !find_room(n, &at)) return ok_status();
       rebuild_noted(backend);
-      if (placing_) ORRERY_TRY(backend->synchronize());   // the device must have read the ring before it is written again
+      if (placing_) ORRERY_TRY(backend->synchronize());  // the device must have read the ring before it is written again
       placing_ = false;
       Chunk& c = chunk(n_chunks_);
       c.at = at;
@@ -168,13 +155,13 @@ Status Refills::start(Backend* backend) {
       size_t n_pieces = 0;
       for (const Replacement& r : left.first(n_what)) {
         const auto* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(tokens.address(r.position)));
-        if (low_rank_) {   // a token's V lies behind its K
+        if (low_rank_) {  // a token's V lies behind its K
           for (uint64_t i = 0; i < r.count; ++i) pieces_[at + n_pieces++] = {data + i * token + format_.key_bytes(), fetched_bytes_};
           continue;
         }
         HostPiece* last = n_pieces > 0 ? &pieces_[at + n_pieces - 1] : nullptr;
         if (last && last->data + last->bytes == data) {
-          last->bytes += r.count * token;   // neighbours are one piece
+          last->bytes += r.count * token;  // neighbours are one piece
         } else {
           pieces_[at + n_pieces++] = {data, r.count * token};
         }
@@ -233,7 +220,7 @@ void Refills::rebuild_noted(Backend* backend) {
 
 // Writes the refresh's next chunk to its slots. It is the ring's first chunk.
 Status Refills::place_next(Backend* backend, HeadStore* store, Pending* refresh, const Cancel& cancel) {
-  while (n_chunks_ == 0) {   // other sessions' requests fill the queue
+  while (n_chunks_ == 0) {  // other sessions' requests fill the queue
     IoThread::Waited room = io_->wait_for_room(cancel);
     stall_ns_ += room.stall_ns;
     ORRERY_TRY(std::move(room.status));
@@ -259,10 +246,8 @@ void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due, uint64_
   const uint64_t start = now_us();
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
-    if (low_rank_)
-      rebuild_due(backend, store, p);
-    else
-      refreshes_.push_back({p.head, what(p), p.reservoir});
+    if (low_rank_) rebuild_due(backend, store, p);
+    else refreshes_.push_back({p.head, what(p), p.reservoir});
     tokens_ += p.n_tokens;
     ++requests_;
     const bool last_of_layer = i + 1 == n_due || layer_of(pending_[i + 1]) != layer_of(p);
@@ -287,8 +272,12 @@ void Refills::rebuild_due(Backend* backend, HeadStore* store, const Pending& ref
   const auto gap = static_cast<int32_t>(tokens.token_bytes - format_.value_bytes());
   for (const Replacement& r : what(refresh))
     rebuild(backend, *store, refresh.head,
-            {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
-             {tokens.address(r.position) + format_.key_bytes()}, 0, gap});
+            {static_cast<int32_t>(r.position),
+             static_cast<int32_t>(r.count),
+             store->take_slots(refresh.head, r),
+             {tokens.address(r.position) + format_.key_bytes()},
+             0,
+             gap});
 }
 
 Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, uint64_t n_layers, const Cancel& cancel) {

@@ -9,9 +9,8 @@
 // reservoir's bytes; apply() converts them if the store has another KV type.
 //
 // Without an I/O thread there is no ring: the backend reads the reservoir in place, and apply() moves all visible tokens at once, on all
-// threads of the backend. Where moves run ahead, begin() starts them at the step's beginning, in parallel with the layers before, and apply()
-// joins those of its layers.
-// Nothing allocates after make(), except the text of an error.
+// threads of the backend. Where moves run ahead, begin() starts them at the step's beginning, in parallel with the layers before, and
+// apply() joins those of its layers. Nothing allocates after make(), except the text of an error.
 #pragma once
 
 #include <cstdint>
@@ -37,20 +36,20 @@ class Refills {
  public:
   struct Pending {
     uint32_t head = 0;
-    uint64_t visible_at = 0;       // step
-    size_t first = 0, count = 0;   // its replacements: what()
+    uint64_t visible_at = 0;      // step
+    size_t first = 0, count = 0;  // its replacements: what()
     const PageTable* reservoir = nullptr;
-    size_t n_started = 0;          // replacements given to the I/O thread
-    size_t n_placed = 0;           // replacements in their slots
-    uint64_t n_tokens = 0;         // of all its replacements
-    uint64_t end_slot = 0;         // one more than the largest slot
+    size_t n_started = 0;   // replacements given to the I/O thread
+    size_t n_placed = 0;    // replacements in their slots
+    uint64_t n_tokens = 0;  // of all its replacements
+    uint64_t end_slot = 0;  // one more than the largest slot
   };
   // Of refreshes whose tokens are in their slots. bytes: as they crossed the link.
   struct Stats {
     uint64_t tokens = 0, bytes = 0, requests = 0;
-    uint64_t transfer_us = 0;      // time on the link; without an I/O thread, the time of apply()'s moves
-    uint64_t stall_us = 0;         // time that apply() waited
-    double hidden() const;         // 1 - stall / transfer; 1 if nothing was transferred
+    uint64_t transfer_us = 0;  // time on the link; without an I/O thread, the time of apply()'s moves
+    uint64_t stall_us = 0;     // time that apply() waited
+    double hidden() const;     // 1 - stall / transfer; 1 if nothing was transferred
   };
 
   // io              null: the backend reads the reservoir in place, and staging_tokens is 0
@@ -60,8 +59,8 @@ class Refills {
   // staging_tokens  of the ring, taken from the arena: at least 2, and twice the longest replacement
   // low_rank        if given, refills fetch V alone and low_rank rebuilds K. Then only tokens that have rows can be fetched
   // io, arena and low_rank outlive the object.
-  static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr, bool ahead = false);
+  static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format, uint64_t max_pending,
+                                               uint64_t staging_tokens, LowRank* low_rank = nullptr, bool ahead = false);
   static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone = false);
   static Region layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone);
   ~Refills() { drop(); }
@@ -101,20 +100,20 @@ class Refills {
   Span<const Pending> pending() const { return pending_; }
   Span<const Replacement> what(const Pending& pending) const { return {what_.data() + pending.first, pending.count}; }
   Stats stats() const;
-  uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
-  void truncate(uint32_t) { drop(); }         // a pending refresh may name a removed position
+  uint64_t used_bytes() const { return 0; }  // not KV, nor its summary
+  void truncate(uint32_t) { drop(); }        // a pending refresh may name a removed position
   // Adds the pending refreshes of `other`. `reservoir` shares the pages of its reservoir.
   Status copy_from(Backend* backend, const Refills& other, const PageTable& reservoir);
 
  private:
   // A part of a refresh that is in the ring or on its way there.
   struct Chunk {
-    uint64_t at = 0, n = 0;        // its tokens in the ring
-    size_t n_what = 0;             // its replacements
+    uint64_t at = 0, n = 0;  // its tokens in the ring
+    size_t n_what = 0;       // its replacements
     IoRequest request;
   };
-  Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
-          uint64_t staging_tokens, LowRank* low_rank, bool ahead);
+  Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank,
+          bool ahead);
   const Chunk& chunk(size_t i) const { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   Chunk& chunk(size_t i) { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   bool find_room(uint64_t n, uint64_t* at);
@@ -130,27 +129,27 @@ class Refills {
   void rebuild(Backend* backend, const HeadStore& store, uint32_t head, RebuiltRun run);
   void rebuild_noted(Backend* backend);
 
-  IoThread* io_;                         // or null
+  IoThread* io_;  // or null
   KvFormat format_;
-  LowRank* low_rank_;                    // or null
+  LowRank* low_rank_;  // or null
   bool ahead_;
-  std::vector<uint64_t> calls_;          // (n_layers), of moves ahead: the layer's last call of move_kv_ahead() that is not joined; 0: none
-  uint64_t fetched_bytes_;               // bytes of a token on the link
+  std::vector<uint64_t> calls_;  // (n_layers), of moves ahead: the layer's last call of move_kv_ahead() that is not joined; 0: none
+  uint64_t fetched_bytes_;       // bytes of a token on the link
   ArenaRegion staging_;
   uint64_t max_pending_, staging_tokens_;
   // Both in the order of visible_at, then of layers, then of add(). The first refreshes are in the ring; the next ones wait for room.
-  std::vector<Pending> pending_;         // (at most one per head)
-  std::vector<Replacement> what_;        // (at most max_pending)
-  std::vector<uint8_t> has_pending_;     // (n_heads)
+  std::vector<Pending> pending_;      // (at most one per head)
+  std::vector<Replacement> what_;     // (at most max_pending)
+  std::vector<uint8_t> has_pending_;  // (n_heads)
   // The ring: chunks in the order of pending_. A chunk is contiguous; it lies behind the previous one or at the ring's beginning.
-  std::vector<Chunk> chunks_;            // (n_chunks_ of chunks_.size()), from first_chunk_
+  std::vector<Chunk> chunks_;  // (n_chunks_ of chunks_.size()), from first_chunk_
   size_t first_chunk_ = 0, n_chunks_ = 0;
-  std::vector<HostPiece> pieces_;        // (staging_tokens): a chunk's pieces begin at its first token's index
-  std::vector<HeadStore::Refresh> refreshes_;   // without an I/O thread: the visible refreshes of an apply()
-  std::vector<RebuiltRun> runs_;         // noted runs of one layer whose K low_rank_ rebuilds together
+  std::vector<HostPiece> pieces_;              // (staging_tokens): a chunk's pieces begin at its first token's index
+  std::vector<HeadStore::Refresh> refreshes_;  // without an I/O thread: the visible refreshes of an apply()
+  std::vector<RebuiltRun> runs_;               // noted runs of one layer whose K low_rank_ rebuilds together
   uint32_t runs_layer_ = 0;
-  KvType runs_type_ = KvType::f32;       // of the slots
-  bool placing_ = false;                 // whether the device may still read the ring
+  KvType runs_type_ = KvType::f32;  // of the slots
+  bool placing_ = false;            // whether the device may still read the ring
   uint64_t tokens_ = 0, requests_ = 0, transfer_ns_ = 0, stall_ns_ = 0;
 };
 

@@ -32,8 +32,10 @@ namespace {
 
 Status check_head_sizes(Reading& in, const AttentionShape& a, int32_t value_dim) {
   const char* const path = in.keys.file().path().c_str();
-  if (a.n_heads % a.n_kv_heads != 0) return error(Code::bad_model, "%s: %d query heads do not divide among %d KV heads", path, a.n_heads, a.n_kv_heads);
-  if (value_dim != a.head_dim) return error(Code::unsupported_architecture, "%s: key heads of %d with value heads of %d", path, a.head_dim, value_dim);
+  if (a.n_heads % a.n_kv_heads != 0)
+    return error(Code::bad_model, "%s: %d query heads do not divide among %d KV heads", path, a.n_heads, a.n_kv_heads);
+  if (value_dim != a.head_dim)
+    return error(Code::unsupported_architecture, "%s: key heads of %d with value heads of %d", path, a.head_dim, value_dim);
   if (static_cast<uint64_t>(a.head_dim) > kMaxHeadDim || a.head_dim % static_cast<int32_t>(kHeadDimStep) != 0)
     return error(Code::unsupported_architecture, "%s: a head dimension of %d; at most %llu, a multiple of %llu, is run", path, a.head_dim,
                  static_cast<unsigned long long>(kMaxHeadDim), static_cast<unsigned long long>(kHeadDimStep));
@@ -58,8 +60,8 @@ Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   a->n_kv_heads = a->n_heads;
   if (keys.has("attention.head_count_kv")) ORRERY_TRY(read_equal_heads(in, "attention.head_count_kv", &a->n_kv_heads));
   if (!keys.has("attention.key_length") && n_embd % a->n_heads != 0)
-    return error(Code::bad_model, "%s: an embedding of %d does not divide among %d heads, and no '%s' is given",
-                 file.path().c_str(), n_embd, a->n_heads, keys.name("attention.key_length").c_str());
+    return error(Code::bad_model, "%s: an embedding of %d does not divide among %d heads, and no '%s' is given", file.path().c_str(),
+                 n_embd, a->n_heads, keys.name("attention.key_length").c_str());
   const uint64_t implied = static_cast<uint64_t>(n_embd / a->n_heads);
   int32_t value_dim = 0;
   ORRERY_TRY(keys.integer_or("attention.key_length", implied, 1, kMaxWidth, &a->head_dim));
@@ -69,7 +71,7 @@ Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   if (a->scale == 0.0f) a->scale = 1.0f / std::sqrt(static_cast<float>(a->head_dim));
 
   int32_t& n_rot = in.d.ropes[0].n_rot;
-  if (parts.rope_period == 1) {   // no layer has RoPE, whatever the key says
+  if (parts.rope_period == 1) {  // no layer has RoPE, whatever the key says
     (void)keys.find("rope.dimension_count");
     n_rot = a->head_dim;
     return ok_status();
@@ -77,7 +79,8 @@ Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   return read_rotated(keys, "rope.dimension_count", a->head_dim, a->head_dim, &n_rot);
 }
 
-// Heads whose sizes differ between layers with a window and the others, and whose numbers may differ by layer. The layers' windows are known.
+// Heads whose sizes differ between layers with a window and the others, and whose numbers may differ by layer. The layers' windows are
+// known.
 Status read_heads_by_kind(Reading& in, const Parts& parts) {
   Keys& keys = in.keys;
   std::vector<LayerShape>& layers = in.d.layers;
@@ -91,7 +94,8 @@ Status read_heads_by_kind(Reading& in, const Parts& parts) {
   for (const bool windowed : {false, true}) {
     int32_t head_dim = 0, value_dim = 0;
     ORRERY_TRY(keys.integer(windowed ? "attention.key_length_swa" : "attention.key_length", 1, kMaxWidth, &head_dim));
-    ORRERY_TRY(keys.integer_or(windowed ? "attention.value_length_swa" : "attention.value_length", static_cast<uint64_t>(head_dim), 1, kMaxWidth, &value_dim));
+    ORRERY_TRY(keys.integer_or(windowed ? "attention.value_length_swa" : "attention.value_length", static_cast<uint64_t>(head_dim), 1,
+                               kMaxWidth, &value_dim));
     if (!windowed) ORRERY_TRY(read_rotated(keys, "rope.dimension_count", head_dim, head_dim, &in.d.ropes[0].n_rot));
     for (size_t i = 0; i < layers.size(); ++i) {
       AttentionShape& a = layers[i].attention;
@@ -118,12 +122,14 @@ Status read_shared(Reading& in) {
     size_t n = first;
     while (n > 0 && (layers[n - 1].attention.window > 0) != windowed) --n;
     if (n == 0)
-      return error(Code::bad_model, "%s: key '%s' is %d, but none of the first %zu layers is one with%s a window, whose KV layer %zu could read", path,
+      return error(Code::bad_model,
+                   "%s: key '%s' is %d, but none of the first %zu layers is one with%s a window, whose KV layer %zu could read", path,
                    keys.name("attention.shared_kv_layers").c_str(), n_shared, first, windowed ? "" : "out", i);
     const AttentionShape& of = layers[n - 1].attention;
     if (of.n_kv_heads != a.n_kv_heads || of.n_heads != a.n_heads)
-      return error(Code::unsupported_architecture, "%s: layer %zu has %d heads with %d KV heads, but reads the KV of layer %zu, which has %d with %d", path, i,
-                   a.n_heads, a.n_kv_heads, n - 1, of.n_heads, of.n_kv_heads);
+      return error(Code::unsupported_architecture,
+                   "%s: layer %zu has %d heads with %d KV heads, but reads the KV of layer %zu, which has %d with %d", path, i, a.n_heads,
+                   a.n_kv_heads, n - 1, of.n_heads, of.n_kv_heads);
     a.kv_of = static_cast<int32_t>(n - 1);
   }
   return ok_status();
@@ -136,15 +142,14 @@ Status read_shared(Reading& in) {
 // then be a different model. A window as long as the trained context hides nothing.
 Status refuse_windows(Reading& in) {
   Keys& keys = in.keys;
-  (void)keys.find("attention.sliding_window_pattern");   // which layers have the window
+  (void)keys.find("attention.sliding_window_pattern");  // which layers have the window
   if (!keys.has("attention.sliding_window")) return ok_status();
   const std::string key = keys.name("attention.sliding_window");
   ORRERY_ASSIGN(const uint64_t window, keys.file().get_u64(key, 0));
   if (window == 0 || window >= static_cast<uint64_t>(in.d.trained_context)) return ok_status();
   return error(Code::unsupported_architecture,
                "%s: key '%s' is %llu, less than the context of %d tokens: architecture '%s' is run without windows",
-               keys.file().path().c_str(), key.c_str(), static_cast<unsigned long long>(window), in.d.trained_context,
-               in.d.family);
+               keys.file().path().c_str(), key.c_str(), static_cast<unsigned long long>(window), in.d.trained_context, in.d.family);
 }
 
 namespace {
@@ -158,8 +163,7 @@ Status read_windows(Reading& in, const Parts& parts) {
   std::vector<bool> flags;
   if (pattern && pattern->type() == gguf::ValueType::array)
     ORRERY_TRY(keys.flags("attention.sliding_window_pattern", in.d.layers.size(), &flags));
-  else if (pattern)
-    ORRERY_TRY(keys.integer("attention.sliding_window_pattern", 0, kMaxLayers, &period));
+  else if (pattern) ORRERY_TRY(keys.integer("attention.sliding_window_pattern", 0, kMaxLayers, &period));
   for (size_t i = 0; i < in.d.layers.size(); ++i)
     if (flags.empty() ? period == 0 || (i + 1) % static_cast<size_t>(period) != 0 : flags[i]) in.d.layers[i].attention.window = window;
   return ok_status();
@@ -177,9 +181,8 @@ Status read_rope(Reading& in, const Parts& parts) {
   rope.whole_pairs = parts.whole_pairs;
   ORRERY_TRY(keys.number_or("rope.freq_base", 10000.0, 1.0, 1e12, &rope.base));
   ORRERY_TRY(keys.number_or("rope.scaling.factor", 1.0, 1e-3, 1e6, &rope.factor));
-  const bool old_factor = keys.has("rope.scale_linear");   // key of files from 2023
-  if (old_factor && !keys.has("rope.scaling.factor"))
-    ORRERY_TRY(keys.number_or("rope.scale_linear", 1.0, 1e-3, 1e6, &rope.factor));
+  const bool old_factor = keys.has("rope.scale_linear");  // key of files from 2023
+  if (old_factor && !keys.has("rope.scaling.factor")) ORRERY_TRY(keys.number_or("rope.scale_linear", 1.0, 1e-3, 1e6, &rope.factor));
   ORRERY_TRY(keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3, &rope.attention_factor));
   ORRERY_TRY(keys.number_or("rope.scaling.yarn_beta_fast", 32.0, 1e-3, 1e6, &rope.beta_fast));
   ORRERY_TRY(keys.number_or("rope.scaling.yarn_beta_slow", 1.0, 1e-3, 1e6, &rope.beta_slow));
@@ -201,12 +204,11 @@ Status read_rope(Reading& in, const Parts& parts) {
   } else if (factors && type != "longrope") {
     rope.scaling = RopeScaling::llama3;
   } else if (type == "longrope" && parts.long_factors) {
-    return error(Code::bad_model, "%s: key '%s' is 'longrope', but tensor 'rope_factors_long.weight' is missing",
-                 file.path().c_str(), type_key.c_str());
+    return error(Code::bad_model, "%s: key '%s' is 'longrope', but tensor 'rope_factors_long.weight' is missing", file.path().c_str(),
+                 type_key.c_str());
   } else if (!type.empty() && type != "none" && type != "llama3") {
-    return error(Code::unsupported_architecture, "%s: key '%s' is '%.*s', expected none, linear, yarn or longrope",
-                 file.path().c_str(), type_key.c_str(), static_cast<int>(std::min<size_t>(type.size(), 64)),
-                 type.data());
+    return error(Code::unsupported_architecture, "%s: key '%s' is '%.*s', expected none, linear, yarn or longrope", file.path().c_str(),
+                 type_key.c_str(), static_cast<int>(std::min<size_t>(type.size(), 64)), type.data());
   }
   if (rope.scaling == RopeScaling::none || rope.scaling == RopeScaling::longrope) rope.factor = 1.0f;
 
@@ -214,14 +216,12 @@ Status read_rope(Reading& in, const Parts& parts) {
   if (given.original_context > 0) rope.original_context = given.original_context;
   if (given.set) {
     if (given.scaling == RopeScaling::longrope && rope.scaling != RopeScaling::longrope)
-      return error(Code::unsupported, "%s: longrope scaling was asked for, but the file has no rope_factors tensors",
-                   file.path().c_str());
+      return error(Code::unsupported, "%s: longrope scaling was asked for, but the file has no rope_factors tensors", file.path().c_str());
     rope.scaling = given.scaling;
-    rope.whole_pairs = true;   // as published
+    rope.whole_pairs = true;  // as published
     rope.factor = given.scaling == RopeScaling::none || given.scaling == RopeScaling::longrope ? 1.0f : given.factor;
     if (!(rope.factor >= 1e-3f && rope.factor <= 1e6f))
-      return error(Code::invalid_argument, "a rope scaling factor of %g; expected 0.001 to 1000000",
-                   static_cast<double>(rope.factor));
+      return error(Code::invalid_argument, "a rope scaling factor of %g; expected 0.001 to 1000000", static_cast<double>(rope.factor));
     if (given.scaling != RopeScaling::longrope) rope.attention_factor = 1.0f;
   }
   if (rope.original_context == 0) rope.original_context = static_cast<uint32_t>(in.d.trained_context);
@@ -236,9 +236,11 @@ Status read_window_rope(Reading& in, const Parts& parts) {
   RopeParameters rope;
   rope.interleaved = parts.rope_interleaved;
   rope.original_context = static_cast<uint32_t>(in.d.trained_context);
-  const auto windowed = std::find_if(in.d.layers.begin(), in.d.layers.end(), [](const LayerShape& layer) { return layer.attention.window > 0; });
+  const auto windowed =
+      std::find_if(in.d.layers.begin(), in.d.layers.end(), [](const LayerShape& layer) { return layer.attention.window > 0; });
   const int32_t head_dim = (windowed == in.d.layers.end() ? in.d.layers[0] : *windowed).attention.head_dim;
-  ORRERY_TRY(keys.number_or("rope.freq_base_swa", double{parts.window_base > 0 ? parts.window_base : in.d.rope().base}, 1.0, 1e12, &rope.base));
+  ORRERY_TRY(
+      keys.number_or("rope.freq_base_swa", double{parts.window_base > 0 ? parts.window_base : in.d.rope().base}, 1.0, 1e12, &rope.base));
   ORRERY_TRY(read_rotated(keys, "rope.dimension_count_swa", parts.by_kind ? head_dim : in.d.rope().n_rot, head_dim, &rope.n_rot));
   for (LayerShape& layer : in.d.layers)
     if (layer.attention.window > 0) layer.attention.rope = layer.attention.query_rope = 1;
@@ -292,7 +294,8 @@ Status read(Reading& in, const Parts& parts) {
   if (parts.temperature) ORRERY_TRY(read_temperature(in));
   for (size_t i = 0; i < in.d.layers.size(); ++i) {
     AttentionShape& a = in.d.layers[i].attention;
-    const bool none = (parts.rope_in_windows && a.window == 0) || (parts.rope_period > 0 && (i + 1) % static_cast<size_t>(parts.rope_period) == 0);
+    const bool none =
+        (parts.rope_in_windows && a.window == 0) || (parts.rope_period > 0 && (i + 1) % static_cast<size_t>(parts.rope_period) == 0);
     if (none) a.rope = a.query_rope = -1;
   }
   return ok_status();
@@ -311,7 +314,7 @@ Status find(Tensors* tensors, const Description& d, const AttentionShape& shape,
       ORRERY_TRY(tensors->matrix(prefix + "attn_v.weight", kv, n, !shape.values_of_keys, &out->v));
       ORRERY_TRY(tensors->vector(prefix + "attn_k.bias", kv, false, &out->k_bias));
       ORRERY_TRY(tensors->vector(prefix + "attn_v.bias", kv, false, &out->v_bias));
-    } else {   // some files have what training left
+    } else {  // some files have what training left
       for (const char* name : {"attn_k.weight", "attn_v.weight"}) ORRERY_TRY(tensors->unused(prefix + name, kv, n));
       ORRERY_TRY(tensors->unused(prefix + "attn_k_norm.weight", 1, shape.head_dim));
     }
@@ -341,9 +344,7 @@ namespace {
 // One layer's rows of queries, keys and values in Workspace::qkv.
 struct Rows {
   explicit Rows(const Pass& pass, const AttentionShape& shape)
-      : stride(shape.q_dim() + 2 * int64_t{shape.kv_dim()}),
-        q(pass.work.qkv),
-        k(q + static_cast<uint64_t>(shape.q_dim())),
+      : stride(shape.q_dim() + 2 * int64_t{shape.kv_dim()}), q(pass.work.qkv), k(q + static_cast<uint64_t>(shape.q_dim())),
         v(k + static_cast<uint64_t>(shape.kv_dim())) {}
   int64_t stride;
   Ptr<float> q, k, v;
@@ -399,7 +400,7 @@ void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
     if (rope >= 0) b.rope(x, rows.stride, n_heads, shape.head_dim, rope);
   };
   const bool has_kv = shape.kv_of < 0 && !queries_alone;
-  if (has_kv && shape.v_norm) {   // before the keys' norm, which changes what values may be made of
+  if (has_kv && shape.v_norm) {  // before the keys' norm, which changes what values may be made of
     const bool own = w.v || w.qkv;
     b.rms_norm(own ? rows.v : rows.k, rows.stride, {}, rows.v, rows.stride, shape.n_kv_heads, shape.head_dim, pass.d.norm_eps);
   }

@@ -30,9 +30,9 @@ Status agrees(Keys& keys, const char* key, uint64_t value) {
   if (found->as_bool(&flag)) n = flag ? 1 : 0;
   else if (!found->as_u64(&n)) n = UINT64_MAX;
   if (n == value) return ok_status();
-  return error(Code::unsupported_architecture, "%s: key '%s' is %s: architecture '%s' is not run with it, expected %llu", keys.file().path().c_str(),
-               keys.name(key).c_str(), describe(*found).c_str(), keys.file().get_string("general.architecture", "").value().data(),
-               static_cast<unsigned long long>(value));
+  return error(Code::unsupported_architecture, "%s: key '%s' is %s: architecture '%s' is not run with it, expected %llu",
+               keys.file().path().c_str(), keys.name(key).c_str(), describe(*found).c_str(),
+               keys.file().get_string("general.architecture", "").value().data(), static_cast<unsigned long long>(value));
 }
 
 Status read_flag(Keys& keys, const char* key, bool* out) {
@@ -54,14 +54,15 @@ Status read(Reading& in, const Parts& parts) {
   shape.choice_bias = parts.choice_bias, shape.squared_relu = parts.squared_relu;
   shape.beside_ffn = parts.beside_ffn, shape.activation = parts.activation;
   ORRERY_TRY(keys.integer("expert_count", 1, kMostExperts, &shape.router.n_experts));
-  ORRERY_TRY(one_value(keys, "expert_used_count", n_layers, std::min(kMostUsed, static_cast<uint64_t>(shape.router.n_experts)), &shape.router.n_used));
+  ORRERY_TRY(one_value(keys, "expert_used_count", n_layers, std::min(kMostUsed, static_cast<uint64_t>(shape.router.n_experts)),
+                       &shape.router.n_used));
   if (parts.norm_by_key || (parts.norm_or_not && keys.has("expert_weights_norm")))
     ORRERY_TRY(read_flag(keys, "expert_weights_norm", &shape.router.normalised));
   else if (!parts.norm_or_not && parts.gating != Gating::softmax_of_chosen)
     ORRERY_TRY(agrees(keys, "expert_weights_norm", parts.normalised ? 1 : 0));
   if (parts.scaled) {
     ORRERY_TRY(keys.number_or("expert_weights_scale", 1.0, 0.0, 1e6, &shape.router.scale));
-    if (shape.router.scale == 0.0f) shape.router.scale = 1.0f;   // not set
+    if (shape.router.scale == 0.0f) shape.router.scale = 1.0f;  // not set
   }
   if (!parts.gating_is_read)
     ORRERY_TRY(agrees(keys, "expert_gating_func", parts.gating == Gating::softmax ? 1 : parts.gating == Gating::sigmoid ? 2 : 3));
@@ -74,8 +75,9 @@ Status read(Reading& in, const Parts& parts) {
     ORRERY_TRY(one_value(keys, "feed_forward_length", n_layers, kMaxWidth, &width));
     shape.width = width / shape.router.n_used;
     if (width % shape.router.n_used != 0)
-      return error(Code::bad_model, "%s: key '%s' is %d, which does not divide among %d experts, and no '%s' is given", keys.file().path().c_str(),
-                   keys.name("feed_forward_length").c_str(), width, shape.router.n_used, keys.name("expert_feed_forward_length").c_str());
+      return error(Code::bad_model, "%s: key '%s' is %d, which does not divide among %d experts, and no '%s' is given",
+                   keys.file().path().c_str(), keys.name("feed_forward_length").c_str(), width, shape.router.n_used,
+                   keys.name("expert_feed_forward_length").c_str());
   }
   if (parts.shared_by_count) {
     int32_t count = 0;
@@ -100,7 +102,7 @@ Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, c
   if (shape.choice_bias) ORRERY_TRY(tensors->vector(prefix + "exp_probs_b.bias", n_experts, true, &out->choice_bias));
   if (shape.squared_relu) {
     ORRERY_TRY(tensors->experts(prefix + "ffn_up_exps.weight", n_experts, 1, width, n, &out->up));
-  } else if (!shape.biased && tensors->has(prefix + "ffn_gate_up_exps.weight")) {   // of each expert gate, then up
+  } else if (!shape.biased && tensors->has(prefix + "ffn_gate_up_exps.weight")) {  // of each expert gate, then up
     ORRERY_TRY(tensors->experts(prefix + "ffn_gate_up_exps.weight", n_experts, 2, 2 * width, n, &out->gate));
   } else {
     ORRERY_TRY(tensors->experts(prefix + "ffn_gate_exps.weight", n_experts, 1, width, n, &out->gate));
@@ -141,10 +143,11 @@ void run_shared(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   const int64_t width = shape.shared_width, stride = 2 * width;
   const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(width);
   const Ptr<float> row_gates = work.router + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.router.n_experts);
-  const Product p[] = {{&w.shared.gate, {}, gate, stride, false}, {&w.shared.up, {}, up, stride, false}, {&w.shared_gate, {}, row_gates, 1, false}};
+  const Product p[] = {
+      {&w.shared.gate, {}, gate, stride, false}, {&w.shared.up, {}, up, stride, false}, {&w.shared_gate, {}, row_gates, 1, false}};
   pass.project({p, 2});
   pass.backend.swiglu(gate, up, stride, work.act, width, width);
-  if (shape.shared_gated) {   // down is linear, so its input may be scaled instead of its output
+  if (shape.shared_gated) {  // down is linear, so its input may be scaled instead of its output
     pass.project({p + 2, 1});
     pass.backend.experts()->gate_rows(work.act, row_gates, width);
   }
@@ -163,17 +166,16 @@ void activate_slots(Pass& pass, const ExpertsShape& shape, const Weights& w, con
   }
   const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
   ExpertWeights gates = w.gate, ups = w.up;
-  if (!ups) {   // both are in one tensor
+  if (!ups) {  // both are in one tensor
     ups = gates;
     ups.first.data = ups.first.data + gates.stride;
     gates.stride = ups.stride = 2 * w.gate.stride;
   }
   const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
   experts.multiply_experts({p, 2}, shape.router, routed, work.normed, true);
-  if (shape.clamped)   // the slots lie side by side, so they may be cut into as many as there are rows
+  if (shape.clamped)  // the slots lie side by side, so they may be cut into as many as there are rows
     experts.clamped_swiglu(gate, up, work.act, shape.used_width());
-  else
-    pass.backend.activate(shape.activation, gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+  else pass.backend.activate(shape.activation, gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
 }
 
 // Workspace::slots = what the chosen experts make of Workspace::normed.

@@ -9,14 +9,14 @@ namespace orrery::model::feed_forward {
 
 // What a family says of it.
 struct Parts {
-  bool fused = false;                          // the file has gate and up in one matrix, ffn_up, gate first
+  bool fused = false;  // the file has gate and up in one matrix, ffn_up, gate first
   Activation activation = Activation::silu;
 };
 
 struct Weights {
-  Weight gate_up;                              // (2 width, n_embd) fused; if null:
-  Weight gate, up;                             // (width, n_embd)
-  Weight down;                                 // (n_embd, width)
+  Weight gate_up;   // (2 width, n_embd) fused; if null:
+  Weight gate, up;  // (width, n_embd)
+  Weight down;      // (n_embd, width)
 };
 
 // Keys: feed_forward_length, of all layers or of each.

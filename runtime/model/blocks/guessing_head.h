@@ -1,8 +1,8 @@
-// The inputs of a head that guesses tokens (multi-token prediction, as in DeepSeek-V3 and Qwen3.5). It is a model of one layer, whose row for
-// position p has the next token's embedding e, and the model's hidden state h of position p behind its output norm:
+// The inputs of a head that guesses tokens (multi-token prediction, as in DeepSeek-V3 and Qwen3.5). It is a model of one layer, whose row
+// for position p has the next token's embedding e, and the model's hidden state h of position p behind its output norm:
 //   x = eh_proj [rms_norm(e) * enorm | rms_norm(h) * hnorm]
-// Then come the layer, a norm and the logits of the token behind the next one. The hidden state behind that norm takes the place of h where the head
-// goes on guessing.
+// Then come the layer, a norm and the logits of the token behind the next one. The hidden state behind that norm takes the place of h where
+// the head goes on guessing.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 namespace orrery::model::guessing_head {
 
 struct Weights {
-  Weight in;                                      // (n_embd, 2 n_embd)
-  Ptr<const float> embedding_norm, hidden_norm;   // (n_embd)
+  Weight in;                                     // (n_embd, 2 n_embd)
+  Ptr<const float> embedding_norm, hidden_norm;  // (n_embd)
 };
 
 // prefix: "blk.N.nextn.".

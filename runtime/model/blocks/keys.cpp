@@ -12,9 +12,9 @@ namespace {
 
 // Keys that change nothing at any value.
 constexpr const char* kHarmless[] = {
-    "rope.scaling.finetuned",           // a fact of training, not of inference
-    "attention.layer_norm_epsilon",     // for norms with a mean; every norm of these architectures is an RMS norm
-    "attention.group_norm_epsilon",     // for group norms; these architectures have none
+    "rope.scaling.finetuned",        // a fact of training, not of inference
+    "attention.layer_norm_epsilon",  // for norms with a mean; every norm of these architectures is an RMS norm
+    "attention.group_norm_epsilon",  // for group norms; these architectures have none
     "attention.group_norm_groups",
 };
 
@@ -57,7 +57,7 @@ constexpr Neutral kNeutral[] = {
     {"embedding_length_per_layer_input", 0, 0},
     {"token_shift_count", 0, 0},
     {"rescale_every_n_layers", 0, 0},
-    {"pooling_type", 0, 0},             // otherwise the file is an embedding model
+    {"pooling_type", 0, 0},  // otherwise the file is an embedding model
     // Experts: these architectures have none.
     {"expert_count", 0, 0},
     {"expert_used_count", 0, 0},
@@ -82,7 +82,7 @@ constexpr Neutral kNeutral[] = {
 // Keys that repeat a fact from elsewhere. The repeated value must agree. Returns false for all other keys.
 bool repeats(const gguf::File& file, std::string_view key, const Description& h, Neutral* out) {
   out->unset = 0;
-  if (key == "vocab_size") {   // rows of the embedding (some may be spare), or tokens of the tokenizer
+  if (key == "vocab_size") {  // rows of the embedding (some may be spare), or tokens of the tokenizer
     const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
     out->value = h.n_vocab;
     out->unset = tokens ? static_cast<double>(tokens->size()) : out->value;
@@ -94,7 +94,7 @@ bool repeats(const gguf::File& file, std::string_view key, const Description& h,
     out->value = h.rope().n_rot;
   } else if (key == "rope.freq_base_swa") {
     out->value = double{h.rope().base};
-  } else if (key == "rope.scaling.yarn_ext_factor") {   // below 0: not set; YaRN's blend is either whole or off
+  } else if (key == "rope.scaling.yarn_ext_factor") {  // below 0: not set; YaRN's blend is either whole or off
     out->value = h.rope().scaling == RopeScaling::yarn ? 1.0 : 0.0;
     out->unset = -1;
   } else {
@@ -146,8 +146,8 @@ Status Keys::number_or(const char* key, double fallback, double least, double mo
   (void)find(key);
   ORRERY_ASSIGN(const double x, file_.get_f64(name(key), fallback));
   if (!(x >= least && x <= most))
-    return error(Code::bad_model, "%s: key '%s' is %g, expected a number from %g to %g", file_.path().c_str(),
-                 name(key).c_str(), x, least, most);
+    return error(Code::bad_model, "%s: key '%s' is %g, expected a number from %g to %g", file_.path().c_str(), name(key).c_str(), x, least,
+                 most);
   *out = static_cast<float>(x);
   return ok_status();
 }
@@ -167,14 +167,13 @@ Status Keys::per_layer(const char* key, size_t n_layers, uint64_t least, uint64_
     return ok_status();
   }
   if (value->size() != n_layers)
-    return error(Code::bad_model, "%s: key '%s' has %llu values, expected one for each of %zu layers",
-                 file_.path().c_str(), name(key).c_str(), static_cast<unsigned long long>(value->size()), n_layers);
+    return error(Code::bad_model, "%s: key '%s' has %llu values, expected one for each of %zu layers", file_.path().c_str(),
+                 name(key).c_str(), static_cast<unsigned long long>(value->size()), n_layers);
   out->resize(n_layers);
   for (size_t i = 0; i < n_layers; ++i) {
     uint64_t n = 0;
     if (!value->at(i).as_u64(&n))
-      return error(Code::bad_model, "%s: key '%s' value %zu is not a whole number", file_.path().c_str(),
-                   name(key).c_str(), i);
+      return error(Code::bad_model, "%s: key '%s' value %zu is not a whole number", file_.path().c_str(), name(key).c_str(), i);
     ORRERY_TRY(in_range(key, n, least, most, &(*out)[i]));
   }
   return ok_status();
@@ -196,9 +195,8 @@ Status Keys::flags(const char* key, size_t n_layers, std::vector<bool>* out) {
 
 Status Keys::in_range(const char* key, uint64_t n, uint64_t least, uint64_t most, int32_t* out) const {
   if (n < least || n > most)
-    return error(Code::bad_model, "%s: key '%s' is %llu, expected %llu to %llu", file_.path().c_str(),
-                 name(key).c_str(), static_cast<unsigned long long>(n), static_cast<unsigned long long>(least),
-                 static_cast<unsigned long long>(most));
+    return error(Code::bad_model, "%s: key '%s' is %llu, expected %llu to %llu", file_.path().c_str(), name(key).c_str(),
+                 static_cast<unsigned long long>(n), static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
   *out = static_cast<int32_t>(n);
   return ok_status();
 }
@@ -223,8 +221,8 @@ Status Keys::refuse_the_rest(const Description& h) const {
     for (const Neutral& listed : kNeutral)
       if (key == listed.key) neutral = listed, known = true;
     if (known && is_neutral(file_.value(i), neutral)) continue;
-    return error(Code::unsupported_architecture, "%s: key '%s' is %s: architecture '%s' is not run with it%s",
-                 file_.path().c_str(), gguf::printable(full).c_str(), describe(file_.value(i)).c_str(), h.family,
+    return error(Code::unsupported_architecture, "%s: key '%s' is %s: architecture '%s' is not run with it%s", file_.path().c_str(),
+                 gguf::printable(full).c_str(), describe(file_.value(i)).c_str(), h.family,
                  known ? (", expected " + values_of(neutral)).c_str() : "; what it means is not known here");
   }
   return ok_status();
@@ -240,8 +238,8 @@ Status check_general_keys(const gguf::File& file) {
   // out.
   ORRERY_ASSIGN(const uint64_t version, file.get_u64("general.quantization_version", 2));
   if (version != 2 && version != 0)
-    return error(Code::unsupported_quantization, "%s: key 'general.quantization_version' is %llu, expected 2",
-                 file.path().c_str(), static_cast<unsigned long long>(version));
+    return error(Code::unsupported_quantization, "%s: key 'general.quantization_version' is %llu, expected 2", file.path().c_str(),
+                 static_cast<unsigned long long>(version));
   return ok_status();
 }
 

@@ -48,7 +48,7 @@ class Keys {
 
   const gguf::File& file_;
   const std::string prefix_;
-  std::set<std::string, std::less<>> understood_;   // without the prefix
+  std::set<std::string, std::less<>> understood_;  // without the prefix
 };
 
 // Checks general.*: the file must be a model in blocks that this library reads. Runs before any other check.

@@ -9,7 +9,7 @@ namespace orrery::model::latent_attention {
 
 namespace {
 
-constexpr uint64_t kMostRank = 512, kMostRope = 64;   // of the attention kernels
+constexpr uint64_t kMostRank = 512, kMostRope = 64;  // of the attention kernels
 constexpr int32_t kStep = 8;
 
 // A key that must repeat a sum or a rank of other keys.
@@ -17,7 +17,8 @@ Status repeats(Keys& keys, const char* key, int32_t value, const char* what) {
   int32_t found = 0;
   ORRERY_TRY(keys.integer(key, 1, kMaxWidth, &found));
   if (found == value) return ok_status();
-  return error(Code::bad_model, "%s: key '%s' is %d, expected %d, %s", keys.file().path().c_str(), keys.name(key).c_str(), found, value, what);
+  return error(Code::bad_model, "%s: key '%s' is %d, expected %d, %s", keys.file().path().c_str(), keys.name(key).c_str(), found, value,
+               what);
 }
 
 // Files of an older form have the heads' keys and values in one tensor, attn_kv_b, whose keys would have to be turned over.
@@ -25,8 +26,10 @@ Status refuse_older_form(Reading& in) {
   const gguf::File& file = in.keys.file();
   if (!file.find_tensor("blk.0.attn_kv_b.weight") && in.keys.has("attention.key_length_mla")) return ok_status();
   return error(Code::unsupported_architecture,
-               "%s: the file has %s, as files of before 2025: architecture '%s' is run with 'attn_k_b', 'attn_v_b' and key '%s'. Convert the model again",
-               file.path().c_str(), file.find_tensor("blk.0.attn_kv_b.weight") ? "tensor 'blk.0.attn_kv_b.weight'" : "no sizes of a head's keys", in.d.family,
+               "%s: the file has %s, as files of before 2025: architecture '%s' is run with 'attn_k_b', 'attn_v_b' and key '%s'. Convert "
+               "the model again",
+               file.path().c_str(),
+               file.find_tensor("blk.0.attn_kv_b.weight") ? "tensor 'blk.0.attn_kv_b.weight'" : "no sizes of a head's keys", in.d.family,
                in.keys.name("attention.key_length_mla").c_str());
 }
 
@@ -36,7 +39,7 @@ Status read_yarn(Reading& in, float* scale) {
   float multiplier = 0.0f;
   ORRERY_TRY(in.keys.number_or("rope.scaling.yarn_log_multiplier", 0.0, 0.0, 1e3, &multiplier));
   if (rope.scaling != RopeScaling::yarn) return ok_status();
-  rope.log_multiplier = 1.0f;   // a magnitude of 1
+  rope.log_multiplier = 1.0f;  // a magnitude of 1
   if (rope.factor > 1.0f) {
     const float magnitude = 1.0f + multiplier * std::log(rope.factor);
     *scale *= magnitude * magnitude;
@@ -63,14 +66,17 @@ Status read(Reading& in) {
   ORRERY_TRY(keys.integer("attention.value_length_mla", kStep, kMaxWidth, &latent.value_dim));
   latent.nope = query_dim - latent.rope;
   a.head_dim = latent.rank + latent.rope, a.shared_values = latent.rank;
-  for (const auto& [n, key] : {std::pair<int32_t, const char*>{latent.rank, "attention.kv_lora_rank"}, {latent.rope, "rope.dimension_count"},
+  for (const auto& [n, key] : {std::pair<int32_t, const char*>{latent.rank, "attention.kv_lora_rank"},
+                               {latent.rope, "rope.dimension_count"},
                                {latent.value_dim, "attention.value_length_mla"}})
-    if (n % kStep != 0) return error(Code::unsupported_architecture, "%s: key '%s' is %d; multiples of %d are run", path, keys.name(key).c_str(), n, kStep);
+    if (n % kStep != 0)
+      return error(Code::unsupported_architecture, "%s: key '%s' is %d; multiples of %d are run", path, keys.name(key).c_str(), n, kStep);
   ORRERY_TRY(repeats(keys, "attention.key_length", a.head_dim, "the ranks of keys and RoPE"));
   ORRERY_TRY(repeats(keys, "attention.value_length", latent.rank, "the rank of values"));
   for (const int64_t width : {int64_t{a.head_dim}, int64_t{query_dim}, int64_t{latent.value_dim}})
     if (width * a.n_heads > static_cast<int64_t>(kMaxWidth))
-      return error(Code::bad_model, "%s: %d heads of %lld are wider than any model we know", path, a.n_heads, static_cast<long long>(width));
+      return error(Code::bad_model, "%s: %d heads of %lld are wider than any model we know", path, a.n_heads,
+                   static_cast<long long>(width));
 
   attention::Parts rope;
   rope.rope_interleaved = true;
@@ -107,10 +113,13 @@ bool run(Pass& pass, int32_t layer, const Weights& w) {
   Backend& b = pass.backend;
   const auto n_rows = static_cast<uint64_t>(pass.n_rows);
   const int64_t q_stride = int64_t{a.n_heads} * s.query_dim(), out_stride = int64_t{a.n_heads} * s.value_dim;
-  const Ptr<float> q = work.mixer, low = q + n_rows * static_cast<uint64_t>(std::max(q_stride, out_stride));   // (n_rows, n_heads, query_dim), (n_rows, q_rank)
-  const Ptr<float> wide = work.qkv, row = wide + n_rows * static_cast<uint64_t>(a.q_dim());   // (n_rows, n_heads, head_dim), (n_rows, head_dim)
+  const Ptr<float> q = work.mixer, low = q + n_rows * static_cast<uint64_t>(std::max(
+                                                          q_stride, out_stride));  // (n_rows, n_heads, query_dim), (n_rows, q_rank)
+  const Ptr<float> wide = work.qkv,
+                   row = wide + n_rows * static_cast<uint64_t>(a.q_dim());  // (n_rows, n_heads, head_dim), (n_rows, head_dim)
 
-  const Product first[] = {{w.q_a ? &w.q_a : &w.q, {}, w.q_a ? low : q, w.q_a ? s.q_rank : q_stride, false}, {&w.kv_a, {}, row, a.head_dim, false}};
+  const Product first[] = {{w.q_a ? &w.q_a : &w.q, {}, w.q_a ? low : q, w.q_a ? s.q_rank : q_stride, false},
+                           {&w.kv_a, {}, row, a.head_dim, false}};
   pass.project({first, 2});
   if (w.q_a) {
     b.rms_norm(low, s.q_rank, w.q_norm, low, s.q_rank, 1, s.q_rank, pass.d.norm_eps);

@@ -10,23 +10,24 @@ namespace orrery::model {
 
 // Device buffers of a step. All sessions of a model share them and take turns.
 struct Workspace {
-  Ptr<float> x;        // (max_rows, n_embd) the residual stream
-  Ptr<float> normed;   // (max_rows, n_embd)
-  Ptr<float> qkv;      // (max_rows, q_dim + 2 kv_dim), of the widest layer
-  Ptr<float> attn;     // (max_rows, q_dim), of the widest layer
-  Ptr<float> mixer;    // (max_rows, or kMostGuessedRows more in a model with recurrent layers; Description::mixer_floats()); null in a model without
-                       // gates and recurrent layers
-  Ptr<float> pair;     // (max_rows, 2 n_embd); null unless the model reads hidden states
-  Ptr<float> per_layer;   // (max_rows, n_layers, n_per_layer) the layers' own embeddings of the rows' tokens; null in a model without them
-  Ptr<float> ffn;      // (max_rows, 2 max_ff), or as `per_layer` if that is wider
-  Ptr<float> act;      // (max_rows, max_ff)
-  Ptr<float> router;   // (max_rows, n_experts + 1) the router's logits, then the gate of the shared expert; null in a model without experts,
-  Ptr<std::byte> routed;        // RoutedRows::bytes()                             as these two
-  Ptr<float> slots;    // (max_rows * n_used, n_embd) what the chosen experts give
-  Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in a model without post norms
-  Ptr<float> logits;   // (kLogitRows, n_vocab)
-  Ptr<std::byte> shortlist;     // (kLogitRows, Device::shortlist_bytes()) bytes; null on a device without shortlists
-  Ptr<float> exported_embeddings;   // (kLogitRows, n_embd) of exported rows of logits; null on a device without shortlists
+  Ptr<float> x;       // (max_rows, n_embd) the residual stream
+  Ptr<float> normed;  // (max_rows, n_embd)
+  Ptr<float> qkv;     // (max_rows, q_dim + 2 kv_dim), of the widest layer
+  Ptr<float> attn;    // (max_rows, q_dim), of the widest layer
+  Ptr<float>
+      mixer;  // (max_rows, or kMostGuessedRows more in a model with recurrent layers; Description::mixer_floats()); null in a model without
+              // gates and recurrent layers
+  Ptr<float> pair;       // (max_rows, 2 n_embd); null unless the model reads hidden states
+  Ptr<float> per_layer;  // (max_rows, n_layers, n_per_layer) the layers' own embeddings of the rows' tokens; null in a model without them
+  Ptr<float> ffn;        // (max_rows, 2 max_ff), or as `per_layer` if that is wider
+  Ptr<float> act;        // (max_rows, max_ff)
+  Ptr<float> router;  // (max_rows, n_experts + 1) the router's logits, then the gate of the shared expert; null in a model without experts,
+  Ptr<std::byte> routed;           // RoutedRows::bytes()                             as these two
+  Ptr<float> slots;                // (max_rows * n_used, n_embd) what the chosen experts give
+  Ptr<float> branch;               // (max_rows, n_embd) a branch's output before its post norm; null in a model without post norms
+  Ptr<float> logits;               // (kLogitRows, n_vocab)
+  Ptr<std::byte> shortlist;        // (kLogitRows, Device::shortlist_bytes()) bytes; null on a device without shortlists
+  Ptr<float> exported_embeddings;  // (kLogitRows, n_embd) of exported rows of logits; null on a device without shortlists
   Ptr<std::byte> scratch;
   uint64_t bytes = 0;  // size of the whole workspace
 };
@@ -36,7 +37,7 @@ class HookCalls {
  public:
   virtual bool before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) = 0;
   virtual bool before_layer(int32_t layer, Ptr<const float> next_q, int64_t q_stride) = 0;
-  bool at_attention = false, ahead = false;   // some hook wants the first call, or the second
+  bool at_attention = false, ahead = false;  // some hook wants the first call, or the second
 
  protected:
   ~HookCalls() = default;
@@ -48,9 +49,9 @@ struct Pass {
   const Workspace& work;
   Span<const Step> steps;
   HookCalls& hooks;
-  int32_t n_rows = 0;                            // of all steps
-  bool rotated = false, transformed = false;     // some session's KV is
-  float post_norm_eps = 0.0f;                    // of the layer
+  int32_t n_rows = 0;                         // of all steps
+  bool rotated = false, transformed = false;  // some session's KV is
+  float post_norm_eps = 0.0f;                 // of the layer
 
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
     backend.rms_norm(x, d.n_embd, weight, out, d.n_embd, 1, d.n_embd, d.norm_eps);

@@ -10,8 +10,8 @@ Status read(Reading& in) {
   Keys& keys = in.keys;
   ORRERY_TRY(keys.integer("embedding_length_per_layer_input", 0, kMaxWidth, &in.d.n_per_layer));
   if (in.d.per_layer_floats() <= static_cast<int64_t>(kMaxWidth)) return ok_status();
-  return error(Code::bad_model, "%s: key '%s' is %d, in %d layers: a row of the table would be wider than any model we know", keys.file().path().c_str(),
-               keys.name("embedding_length_per_layer_input").c_str(), in.d.n_per_layer, in.d.n_layers);
+  return error(Code::bad_model, "%s: key '%s' is %d, in %d layers: a row of the table would be wider than any model we know",
+               keys.file().path().c_str(), keys.name("embedding_length_per_layer_input").c_str(), in.d.n_per_layer, in.d.n_layers);
 }
 
 Status find_inputs(Tensors* tensors, const Description& d, Inputs* out) {
@@ -59,7 +59,7 @@ void run(Pass& pass, int32_t layer, const Weights& w) {
   const Workspace& work = pass.work;
   const int64_t n = pass.d.n_per_layer, stride = pass.d.per_layer_floats();
   const Ptr<float> input = work.per_layer + static_cast<uint64_t>(layer * n);
-  const Product p{&w.gate, {}, work.ffn, stride, false};   // rows as far apart as those of the inputs
+  const Product p{&w.gate, {}, work.ffn, stride, false};  // rows as far apart as those of the inputs
   pass.backend.matmul({&p, 1}, work.x, pass.d.n_embd, pass.n_rows);
   pass.backend.activate(Activation::gelu, work.ffn, input, stride, work.act, n, n);
   pass.add_branch(w.projection, {}, w.post_norm, work.act, n);

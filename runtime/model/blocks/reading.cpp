@@ -11,9 +11,8 @@ Status read_sizes(Reading& in, const char* norm_eps) {
   d.layers.resize(static_cast<size_t>(d.n_layers));
   const char* eps = "attention.layer_norm_rms_epsilon";
   if (norm_eps && !keys.has(eps)) eps = norm_eps;
-  if (!keys.has(eps))   // no default suits every model
-    return error(Code::bad_model, "%s: key '%s' is missing, expected a number", keys.file().path().c_str(),
-                 keys.name(eps).c_str());
+  if (!keys.has(eps))  // no default suits every model
+    return error(Code::bad_model, "%s: key '%s' is missing, expected a number", keys.file().path().c_str(), keys.name(eps).c_str());
   return keys.number_or(eps, 0.0, 0.0, 1.0, &d.norm_eps);
 }
 

@@ -10,9 +10,9 @@ namespace orrery::model {
 inline constexpr uint64_t kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxVocab = 1 << 24, kMaxContext = 1 << 27;
 
 struct Reading {
-  Keys& keys;                       // of the file's architecture
-  const RopeOverride& rope;         // the caller's
-  Description& d;                   // what has been read so far
+  Keys& keys;                // of the file's architecture
+  const RopeOverride& rope;  // the caller's
+  Description& d;            // what has been read so far
 };
 
 // What every family has: layers, width, context, and the epsilon of its norms.

@@ -40,15 +40,15 @@ Result<const gguf::Tensor*> Tensors::take(const std::string& name, int64_t n, in
   const gguf::Tensor* t = file_.find_tensor(name);
   if (t == nullptr) {
     if (!required) return t;
-    return error(Code::bad_model, "%s: tensor '%s' %s is missing", file_.path().c_str(), name.c_str(),
-                 shape_text(n, rows, cols).c_str());
+    return error(Code::bad_model, "%s: tensor '%s' %s is missing", file_.path().c_str(), name.c_str(), shape_text(n, rows, cols).c_str());
   }
   const bool as_expected = t->dims[0] == static_cast<uint64_t>(cols) && t->dims[1] == static_cast<uint64_t>(rows) &&
                            t->dims[2] == static_cast<uint64_t>(n) && t->dims[3] == 1;
   if (!as_expected) {
-    Status s = error(Code::bad_model, "%s: tensor '%s' has shape %s, expected %s", file_.path().c_str(), name.c_str(),
-                     shape_text(static_cast<int64_t>(t->dims[2]), static_cast<int64_t>(t->dims[1]), static_cast<int64_t>(t->dims[0])).c_str(),
-                     shape_text(n, rows, cols).c_str());
+    Status s =
+        error(Code::bad_model, "%s: tensor '%s' has shape %s, expected %s", file_.path().c_str(), name.c_str(),
+              shape_text(static_cast<int64_t>(t->dims[2]), static_cast<int64_t>(t->dims[1]), static_cast<int64_t>(t->dims[0])).c_str(),
+              shape_text(n, rows, cols).c_str());
     s.detail().offset = t->offset;
     return s;
   }

@@ -23,7 +23,7 @@ class TensorVisitor {
   virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
   // A table that stays where the file lies, on every device: the host reads its rows. out->data is the host's address.
   virtual Status table(const gguf::Tensor&, Weight*) { return ok_status(); }
-  virtual Status number(const gguf::Tensor&, float*) { return ok_status(); }   // it stays on the host
+  virtual Status number(const gguf::Tensor&, float*) { return ok_status(); }  // it stays on the host
   // Divisors of the rotary frequencies; they stay on the host.
   virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
 };
@@ -40,10 +40,10 @@ class Tensors {
   // The matrices of n_heads heads, (rows, cols) each, read as one matrix of n_heads * rows rows.
   Status heads(const std::string& name, int64_t n_heads, int64_t rows, int64_t cols, Weight* out);
   Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) { return floats(name, 1, n, required, out); }
-  Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);   // a table of float32
+  Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);  // a table of float32
   Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out);
   Status table(const std::string& name, int64_t rows, int64_t cols, Weight* out);
-  Status number(const std::string& name, float* out);   // one value, not required
+  Status number(const std::string& name, float* out);  // one value, not required
   // A tensor that the file may have and the model does not use.
   Status unused(const std::string& name, int64_t rows, int64_t cols) { return take(name, 1, rows, cols, false).take_status(); }
   // A tensor that nothing has read belongs to a model that we do not support. Ignoring the tensor would give wrong
@@ -56,7 +56,7 @@ class Tensors {
 
   const gguf::File& file_;
   TensorVisitor* visitor_;
-  std::vector<bool> used_;   // by index in the file's tensors
+  std::vector<bool> used_;  // by index in the file's tensors
 };
 
 }  // namespace orrery::model

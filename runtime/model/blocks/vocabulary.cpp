@@ -6,12 +6,10 @@ namespace orrery::model::vocabulary {
 Status read(Reading& in) {
   const gguf::File& file = in.keys.file();
   const gguf::Tensor* table = file.find_tensor("token_embd.weight");
-  if (table == nullptr || table->n_dims != 2)
-    return error(Code::bad_model, "%s: no matrix 'token_embd.weight'", file.path().c_str());
+  if (table == nullptr || table->n_dims != 2) return error(Code::bad_model, "%s: no matrix 'token_embd.weight'", file.path().c_str());
   if (table->dims[1] > kMaxVocab)
-    return error(Code::bad_model, "%s: tensor 'token_embd.weight' has %llu rows, expected at most %llu",
-                 file.path().c_str(), static_cast<unsigned long long>(table->dims[1]),
-                 static_cast<unsigned long long>(kMaxVocab));
+    return error(Code::bad_model, "%s: tensor 'token_embd.weight' has %llu rows, expected at most %llu", file.path().c_str(),
+                 static_cast<unsigned long long>(table->dims[1]), static_cast<unsigned long long>(kMaxVocab));
   in.d.n_vocab = static_cast<int32_t>(table->dims[1]);
   return ok_status();
 }

@@ -1,4 +1,5 @@
-// The two ends of a model: the embedding, a row for each token, and the output, whose matrix is the embedding's where the file has no other.
+// The two ends of a model: the embedding, a row for each token, and the output, whose matrix is the embedding's where the file has no
+// other.
 #pragma once
 
 #include "runtime/backend/step.h"
@@ -8,9 +9,9 @@
 namespace orrery::model::vocabulary {
 
 struct Weights {
-  Weight embedding;                            // (n_vocab, n_embd)
-  Ptr<const float> output_norm;                // (n_embd)
-  Weight output;                               // (n_vocab, n_embd); null if the file has none
+  Weight embedding;              // (n_vocab, n_embd)
+  Ptr<const float> output_norm;  // (n_embd)
+  Weight output;                 // (n_vocab, n_embd); null if the file has none
 };
 
 // Sets n_vocab.

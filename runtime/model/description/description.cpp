@@ -65,7 +65,11 @@ int64_t Description::mixer_floats() const {
       const Mamba2Shape& mamba2 = layer.mamba2;
       const LatentShape& latent = layer.latent;
       switch (layer.mixer) {
-        case Mixer::attention: return latent ? int64_t{latent.q_rank} + int64_t{a.n_heads} * std::max(latent.query_dim(), latent.value_dim) : a.gated ? 3 * int64_t{a.q_dim()} : a.own_gate ? int64_t{a.q_dim()} : 0;
+        case Mixer::attention:
+          return latent       ? int64_t{latent.q_rank} + int64_t{a.n_heads} * std::max(latent.query_dim(), latent.value_dim)
+                 : a.gated    ? 3 * int64_t{a.q_dim()}
+                 : a.own_gate ? int64_t{a.q_dim()}
+                              : 0;
         case Mixer::delta_net: return 2 * int64_t{net.channels()} + 2 * int64_t{net.values()} + 2 * int64_t{net.n_value_heads};
         case Mixer::mamba2: return int64_t{mamba2.projected()} + mamba2.channels() + mamba2.inner();
         case Mixer::short_conv: return 5 * int64_t{layer.short_conv.n_channels};
@@ -83,9 +87,10 @@ int64_t Description::max_in() const {
   for (const LayerShape& layer : layers) {
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
     if (const LatentShape& latent = layer.latent) {
-      constexpr int64_t kPadded = 256;   // each head's input is quantized by itself
+      constexpr int64_t kPadded = 256;  // each head's input is quantized by itself
       const int64_t widest = std::max(latent.nope, latent.rank);
-      most = std::max<int64_t>({most, latent.q_rank, layer.attention.n_heads * ((widest + kPadded - 1) / kPadded * kPadded), int64_t{layer.attention.n_heads} * latent.value_dim});
+      most = std::max<int64_t>({most, latent.q_rank, layer.attention.n_heads * ((widest + kPadded - 1) / kPadded * kPadded),
+                                int64_t{layer.attention.n_heads} * latent.value_dim});
     }
     if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());
     if (layer.mixer == Mixer::mamba2) most = std::max<int64_t>(most, layer.mamba2.inner());
@@ -100,7 +105,8 @@ int32_t Description::max_q_dim() const {
 }
 
 bool Description::shares_kv() const {
-  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.mixer == Mixer::attention && layer.attention.kv_of >= 0; });
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerShape& layer) { return layer.mixer == Mixer::attention && layer.attention.kv_of >= 0; });
 }
 
 bool Description::shares_values() const {
@@ -112,7 +118,7 @@ bool Description::any_post_norms() const {
 }
 
 void group_layers(Description* d) {
-  constexpr uint64_t kAligned = 16;   // floats
+  constexpr uint64_t kAligned = 16;  // floats
   d->groups.clear();
   d->kv_layers.assign(d->layers.size(), KvLayer(-1));
   d->states.assign(d->layers.size(), {});
@@ -140,7 +146,8 @@ void group_layers(Description* d) {
   for (size_t g = 0; g < d->groups.size(); ++g) {
     KvGroup& group = d->groups[g];
     group.first_key = std::exchange(first_key, first_key + group.key_values());
-    for (int32_t l = 0; l < group.n_layers(); ++l) d->kv_layers[static_cast<size_t>(group.layers[static_cast<size_t>(l)])] = {l, static_cast<int32_t>(g)};
+    for (int32_t l = 0; l < group.n_layers(); ++l)
+      d->kv_layers[static_cast<size_t>(group.layers[static_cast<size_t>(l)])] = {l, static_cast<int32_t>(g)};
   }
   for (size_t i = 0; i < d->layers.size(); ++i)
     if (const LayerShape& layer = d->layers[i]; layer.mixer == Mixer::attention && layer.attention.kv_of >= 0)

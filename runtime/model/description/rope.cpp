@@ -33,8 +33,7 @@ void apply_llama3(const RopeParameters& r, std::vector<double>* frequency) {
     if (wavelength > longest) {
       f /= r.factor;
     } else if (wavelength >= shortest) {
-      const double smooth =
-          (original / wavelength - r.low_frequency) / (r.high_frequency - r.low_frequency);
+      const double smooth = (original / wavelength - r.low_frequency) / (r.high_frequency - r.low_frequency);
       f *= (1.0 - smooth) / r.factor + smooth;
     }
   }
@@ -49,8 +48,7 @@ void divide(const std::vector<float>& factors, std::vector<double>* frequency) {
 RopeTable make_rope_table(const RopeParameters& r, const RopeFactors& factors, uint32_t n_context) {
   const size_t n_pairs = static_cast<size_t>(r.n_rot / 2);
   std::vector<double> frequency(n_pairs);
-  for (size_t i = 0; i < n_pairs; ++i)
-    frequency[i] = std::pow(double{r.base}, -2.0 * static_cast<double>(i) / r.n_rot);
+  for (size_t i = 0; i < n_pairs; ++i) frequency[i] = std::pow(double{r.base}, -2.0 * static_cast<double>(i) / r.n_rot);
 
   double magnitude = r.attention_factor;
   switch (r.scaling) {
@@ -68,17 +66,14 @@ RopeTable make_rope_table(const RopeParameters& r, const RopeFactors& factors, u
     case RopeScaling::llama3:
       if (factors.llama3.empty()) apply_llama3(r, &frequency);
       break;
-    case RopeScaling::longrope:
-      divide(n_context > r.original_context ? factors.long_context : factors.short_context, &frequency);
-      break;
+    case RopeScaling::longrope: divide(n_context > r.original_context ? factors.long_context : factors.short_context, &frequency); break;
   }
   // The tensor is part of the model's training, so it applies with every scaling except an override to `none`.
   if (r.scaling != RopeScaling::none) divide(factors.llama3, &frequency);
 
   RopeTable table;
   table.inverse_frequency.resize(n_pairs);
-  std::transform(frequency.begin(), frequency.end(), table.inverse_frequency.begin(),
-                 [](double f) { return static_cast<float>(f); });
+  std::transform(frequency.begin(), frequency.end(), table.inverse_frequency.begin(), [](double f) { return static_cast<float>(f); });
   table.magnitude = static_cast<float>(magnitude);
   table.interleaved = r.interleaved;
   table.temperature = r.temperature;

@@ -13,18 +13,18 @@ namespace orrery::model {
 
 // Frequency divisors that the file stores as tensors, (n_rot / 2) each. Empty if the file has none.
 struct RopeFactors {
-  std::vector<float> llama3;        // rope_freqs.weight
-  std::vector<float> long_context;  // rope_factors_long.weight
-  std::vector<float> short_context; // rope_factors_short.weight
+  std::vector<float> llama3;         // rope_freqs.weight
+  std::vector<float> long_context;   // rope_factors_long.weight
+  std::vector<float> short_context;  // rope_factors_short.weight
 };
 
 struct RopeTable {
-  std::vector<float> inverse_frequency;   // (n_rot / 2)
+  std::vector<float> inverse_frequency;  // (n_rot / 2)
   float magnitude = 1.0f, temperature = 0.0f;
   bool interleaved = false;
-  int32_t period = 0;               // RopeSpec
+  int32_t period = 0;  // RopeSpec
 
-  RopeSpec spec() const {   // points into this table
+  RopeSpec spec() const {  // points into this table
     return {interleaved, static_cast<int32_t>(2 * inverse_frequency.size()), inverse_frequency.data(), magnitude, temperature, period};
   }
 };
@@ -49,11 +49,13 @@ class RopeTables {
   Span<const RopeTable> tables() const { return tables_; }
   Span<const RopeSpec> specs() const { return specs_; }
   // The table of the layer's keys. Null: they are not rotated.
-  const RopeTable* of(const LayerShape& layer) const { return layer.attention.rope < 0 ? nullptr : &tables_[static_cast<size_t>(layer.attention.rope)]; }
+  const RopeTable* of(const LayerShape& layer) const {
+    return layer.attention.rope < 0 ? nullptr : &tables_[static_cast<size_t>(layer.attention.rope)];
+  }
 
  private:
   std::vector<RopeTable> tables_;
-  std::vector<RopeSpec> specs_;     // they point into the tables
+  std::vector<RopeSpec> specs_;  // they point into the tables
 };
 
 }  // namespace orrery::model

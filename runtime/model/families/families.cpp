@@ -11,12 +11,26 @@ namespace orrery::model {
 namespace {
 
 constexpr Family kFamilies[] = {
-    {"llama", describe_llama},         {"qwen2", describe_qwen2},         {"qwen3", describe_qwen3}, {"qwen3moe", describe_qwen3moe},
-    {"qwen35", describe_qwen35},       {"qwen35moe", describe_qwen35moe}, {"qwen3next", describe_qwen3next},
-    {"phi3", describe_phi3},           {"glm4", describe_glm4},           {"chatglm", describe_chatglm},       {"deepseek2", describe_deepseek2},
-    {"gemma3", describe_gemma3},       {"gemma4", describe_gemma4},         {"mistral3", describe_mistral3},   {"muse-glimmer", describe_muse_glimmer},
-    {"seed_oss", describe_seed_oss},   {"smollm3", describe_smollm3},
-    {"gpt-oss", describe_gpt_oss},     {"lfm2", describe_lfm2},           {"lfm2moe", describe_lfm2moe},
+    {"llama", describe_llama},
+    {"qwen2", describe_qwen2},
+    {"qwen3", describe_qwen3},
+    {"qwen3moe", describe_qwen3moe},
+    {"qwen35", describe_qwen35},
+    {"qwen35moe", describe_qwen35moe},
+    {"qwen3next", describe_qwen3next},
+    {"phi3", describe_phi3},
+    {"glm4", describe_glm4},
+    {"chatglm", describe_chatglm},
+    {"deepseek2", describe_deepseek2},
+    {"gemma3", describe_gemma3},
+    {"gemma4", describe_gemma4},
+    {"mistral3", describe_mistral3},
+    {"muse-glimmer", describe_muse_glimmer},
+    {"seed_oss", describe_seed_oss},
+    {"smollm3", describe_smollm3},
+    {"gpt-oss", describe_gpt_oss},
+    {"lfm2", describe_lfm2},
+    {"lfm2moe", describe_lfm2moe},
     {"nemotron_h_moe", describe_nemotron_h_moe, "attention.layer_norm_epsilon"},
 };
 
@@ -52,8 +66,8 @@ Result<Description> read_description(const gguf::File& file, const RopeOverride&
   ORRERY_TRY(vocabulary::read(in));
   group_layers(&d);
   if (d.groups.size() > static_cast<size_t>(kMostKvGroups))
-    return error(Code::unsupported_architecture, "%s: its layers have %zu pairs of a shape of KV heads and a window; at most %d are run", file.path().c_str(), d.groups.size(),
-                 kMostKvGroups);
+    return error(Code::unsupported_architecture, "%s: its layers have %zu pairs of a shape of KV heads and a window; at most %d are run",
+                 file.path().c_str(), d.groups.size(), kMostKvGroups);
   ORRERY_TRY(keys.refuse_the_rest(d));
   return d;
 }

@@ -1,5 +1,5 @@
-// The supported families, a file each: which blocks a family's layers have, by the field's names. Everything else (sizes, scaling, windows) is
-// read from the file by the blocks. To add a family whose blocks exist: its file, its line here, its row in families.cpp, and goldens by
+// The supported families, a file each: which blocks a family's layers have, by the field's names. Everything else (sizes, scaling, windows)
+// is read from the file by the blocks. To add a family whose blocks exist: its file, its line here, its row in families.cpp, and goldens by
 // tests/golden/make_model_goldens.py.
 #pragma once
 
@@ -12,9 +12,9 @@
 namespace orrery::model {
 
 struct Family {
-  const char* name;                        // general.architecture
-  Status (*describe)(Reading& in);         // reads the layers' shapes and the RoPE from the file's keys
-  const char* norm_eps = nullptr;          // read_sizes()
+  const char* name;                 // general.architecture
+  Status (*describe)(Reading& in);  // reads the layers' shapes and the RoPE from the file's keys
+  const char* norm_eps = nullptr;   // read_sizes()
 };
 
 Status describe_llama(Reading& in);

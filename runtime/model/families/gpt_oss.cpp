@@ -1,5 +1,5 @@
-// gpt-oss. Every second layer has a window; each query head has a sink; YaRN's ramp lies between pairs; products have biases; every layer's FFN
-// is a mixture of experts, whose weights are the softmax of the chosen ones, and whose gates are clamped.
+// gpt-oss. Every second layer has a window; each query head has a sink; YaRN's ramp lies between pairs; products have biases; every layer's
+// FFN is a mixture of experts, whose weights are the softmax of the chosen ones, and whose gates are clamped.
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/families/family.h"

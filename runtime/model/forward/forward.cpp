@@ -97,12 +97,9 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   }
   if (!shape.has_ffn()) return true;
   pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
-  if (shape.experts.beside_ffn)
-    experts::run_beside(pass, shape, l.feed_forward, l.experts, l.post_ffn_norm);
-  else if (shape.experts)
-    experts::run(pass, shape.experts, l.experts);
-  else
-    feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
+  if (shape.experts.beside_ffn) experts::run_beside(pass, shape, l.feed_forward, l.experts, l.post_ffn_norm);
+  else if (shape.experts) experts::run(pass, shape.experts, l.experts);
+  else feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
   if (pass.d.n_per_layer > 0) per_layer::run(pass, i, l.per_layer);
   if (l.output_scale != 1.0f) pass.backend.soft_cap(pass.work.x, pass.n_rows, pass.d.n_embd, l.output_scale, 0.0f);
   return true;
@@ -121,7 +118,8 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   const Product p{&w.output, {}, work.logits, pass.d.n_vocab, false};
   const auto product = [&](Ptr<const float> x, int32_t n) {
     b.matmul({&p, 1}, x, pass.d.n_embd, n);
-    if (pass.d.logit_cap > 0.0f || pass.d.logit_scale != 1.0f) b.soft_cap(work.logits, n, pass.d.n_vocab, pass.d.logit_scale, pass.d.logit_cap);
+    if (pass.d.logit_cap > 0.0f || pass.d.logit_scale != 1.0f)
+      b.soft_cap(work.logits, n, pass.d.n_vocab, pass.d.logit_scale, pass.d.logit_cap);
   };
   if (out.request && !together) {
     product(exported_embedding(work, pass.d, n_rows), 1);
@@ -131,7 +129,7 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
     b.download_all({both, out.hidden ? size_t{2} : size_t{1}});
     return;
   }
-  std::array<Download, size_t{3} * static_cast<size_t>(kMostTogether)> downloads;   // the host waits once for a batch of rows
+  std::array<Download, size_t{3} * static_cast<size_t>(kMostTogether)> downloads;  // the host waits once for a batch of rows
   size_t n_downloads = 0;
   const auto fetch = [&](float* to, Ptr<const float> from, uint64_t n) {
     if (to && n > 0) downloads[n_downloads++] = {to, {from.address}, n * sizeof(float)};
@@ -167,8 +165,7 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
     n_downloads = 0;
   }
   if (n_downloads > 0) b.download_all({downloads.data(), n_downloads});
-  if (exports)
-    b.copy({work.exported_embeddings.address}, {work.normed.address}, static_cast<uint64_t>(n_rows) * n_embd * sizeof(float));
+  if (exports) b.copy({work.exported_embeddings.address}, {work.normed.address}, static_cast<uint64_t>(n_rows) * n_embd * sizeof(float));
 }
 
 }  // namespace
@@ -192,12 +189,12 @@ StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_conte
     limits.max_expert_in = std::max(d.n_embd, most.width);
   }
   limits.n_layers = d.kv().n_layers();
-  for (const LayerShape& layer : d.layers) limits.max_head_state = std::max(limits.max_head_state, static_cast<int64_t>(layer.head_state_floats()));
+  for (const LayerShape& layer : d.layers)
+    limits.max_head_state = std::max(limits.max_head_state, static_cast<int64_t>(layer.head_state_floats()));
   return limits;
 }
 
-Workspace carve_workspace(const Description& d, const Device& device, const StepLimits& limits,
-                          Ptr<std::byte> base) {
+Workspace carve_workspace(const Description& d, const Device& device, const StepLimits& limits, Ptr<std::byte> base) {
   Workspace work;
   uint64_t at = 0;
   const auto floats = [&](int64_t rows, int64_t cols) {
@@ -238,15 +235,17 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
 
 namespace {
 
-// The end of a model whose last layers keep nothing of a token, neither KV nor a state (Gemma 4's small models): of a prompt's chunk they compute the
-// rows alone whose output is wanted, which are the last ones.
+// The end of a model whose last layers keep nothing of a token, neither KV nor a state (Gemma 4's small models): of a prompt's chunk they
+// compute the rows alone whose output is wanted, which are the last ones.
 struct Tail {
-  int32_t first = 0;    // layer; n_layers: no row is left out
+  int32_t first = 0;  // layer; n_layers: no row is left out
   int32_t n_rows = 0;
 };
 
 Tail tail_of(const Description& d, Span<const Step> steps, Span<const SessionPart> parts) {
-  const auto keeps = [](const LayerShape& layer) { return layer.mixer != Mixer::none && (layer.mixer != Mixer::attention || layer.attention.kv_of < 0); };
+  const auto keeps = [](const LayerShape& layer) {
+    return layer.mixer != Mixer::none && (layer.mixer != Mixer::attention || layer.attention.kv_of < 0);
+  };
   const ForwardOutput& out = parts[0].out;
   const int32_t n_wanted = out.n_logits > 0 ? std::max(out.n_logits, out.n_embeddings) : 0;
   const bool leaves_out = steps.size() == 1 && steps[0].phase == Phase::prefill && !parts[0].hook && !out.hidden &&
@@ -258,9 +257,9 @@ Tail tail_of(const Description& d, Span<const Step> steps, Span<const SessionPar
 
 // Some layers of some rows.
 struct Stretch {
-  int32_t first, end;   // layers
-  bool begins, ends;    // the call's first stretch, to which the rows come; its last one, which they leave
-  float* stream;        // Layers::stream, of these rows
+  int32_t first, end;  // layers
+  bool begins, ends;   // the call's first stretch, to which the rows come; its last one, which they leave
+  float* stream;       // Layers::stream, of these rows
 };
 
 // Sets *stopped once all sessions' hooks have failed.
@@ -272,7 +271,7 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& work, 
   Pass pass = make_pass(backend, model, work, steps, &hooks);
   if (stretch.begins) {
     const bool per_layer = d.n_per_layer > 0;
-    if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);   // before other operations
+    if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);  // before other operations
     if (stretch.first == 0 || per_layer) backend->embed(model.weights.embedding, d.embedding_scale, work.x);
     if (per_layer) per_layer::make_inputs(pass, model.weights.per_layer);
     if (d.reads_hidden) guessing_head::run(pass, model.weights.head);
@@ -293,10 +292,8 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& work, 
     }
   }
   if (!stretch.ends) return ok_status();
-  if (stretch.end < d.n_layers)
-    backend->download(stretch.stream, {work.x.address}, stream_bytes(pass));
-  else if (parts[0].out.n_logits > 0 || parts[0].out.hidden)
-    output(pass, model.weights, {parts.data(), parts.size()});
+  if (stretch.end < d.n_layers) backend->download(stretch.stream, {work.x.address}, stream_bytes(pass));
+  else if (parts[0].out.n_logits > 0 || parts[0].out.hidden) output(pass, model.weights, {parts.data(), parts.size()});
   return ok_status();
 }
 
@@ -323,7 +320,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
     const uint64_t skipped = last.rows.size() - static_cast<uint64_t>(tail.n_rows);
     last.rows = last.rows.subspan(skipped, static_cast<size_t>(tail.n_rows));
     Workspace rest = work;
-    rest.x = work.x + skipped * n_embd, rest.normed = work.normed + skipped * n_embd;   // rows stay where they are
+    rest.x = work.x + skipped * n_embd, rest.normed = work.normed + skipped * n_embd;  // rows stay where they are
     if (d.n_per_layer > 0) rest.per_layer = work.per_layer + skipped * static_cast<uint64_t>(d.per_layer_floats());
     const Stretch stretch = {std::max(layers.first, tail.first), end, layers.first >= tail.first, true,
                              layers.stream ? layers.stream + skipped * n_embd : nullptr};

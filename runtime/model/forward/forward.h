@@ -1,5 +1,6 @@
 // One step through a model: it takes tokens, appends their KV, and returns the logits of the last rows. The code is
-// the same for every family, whose layers are blocks (blocks/), every backend, and both phases, and for one session as for the steps of several sessions that are computed at once.
+// the same for every family, whose layers are blocks (blocks/), every backend, and both phases, and for one session as for the steps of
+// several sessions that are computed at once.
 #pragma once
 
 #include <atomic>
@@ -19,16 +20,15 @@ inline constexpr int32_t kLogitRows = 8;
 StepLimits step_limits(const Description& h, int32_t max_rows, int32_t max_context);
 
 // Lays the workspace out from `base`. With a null base, only `bytes` of the result is valid.
-Workspace carve_workspace(const Description& h, const Device& device, const StepLimits& limits,
-                          Ptr<std::byte> base);
+Workspace carve_workspace(const Description& h, const Device& device, const StepLimits& limits, Ptr<std::byte> base);
 
 struct ForwardOutput {
-  int32_t n_logits = 0;        // number of the step's last rows whose logits are computed; 0: none
-  float* logits = nullptr;     // (n_logits, n_vocab), host
+  int32_t n_logits = 0;     // number of the step's last rows whose logits are computed; 0: none
+  float* logits = nullptr;  // (n_logits, n_vocab), host
   // (n_embeddings, n_embd), host: the step's last rows after the output norm; null: not wanted. Needs n_logits
   float* embedding = nullptr;
   int32_t n_embeddings = 1;
-  float* hidden = nullptr;     // (rows of the step, n_embd), host: all of them after the output norm; null: not wanted
+  float* hidden = nullptr;  // (rows of the step, n_embd), host: all of them after the output norm; null: not wanted
   // Null, or a request for the sampling candidates of a single row. The step then writes the shortlist to `shortlist`
   // (shortlist_result_bytes(), host). It exports the row and its embedding: both stay in the workspace, at exported_logits() and
   // exported_embedding(), and are not fetched. Of the workspace's rows of logits, the step writes the first alone. At most kLogitRows
@@ -46,13 +46,13 @@ inline Ptr<const float> exported_embedding(const Workspace& work, const Descript
 // The layers of a step that one call computes; a step may take several calls. Between them other steps may use the workspace.
 struct Layers {
   int32_t first = 0;
-  int32_t end = INT32_MAX;     // at least the number of layers: the call also computes the outputs
-  float* stream = nullptr;     // (n_rows, n_embd), host: the residual stream before layer `first`, if that is not 0; the call writes it
-                               // before layer `end`, if that is not the last one's end
+  int32_t end = INT32_MAX;  // at least the number of layers: the call also computes the outputs
+  float* stream = nullptr;  // (n_rows, n_embd), host: the residual stream before layer `first`, if that is not 0; the call writes it
+                            // before layer `end`, if that is not the last one's end
 };
 
-// Called between layers of a session's step, which has one row in decode. before_attend() comes before the attention of a layer with its own KV,
-// once the KV of the step's rows has been appended. before_layer() comes at the start of a layer, in decode only.
+// Called between layers of a session's step, which has one row in decode. before_attend() comes before the attention of a layer with its
+// own KV, once the KV of the step's rows has been appended. before_layer() comes at the start of a layer, in decode only.
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
@@ -79,15 +79,16 @@ struct SessionPart {
   // An error, or an exception, of the hook.
   Status status;
   std::exception_ptr thrown;
-  SequenceState state = {};   // recurrent (Description::state_floats, guessed_floats); null if the model has none
-  const float* hidden = nullptr;   // (rows of the step, n_embd), host: what a model that reads hidden states reads
+  SequenceState state = {};       // recurrent (Description::state_floats, guessed_floats); null if the model has none
+  const float* hidden = nullptr;  // (rows of the step, n_embd), host: what a model that reads hidden states reads
   bool failed() const { return thrown || !status.ok(); }
 };
 
 // Runs the steps of one session or of several on `backend` (StepOperations::begin_steps), with scratch from `work`. steps and parts:
-// (n_steps) each; ropes: as for StepOperations::prepare_ropes(). Steps of several sessions want one row of logits each. Each row has the bits of its own step.
-// An error of a hook ends up in its part alone, and its hook is not called again: the KV of the step's rows is invalid, the other steps
-// go on. The pass ends when all have failed. The error that is returned is everybody's. layers: all, unless the step is one session's.
+// (n_steps) each; ropes: as for StepOperations::prepare_ropes(). Steps of several sessions want one row of logits each. Each row has the
+// bits of its own step. An error of a hook ends up in its part alone, and its hook is not called again: the KV of the step's rows is
+// invalid, the other steps go on. The pass ends when all have failed. The error that is returned is everybody's. layers: all, unless the
+// step is one session's.
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
                         Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers = {});
 

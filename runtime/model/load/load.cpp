@@ -34,7 +34,8 @@ Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& sha
   if (shape.mixer != Mixer::none) ORRERY_TRY(tensors->vector(prefix + "attn_norm.weight", d.n_embd, true, &l->attn_norm));
   switch (shape.mixer) {
     case Mixer::attention:
-      return shape.latent ? latent_attention::find(tensors, d, shape, prefix, &l->latent) : attention::find(tensors, d, shape.attention, prefix, &l->attention);
+      return shape.latent ? latent_attention::find(tensors, d, shape, prefix, &l->latent)
+                          : attention::find(tensors, d, shape.attention, prefix, &l->attention);
     case Mixer::delta_net: return delta_net::find(tensors, d, shape.delta_net, prefix, &l->delta_net);
     case Mixer::mamba2: return mamba2::find(tensors, d, shape.mamba2, prefix, &l->mamba2);
     case Mixer::short_conv: return short_conv::find(tensors, d, shape.short_conv, prefix, &l->short_conv);
@@ -71,8 +72,8 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
   // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
   const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
   if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(d.n_vocab))
-    return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows",
-                 file.path().c_str(), static_cast<unsigned long long>(tokens->size()), d.n_vocab);
+    return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows", file.path().c_str(),
+                 static_cast<unsigned long long>(tokens->size()), d.n_vocab);
   return tensors.refuse_the_rest(d);
 }
 
@@ -101,7 +102,7 @@ class Counter final : public TensorVisitor {
  public:
   Counter(const gguf::File& file, const Device& device) : file_(file), device_(device) {}
   Status matrix(const gguf::Tensor& t, Weight* out) override {
-    out->data.address = 1;   // present
+    out->data.address = 1;  // present
     matrices_ += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
     return ok_status();
   }
@@ -125,8 +126,8 @@ class Counter final : public TensorVisitor {
  private:
   const gguf::File& file_;
   const Device& device_;
-  uint64_t matrices_ = 0;                  // repacked
-  uint64_t vectors_ = 0, converted_ = 0;   // all vectors; vectors that must be converted
+  uint64_t matrices_ = 0;                 // repacked
+  uint64_t vectors_ = 0, converted_ = 0;  // all vectors; vectors that must be converted
 };
 
 // Finds the place of each tensor, in the arena's region or in the file. place() then fills the places, in the order of
@@ -134,12 +135,7 @@ class Counter final : public TensorVisitor {
 class Placer final : public TensorVisitor {
  public:
   Placer(Turns* turns, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
-      : turns_(*turns),
-        model_(*model),
-        options_(options),
-        repacks_(repacks),
-        next_(model->region.data()),
-        total_(total_bytes) {}
+      : turns_(*turns), model_(*model), options_(options), repacks_(repacks), next_(model->region.data()), total_(total_bytes) {}
 
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     const uint64_t bytes = repacks_ ? repacked_bytes(*model_.file, t, turns_.device()) : 0;
@@ -160,10 +156,10 @@ class Placer final : public TensorVisitor {
   Status factors(const gguf::Tensor& t, std::vector<float>* out) override {
     out->resize(t.n_elements);
     gguf::dequantize_row(t.type, t.data, out->data(), t.n_elements);
-    for (size_t i = 0; i < out->size(); ++i)   // zero, negative and infinite divisors are errors
+    for (size_t i = 0; i < out->size(); ++i)  // zero, negative and infinite divisors are errors
       if (!(std::isfinite((*out)[i]) && (*out)[i] > 0.0f))
-        return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number",
-                     model_.file->path().c_str(), gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
+        return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number", model_.file->path().c_str(),
+                     gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
     return ok_status();
   }
   Status table(const gguf::Tensor& t, Weight* out) override {
@@ -194,11 +190,14 @@ class Placer final : public TensorVisitor {
       ORRERY_TRY(account(*job.tensor));
       if (job.at) ahead.begin(n_copied++);
       if (const RouterShape& router = model_.description.experts().router; job.n > 1)
-        model_.n_used_parameters -= job.tensor->n_elements / static_cast<uint64_t>(router.n_experts) * static_cast<uint64_t>(router.n_experts - router.n_used);
+        model_.n_used_parameters -=
+            job.tensor->n_elements / static_cast<uint64_t>(router.n_experts) * static_cast<uint64_t>(router.n_experts - router.n_used);
       if (job.table)
-        *job.matrix = {job.tensor->type, static_cast<int64_t>(job.tensor->dims[1]), static_cast<int64_t>(job.tensor->dims[0]), {reinterpret_cast<uint64_t>(job.tensor->data)}};
-      else
-        ORRERY_TRY(job.matrix ? place_matrix(job) : place_vector(job));
+        *job.matrix = {job.tensor->type,
+                       static_cast<int64_t>(job.tensor->dims[1]),
+                       static_cast<int64_t>(job.tensor->dims[0]),
+                       {reinterpret_cast<uint64_t>(job.tensor->data)}};
+      else ORRERY_TRY(job.matrix ? place_matrix(job) : place_vector(job));
     }
     return ok_status();
   }
@@ -229,9 +228,9 @@ class Placer final : public TensorVisitor {
     Weight* matrix;
     Ptr<const float>* vector;
     Ptr<std::byte> at;
-    int64_t n = 1;            // matrices of the tensor, side by side
-    uint64_t stride = 0;      // between them at `at`
-    bool table = false;       // TensorVisitor::table()
+    int64_t n = 1;        // matrices of the tensor, side by side
+    uint64_t stride = 0;  // between them at `at`
+    bool table = false;   // TensorVisitor::table()
   };
 
   Status place_matrix(const Job& job) {
@@ -299,8 +298,7 @@ Status check_tensors(const gguf::File& file, const Description& d) {
   return visit(file, d, &checker, &scratch, &none);
 }
 
-Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device,
-                                uint64_t arena_bytes) {
+Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device, uint64_t arena_bytes) {
   for (const LayerShape& layer : d.layers) {
     const bool attends = layer.mixer == Mixer::attention, delta_net = layer.mixer == Mixer::delta_net;
     if (layer.mixer == Mixer::none || (attends && !layer.attention.gated && !layer.attention.own_gate)) continue;
@@ -310,10 +308,12 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
   }
   for (const LayerShape& layer : d.layers) {
     if (!layer.experts) continue;
-    if (const Status known = device.check_experts(layer.experts.router); !known.ok()) return error(known.code(), "%s: %s", file.path().c_str(), known.message());
+    if (const Status known = device.check_experts(layer.experts.router); !known.ok())
+      return error(known.code(), "%s: %s", file.path().c_str(), known.message());
   }
   for (const KvGroup& group : d.groups)
-    if (const Status heads = device.check_heads(group.head_dim, KvType::f16, group.shared_values); !heads.ok()) return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
+    if (const Status heads = device.check_heads(group.head_dim, KvType::f16, group.shared_values); !heads.ok())
+      return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(file, device);
   Weights scratch;
   RopeFactors none;
@@ -345,7 +345,7 @@ Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Aren
   m->rope_factors = of.rope_factors;
   {
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
-    ORRERY_TRY(turn.backend().synchronize());   // reports errors of earlier uploads
+    ORRERY_TRY(turn.backend().synchronize());  // reports errors of earlier uploads
   }
   m->main_type = placer.main_type();
   std::copy(std::begin(of.fingerprint), std::end(of.fingerprint), m->fingerprint);
@@ -353,8 +353,7 @@ Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Aren
   return m;
 }
 
-Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Arena* arena,
-                                          const LoadOptions& options) {
+Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Arena* arena, const LoadOptions& options) {
   auto m = std::make_unique<Model>(std::make_shared<const gguf::File>(std::move(taken)));
   const gguf::File& file = *m->file;
   ORRERY_ASSIGN(m->description, read_description(file, options.rope, options.families));
@@ -364,21 +363,19 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
   ORRERY_TRY(visit(file, m->description, &placer, &m->weights, &m->rope_factors));
   ORRERY_TRY(placer.place());
-  if (!m->weights.output) m->weights.output = m->weights.embedding;   // tied
+  if (!m->weights.output) m->weights.output = m->weights.embedding;  // tied
   const gguf::Tensor* output = file.find_tensor("output.weight");
   m->output_bytes = (output ? output : file.find_tensor("token_embd.weight"))->bytes;
   {
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
-    ORRERY_TRY(turn.backend().synchronize());   // reports errors of earlier uploads
+    ORRERY_TRY(turn.backend().synchronize());  // reports errors of earlier uploads
   }
   if (options.progress && !options.progress(file.file_bytes(), file.file_bytes()))
     return error(Code::cancelled, "%s: loading was cancelled", file.path().c_str());
   m->main_type = placer.main_type();
-  if (options.full_fingerprint)
-    ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
-  else
-    file.fingerprint(false, m->fingerprint);
-  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);   // the arena holds copies; the fingerprint has read some
+  if (options.full_fingerprint) ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
+  else file.fingerprint(false, m->fingerprint);
+  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);  // the arena holds copies; the fingerprint has read some
   return m;
 }
 

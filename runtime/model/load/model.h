@@ -28,27 +28,27 @@
 
 namespace orrery::model {
 
-// One decoder layer: its mixer and its FFN, each behind its norm, or one of both alone. Vectors are float32 in device memory; post norms are null
-// in a model without them.
+// One decoder layer: its mixer and its FFN, each behind its norm, or one of both alone. Vectors are float32 in device memory; post norms
+// are null in a model without them.
 struct Layer {
-  Ptr<const float> attn_norm;                  // (n_embd)
-  attention::Weights attention;                // or
-  latent_attention::Weights latent;            // or
-  delta_net::Weights delta_net;                // or
-  mamba2::Weights mamba2;                      // or
-  short_conv::Weights short_conv;              // by the layer's mixer
-  Ptr<const float> post_attn_norm;             // (n_embd)
-  Ptr<const float> ffn_norm;                   // (n_embd)
-  feed_forward::Weights feed_forward;          // or
-  experts::Weights experts;                    // by the layer's shape, or both
-  Ptr<const float> post_ffn_norm;              // (n_embd)
+  Ptr<const float> attn_norm;          // (n_embd)
+  attention::Weights attention;        // or
+  latent_attention::Weights latent;    // or
+  delta_net::Weights delta_net;        // or
+  mamba2::Weights mamba2;              // or
+  short_conv::Weights short_conv;      // by the layer's mixer
+  Ptr<const float> post_attn_norm;     // (n_embd)
+  Ptr<const float> ffn_norm;           // (n_embd)
+  feed_forward::Weights feed_forward;  // or
+  experts::Weights experts;            // by the layer's shape, or both
+  Ptr<const float> post_ffn_norm;      // (n_embd)
   per_layer::Weights per_layer;
-  float output_scale = 1.0f;                   // multiplies the residual stream at the layer's end
+  float output_scale = 1.0f;  // multiplies the residual stream at the layer's end
 };
 
 struct LoadOptions {
   RopeOverride rope;
-  Span<const Family> families;   // further ones, beside those of the table (families/family.h); they live as long as the model
+  Span<const Family> families;  // further ones, beside those of the table (families/family.h); they live as long as the model
   bool full_fingerprint = false;
   // Called with (bytes done, total bytes) between tensors, and while the backend serves other sessions. Returning
   // false cancels.
@@ -61,7 +61,7 @@ struct LoadOptions {
 // `output` is the same weight as `embedding` if the model is tied.
 struct Weights : vocabulary::Weights {
   std::vector<Layer> layers;
-  guessing_head::Weights head;                 // if the model reads hidden states
+  guessing_head::Weights head;  // if the model reads hidden states
   per_layer::Inputs per_layer;
 };
 
@@ -73,16 +73,17 @@ struct Model {
   Weights weights;
   uint8_t fingerprint[16] = {};
   uint64_t n_parameters = 0;
-  uint64_t n_used_parameters = 0;              // those that one row meets: of experts, the chosen ones'
-  uint64_t weights_bytes = 0;                  // size in the file of all tensors that the model uses, but for those that a head shares with its model
-  uint64_t output_bytes = 0;                   // of `output`
-  TensorType main_type = TensorType::f32;      // the type of most weights
+  uint64_t n_used_parameters = 0;  // those that one row meets: of experts, the chosen ones'
+  uint64_t weights_bytes = 0;      // size in the file of all tensors that the model uses, but for those that a head shares with its model
+  uint64_t output_bytes = 0;       // of `output`
+  TensorType main_type = TensorType::f32;  // the type of most weights
 
-  std::shared_ptr<const gguf::File> file;      // some weights may be in its mapping
-  kv::ArenaRegion region;                      // all other weights
+  std::shared_ptr<const gguf::File> file;  // some weights may be in its mapping
+  kv::ArenaRegion region;                  // all other weights
 };
 
-// Checks, from the header alone, that the file has exactly the description's tensors, in their shapes. load_model() and place_weights() run the same check.
+// Checks, from the header alone, that the file has exactly the description's tensors, in their shapes. load_model() and place_weights() run
+// the same check.
 Status check_tensors(const gguf::File& file, const Description& description);
 
 // The places that load_model() will give the weights, from the header alone. The arena takes the matrices that the
@@ -90,23 +91,22 @@ Status check_tensors(const gguf::File& file, const Description& description);
 // more than half of the arena; the arena then takes only the vectors that need converting.
 struct Placement {
   uint64_t arena_bytes = 0;
-  bool repacks = false;                        // whether matrices with repacked_bytes() above 0 are repacked
+  bool repacks = false;  // whether matrices with repacked_bytes() above 0 are repacked
 };
-// Bytes of the arena that a matrix takes if it is repacked. 0 for a table that stays where the file lies, and for an embedding with an output matrix of its own, where the backend
-// reads it in the file: a step reads one row of it.
+// Bytes of the arena that a matrix takes if it is repacked. 0 for a table that stays where the file lies, and for an embedding with an
+// output matrix of its own, where the backend reads it in the file: a step reads one row of it.
 uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device);
-Result<Placement> place_weights(const gguf::File& file, const Description& description, const Device& device,
-                                uint64_t arena_bytes);
+Result<Placement> place_weights(const gguf::File& file, const Description& description, const Device& device, uint64_t arena_bytes);
 
-// The same of a model's head (describe_head). Where the file has no embedding, output or output norm of its own for it, it takes the model's.
+// The same of a model's head (describe_head). Where the file has no embedding, output or output norm of its own for it, it takes the
+// model's.
 Result<Placement> place_head(const gguf::File& file, const Description& head, const Device& device, uint64_t arena_bytes);
 // Places the head of a model that outlives it.
 Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Arena* arena, const LoadOptions& options);
 
-// Takes ownership of the file. Places tensors in the order of the file. Takes one turn for each tensor that the backend places, so other sessions continue
-// meanwhile. Errors: bad_model (tensor, value found, value expected), unsupported_architecture, out_of_device_memory,
+// Takes ownership of the file. Places tensors in the order of the file. Takes one turn for each tensor that the backend places, so other
+// sessions continue meanwhile. Errors: bad_model (tensor, value found, value expected), unsupported_architecture, out_of_device_memory,
 // cancelled.
-Result<std::unique_ptr<Model>> load_model(gguf::File file, Turns* turns, kv::Arena* arena,
-                                          const LoadOptions& options);
+Result<std::unique_ptr<Model>> load_model(gguf::File file, Turns* turns, kv::Arena* arena, const LoadOptions& options);
 
 }  // namespace orrery::model

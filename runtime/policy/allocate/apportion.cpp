@@ -10,33 +10,32 @@ namespace {
 
 using Wide = unsigned __int128;
 
-constexpr double kWeightScale = 4294967296.0;   // weights have 33 bits
+constexpr double kWeightScale = 4294967296.0;  // weights have 33 bits
 
 Status check_total(uint64_t n, uint64_t total, uint64_t lowest, uint64_t highest) {
-  if (n <= kMaxHeads && lowest <= highest && highest <= kMaxTokens && n * lowest <= total &&
-      total <= n * highest) {
+  if (n <= kMaxHeads && lowest <= highest && highest <= kMaxTokens && n * lowest <= total && total <= n * highest) {
     return ok_status();
   }
-  return error(Code::invalid_argument, "%llu tokens cannot be dealt to %llu heads with %llu to %llu each",
-               ull(total), ull(n), ull(lowest), ull(highest));
+  return error(Code::invalid_argument, "%llu tokens cannot be dealt to %llu heads with %llu to %llu each", ull(total), ull(n), ull(lowest),
+               ull(highest));
 }
 
-// Which heads lie on a bound once the shares add up: by ascending weight, the first n_low have the lowest share, the last n_high the highest.
+// Which heads lie on a bound once the shares add up: by ascending weight, the first n_low have the lowest share, the last n_high the
+// highest.
 struct Level {
   size_t n_low, n_high;
 };
 
-// Raises the water level from 0. A head of weight w leaves the lowest share at the level lowest / w, and meets the highest at highest / w; the
-// heaviest head is first both times. The result lies before the first event at which the shares reach the total. Levels are compared as
+// Raises the water level from 0. A head of weight w leaves the lowest share at the level lowest / w, and meets the highest at highest / w;
+// the heaviest head is first both times. The result lies before the first event at which the shares reach the total. Levels are compared as
 // fractions.
 Level find_level(const std::vector<uint64_t>& ascending, uint64_t total, uint64_t lowest, uint64_t highest) {
   const size_t n = ascending.size();
   Level level{n, 0};
   Wide moving = 0;  // the sum of the weights between the bounds
   while (level.n_high < n) {
-    const bool leaves = level.n_low > 0 &&
-                        (n == level.n_low + level.n_high || Wide{lowest} * ascending[n - 1 - level.n_high] <=
-                                                                Wide{highest} * ascending[level.n_low - 1]);
+    const bool leaves = level.n_low > 0 && (n == level.n_low + level.n_high ||
+                                            Wide{lowest} * ascending[n - 1 - level.n_high] <= Wide{highest} * ascending[level.n_low - 1]);
     const uint64_t bound = leaves ? lowest : highest;
     const uint64_t weight = leaves ? ascending[level.n_low - 1] : ascending[n - 1 - level.n_high];
     const Wide on_bounds = Wide{level.n_low} * lowest + Wide{level.n_high} * highest;
@@ -62,8 +61,7 @@ Result<Ratio> Ratio::from(double value) {
   return Ratio{static_cast<uint64_t>(std::llround(value * 1e6)), 1000000};
 }
 
-Result<std::vector<uint64_t>> apportion(Span<const double> weights, uint64_t total, uint64_t lowest,
-                                        uint64_t highest) {
+Result<std::vector<uint64_t>> apportion(Span<const double> weights, uint64_t total, uint64_t lowest, uint64_t highest) {
   const size_t n = weights.size();
   ORRERY_TRY(check_total(n, total, lowest, highest));
   double largest = 0;
@@ -98,9 +96,8 @@ Result<std::vector<uint64_t>> apportion(Span<const double> weights, uint64_t tot
     remainder[i] = product % sum;
     dealt += shares[i];
   }
-  std::sort(moving.begin(), moving.end(), [&](size_t a, size_t b) {
-    return remainder[a] > remainder[b] || (remainder[a] == remainder[b] && a < b);
-  });
+  std::sort(moving.begin(), moving.end(),
+            [&](size_t a, size_t b) { return remainder[a] > remainder[b] || (remainder[a] == remainder[b] && a < b); });
   // The remainders add up to (rest - dealt) * sum, and each is less than sum: so every head that gets one more has a remainder.
   for (size_t i = 0; i < static_cast<size_t>(rest - dealt); ++i) ++shares[moving[i]];
   return shares;
@@ -115,7 +112,7 @@ Result<std::vector<uint64_t>> apportion_evenly(uint64_t n, uint64_t total, uint6
 
 std::vector<uint64_t> round_to_total(Span<const double> shares, uint64_t total) {
   std::vector<uint64_t> whole(shares.size());
-  std::vector<int64_t> remainder(shares.size());   // in billionths, which hides the rounding of a share
+  std::vector<int64_t> remainder(shares.size());  // in billionths, which hides the rounding of a share
   uint64_t dealt = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     const double near = std::nearbyint(shares[i] * 1e9);

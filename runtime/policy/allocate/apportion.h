@@ -37,8 +37,8 @@ Result<std::vector<uint64_t>> apportion(Span<const double> weights, uint64_t tot
 // Equal weights: total / n each, and one more for the first total % n. total <= n * highest.
 Result<std::vector<uint64_t>> apportion_evenly(uint64_t n, uint64_t total, uint64_t highest);
 
-// Rounds `shares`, which add up to `total`, to whole numbers that add up to `total`: floors, then one more by largest remainder. A share that
-// differs from a whole number by a rounding counts as whole.
+// Rounds `shares`, which add up to `total`, to whole numbers that add up to `total`: floors, then one more by largest remainder. A share
+// that differs from a whole number by a rounding counts as whole.
 std::vector<uint64_t> round_to_total(Span<const double> shares, uint64_t total);
 
 }  // namespace orrery::policy

@@ -10,10 +10,10 @@ namespace orrery::policy {
 Result<std::vector<uint64_t>> count_best(Span<const float> scores, uint64_t n_heads, uint64_t total, uint64_t n_protected) {
   const uint64_t n = n_heads > 0 ? scores.size() / n_heads : 0;
   if (n_heads == 0 || n * n_heads != scores.size() || n_protected > n || n_heads * n_protected > total || total > scores.size())
-    return error(Code::invalid_argument, "the best %llu of %zu scores of %llu heads, %llu of each for certain", ull(total),
-                 scores.size(), ull(n_heads), ull(n_protected));
-  std::vector<uint64_t> counts(n_heads, n_protected), ends(n_heads);   // ends: of each head's scores in `rest`
-  std::vector<float> rest;   // scores that are not protected, head by head
+    return error(Code::invalid_argument, "the best %llu of %zu scores of %llu heads, %llu of each for certain", ull(total), scores.size(),
+                 ull(n_heads), ull(n_protected));
+  std::vector<uint64_t> counts(n_heads, n_protected), ends(n_heads);  // ends: of each head's scores in `rest`
+  std::vector<float> rest;                                            // scores that are not protected, head by head
   rest.reserve(scores.size() - n_heads * n_protected);
   Tokens best;
   for (uint64_t h = 0; h < n_heads; ++h) {

@@ -16,10 +16,10 @@ namespace orrery::policy {
 // n_heads * n_protected <= total <= n_heads * n. Ties: the lower head, then the lower key.
 Result<std::vector<uint64_t>> count_best(Span<const float> scores, uint64_t n_heads, uint64_t total, uint64_t n_protected);
 
-// The same for many scores, to within an eighth: scores are counted by the first bits of a float (score_bin), and of the bin in which the best
-// end, heads count in proportion. Adds each head's number to counts (n_heads). bins (n_heads, kScoreBins).
+// The same for many scores, to within an eighth: scores are counted by the first bits of a float (score_bin), and of the bin in which the
+// best end, heads count in proportion. Adds each head's number to counts (n_heads). bins (n_heads, kScoreBins).
 inline constexpr uint32_t kScoreBins = 1024;
-inline uint32_t score_bin(float score) {   // 0 for what is not positive; of a score of 1 or less below kScoreBins
+inline uint32_t score_bin(float score) {  // 0 for what is not positive; of a score of 1 or less below kScoreBins
   uint32_t bits;
   std::memcpy(&bits, &score, sizeof bits);
   return score > 0 ? std::min(bits >> 20, kScoreBins - 1) : 0;

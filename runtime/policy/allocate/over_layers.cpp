@@ -12,8 +12,7 @@ namespace {
 
 Status check_total(uint64_t n, uint64_t total, uint64_t highest) {
   if (n > 0 && (total / n < highest || (total / n == highest && total % n == 0))) return ok_status();
-  return error(Code::invalid_argument, "%llu tokens cannot be spread over %llu with at most %llu each", ull(total), ull(n),
-               ull(highest));
+  return error(Code::invalid_argument, "%llu tokens cannot be spread over %llu with at most %llu each", ull(total), ull(n), ull(highest));
 }
 
 }  // namespace
@@ -22,14 +21,12 @@ Result<std::vector<uint64_t>> pyramid(uint64_t n_layers, uint64_t n_heads, uint6
                                       uint32_t beta) {
   ORRERY_TRY(check_total(n_layers * n_heads, total, highest));
   const double b = static_cast<double>(total) / static_cast<double>(n_layers * n_heads);
-  if (n_layers == 1 || static_cast<double>(n_tokens) < 2 * b)
-    return apportion_evenly(n_layers, total, n_heads * highest);
+  if (n_layers == 1 || static_cast<double>(n_tokens) < 2 * b) return apportion_evenly(n_layers, total, n_heads * highest);
   double least = std::floor(b / beta), most = 2 * b - least;
   if (most > static_cast<double>(highest)) most = static_cast<double>(highest), least = 2 * b - most;
   std::vector<double> shares;
   for (uint64_t l = 0; l < n_layers; ++l)
-    shares.push_back(static_cast<double>(n_heads) *
-                     (most - (most - least) * static_cast<double>(l) / static_cast<double>(n_layers - 1)));
+    shares.push_back(static_cast<double>(n_heads) * (most - (most - least) * static_cast<double>(l) / static_cast<double>(n_layers - 1)));
   return round_to_total(shares, total);
 }
 
@@ -92,7 +89,7 @@ void BestOfLayers::count(size_t layer) {
   for (const float score : scores_.subspan(layer * n, n)) {
     const uint32_t x = order_of(score * weight);
     if (static_cast<uint64_t>(x) >> (digit.shift + digit.n_bits) == least_)
-      ++values[x >> digit.shift & mask];   // true for all in the first round, then for few: predictable
+      ++values[x >> digit.shift & mask];  // true for all in the first round, then for few: predictable
   }
 }
 
@@ -108,7 +105,7 @@ void BestOfLayers::end_round() {
   }
   least_ = least_ << digit.n_bits | value;
   if (round_ < kRounds) return;
-  for (size_t layer = 0; layer < weights_.size(); ++layer) {   // of equal scores the lower layers' first
+  for (size_t layer = 0; layer < weights_.size(); ++layer) {  // of equal scores the lower layers' first
     const uint64_t taken = std::min<uint64_t>(n_wanted_, values_[layer * kMostValues + value]);
     above_[layer] += taken, n_wanted_ -= taken;
   }

@@ -1,5 +1,5 @@
-// Allocate: the budget of all compressed heads over the layers. PyramidKV's falling line, CAKE's preferences, and layers that compete by their
-// best scores. Totals are exact.
+// Allocate: the budget of all compressed heads over the layers. PyramidKV's falling line, CAKE's preferences, and layers that compete by
+// their best scores. Totals are exact.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace orrery::policy {
 
 // PyramidKV: a straight line, falling from layer to layer, around the mean b = total / n_layers. The last layer has floor(b_head / beta)
-// tokens a head, with b_head = b / n_heads. A head uses at most `highest` tokens: a line that would start above it starts at it, and falls less.
-// Contexts of n_tokens < 2 b_head are divided evenly. total <= n_layers * n_heads * highest.
+// tokens a head, with b_head = b / n_heads. A head uses at most `highest` tokens: a line that would start above it starts at it, and falls
+// less. Contexts of n_tokens < 2 b_head are divided evenly. total <= n_layers * n_heads * highest.
 Result<std::vector<uint64_t>> pyramid(uint64_t n_layers, uint64_t n_heads, uint64_t total, uint64_t highest, uint64_t n_tokens,
                                       uint32_t beta);
 
@@ -23,15 +23,15 @@ Result<std::vector<uint64_t>> by_preference(Span<const double> preference, uint6
 // Ada-KV's flat selection, over layers: of the best `total` of all layers' scores, each times its layer's weight, how many belong to each
 // layer? scores (n_layers, n); weights (n_layers), not negative (all 0: evenly); total <= n_layers * n. Ties: the lower layer. NaN ranks
 // lowest.
-// The lowest of the best scores is found digit by digit of order_of(). In a round every layer counts its own scores, in parallel where there
-// are threads. Nothing is copied or sorted.
+// The lowest of the best scores is found digit by digit of order_of(). In a round every layer counts its own scores, in parallel where
+// there are threads. Nothing is copied or sorted.
 class BestOfLayers {
  public:
   static Result<BestOfLayers> make(Span<const float> scores, Span<const double> weights, uint64_t total);
   static constexpr uint32_t kRounds = 3;
-  void count(size_t layer);   // in this round; layers in any order, in parallel
-  void end_round();           // after all layers
-  std::vector<uint64_t> counts() const;   // after the last round: (n_layers)
+  void count(size_t layer);              // in this round; layers in any order, in parallel
+  void end_round();                      // after all layers
+  std::vector<uint64_t> counts() const;  // after the last round: (n_layers)
   static uint64_t host_bytes(uint64_t n_layers);
 
  private:

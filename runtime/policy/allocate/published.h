@@ -25,9 +25,9 @@ Result<HeteroBudget> hetero_budget(Ratio ratio, uint64_t n_full, Span<const doub
 // The share of all KV that the full heads alone take: a budget must exceed it.
 inline Ratio full_share(uint64_t n_full, uint64_t n_heads) { return {n_full, n_heads}; }
 
-// SyncKV: k/L = (Mem*H - N_r)/(H - N_r), floored. The tokens that each of a layer's n_heads - n_representatives other heads keeps, so that the
-// layer takes `memory` of its full KV. All heads representatives: n_tokens. invalid_argument where k would be 0, naming the smallest share,
-// and how many representatives would fit.
+// SyncKV: k/L = (Mem*H - N_r)/(H - N_r), floored. The tokens that each of a layer's n_heads - n_representatives other heads keeps, so that
+// the layer takes `memory` of its full KV. All heads representatives: n_tokens. invalid_argument where k would be 0, naming the smallest
+// share, and how many representatives would fit.
 Result<uint64_t> sync_budget(Ratio memory, uint64_t n_heads, uint64_t n_representatives, uint64_t n_tokens);
 
 }  // namespace orrery::policy

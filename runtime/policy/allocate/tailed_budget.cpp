@@ -32,8 +32,7 @@ TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) 
   division.tail = std::min(room, holds_all() || n_compressed == 0 ? room : tail_at(n_tokens));
   // The tail takes at most as much as the prompt's selection. Where room is scarce, each shrinks to one token.
   division.selected = selected_with(n_tokens, n_full, division.tail);
-  while (division.tail > 1 && n_compressed > 0 &&
-         division.selected < std::min<uint64_t>(division.tail, n_tokens) * n_compressed) {
+  while (division.tail > 1 && n_compressed > 0 && division.selected < std::min<uint64_t>(division.tail, n_tokens) * n_compressed) {
     division.tail = (division.tail + 1) / 2;
     division.selected = selected_with(n_tokens, n_full, division.tail);
   }
@@ -47,7 +46,7 @@ uint64_t TailedBudget::least_slots(uint32_t n_full) const {
 }
 
 double TailedBudget::least_share(uint32_t n_full) const {
-  return share_.least(div_up(least_slots(n_full), uint64_t{n_heads_}), n_context_);   // whole slots of a head
+  return share_.least(div_up(least_slots(n_full), uint64_t{n_heads_}), n_context_);  // whole slots of a head
 }
 
 bool TailedBudget::fits(uint32_t n_full) const {

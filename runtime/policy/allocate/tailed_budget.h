@@ -15,9 +15,9 @@ namespace orrery::policy {
 
 // The tail's length.
 struct Tail {
-  uint32_t slots = 0;       // this many; 0: n_tokens / 32, within 16 to 256
-  // Or, if not 0: max(n_tokens / 32, 16), but at most 1 / least_part of what a head may hold, and at least `least`. Settling costs as much as
-  // there are tokens; with n / 32 its cost per generated token stays constant however long the text is.
+  uint32_t slots = 0;  // this many; 0: n_tokens / 32, within 16 to 256
+  // Or, if not 0: max(n_tokens / 32, 16), but at most 1 / least_part of what a head may hold, and at least `least`. Settling costs as much
+  // as there are tokens; with n / 32 its cost per generated token stays constant however long the text is.
   uint32_t least_part = 0, least = 8;
 };
 
@@ -34,7 +34,7 @@ class TailedBudget {
   };
   // For n_full full heads. n_tokens is less than the context.
   Division divide(uint32_t n_tokens, uint32_t n_full) const;
-  double least_share(uint32_t n_full) const;   // the smallest share of full KV that fits
+  double least_share(uint32_t n_full) const;  // the smallest share of full KV that fits
   uint64_t least_slots(uint32_t n_full) const;
   // Whether there is room up to the end of the context; where all heads are full, whether the whole context fits.
   bool fits(uint32_t n_full) const;

@@ -8,10 +8,8 @@ UniformAllocation::UniformAllocation(const Shape& shape, const Budget& budget)
     : n_kv_heads_(shape.n_kv_heads), n_context_(shape.n_context), share_(budget.share) {
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
     window_.push_back(static_cast<uint32_t>(shape.window[l]));
-    if (window_.back() > 0)
-      windowed_slots_ += uint64_t{std::min(window_.back(), n_context_)} * n_kv_heads_;
-    else
-      n_full_ += n_kv_heads_;
+    if (window_.back() > 0) windowed_slots_ += uint64_t{std::min(window_.back(), n_context_)} * n_kv_heads_;
+    else n_full_ += n_kv_heads_;
   }
   if (n_full_ > 0) head_max_ = (budget.max_slots - std::min(windowed_slots_, budget.max_slots)) / n_full_;
 }

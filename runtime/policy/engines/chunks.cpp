@@ -13,20 +13,13 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr uint32_t kLeastChunks = 4;   // of a head: a candidate, a window chunk, the chunk that is written, a tail of one
+constexpr uint32_t kLeastChunks = 4;  // of a head: a candidate, a window chunk, the chunk that is written, a tail of one
 
 class ChunkPolicy final : public Policy {
  public:
   ChunkPolicy(const char* name, const Shape& shape, const Budget& budget, const ChunkSettings& settings)
-      : name_(name),
-        settings_(settings),
-        rings_(shape),
-        n_layers_(shape.n_layers),
-        n_kv_heads_(shape.n_kv_heads),
-        n_context_(shape.n_context),
-        head_dim_(shape.head_dim),
-        budget_(budget),
-        slot_bytes_(shape.slot_bytes),
+      : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads),
+        n_context_(shape.n_context), head_dim_(shape.head_dim), budget_(budget), slot_bytes_(shape.slot_bytes),
         digest_bytes_(shape.digest_bytes) {
     budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
     const uint64_t all = rings_.n_other_heads() * uint64_t{n_context_};
@@ -36,7 +29,7 @@ class ChunkPolicy final : public Policy {
     // By default low-rank keys and bases take at most a quarter of the budget.
     const uint64_t width = uint64_t{n_kv_heads_} * head_dim_;
     if (settings_.rank == 0) {
-      const uint64_t one = rings_.n_other_heads() / n_kv_heads_ * (n_context_ + width) * digest_bytes_;   // at rank 1, as overhead_slots()
+      const uint64_t one = rings_.n_other_heads() / n_kv_heads_ * (n_context_ + width) * digest_bytes_;  // at rank 1, as overhead_slots()
       const uint64_t fits = budget_.max_slots * slot_bytes_ * 2 * head_dim_ / 4 / std::max<uint64_t>(one, 1);
       settings_.rank = static_cast<uint32_t>(std::max<uint64_t>(std::min({uint64_t{160}, width * 5 / 32, fits}), 1));
     }
@@ -68,9 +61,7 @@ class ChunkPolicy final : public Policy {
   uint32_t n_full_heads() const override { return static_cast<uint32_t>(full_.size()); }
   double refill_share() const override { return heads_.empty() ? 0 : kNextStepShare; }
   uint32_t queries_wanted() const override { return 1; }
-  PageDigests digests() const override {
-    return {settings_.chunk, PageDigest::mean, heads_, heads_.empty() ? 0 : settings_.rank};
-  }
+  PageDigests digests() const override { return {settings_.chunk, PageDigest::mean, heads_, heads_.empty() ? 0 : settings_.rank}; }
 
   uint64_t host_bytes(const HostShape&) const override {
     const uint64_t n_chunks = n_context_ / settings_.chunk + 1, held = slots_at(n_context_) / settings_.chunk;
@@ -173,10 +164,10 @@ class ChunkPolicy final : public Policy {
   uint64_t overhead_slots(uint32_t n_tokens) const {
     const uint64_t width = uint64_t{n_kv_heads_} * head_dim_, n_layers = heads_.size() / n_kv_heads_;
     const uint64_t values = heads_.size() * (n_tokens / settings_.chunk) * head_dim_ + n_layers * settings_.rank * (n_tokens + width);
-    return div_up(values * digest_bytes_, 2 * head_dim_ * slot_bytes_);   // digest_bytes_ are those of two vectors
+    return div_up(values * digest_bytes_, 2 * head_dim_ * slot_bytes_);  // digest_bytes_ are those of two vectors
   }
-  // Slots of one head for n tokens, without that overhead: the share of the budget (all of it for a full share), at least the smallest number
-  // of chunks, for which the plan has room.
+  // Slots of one head for n tokens, without that overhead: the share of the budget (all of it for a full share), at least the smallest
+  // number of chunks, for which the plan has room.
   uint64_t slots_at(uint32_t n_tokens) const {
     const uint64_t n_heads = std::max<uint64_t>(heads_.size(), 1), least = kLeastChunks * uint64_t{settings_.chunk};
     const auto left = [&](uint64_t slots, uint32_t n) { return (slots - std::min(slots, overhead_slots(n))) / n_heads; };
@@ -246,8 +237,8 @@ class ChunkPolicy final : public Policy {
     return misses_.empty() ? ok_status() : heads->refill(head, misses_, visible_at);
   }
 
-  // Chunk n_candidates_ leaves the window and becomes a candidate; or an outlier, and the least outlying outlier becomes a candidate. The chunk
-  // that is now complete moves to the slots of the new candidate.
+  // Chunk n_candidates_ leaves the window and becomes a candidate; or an outlier, and the least outlying outlier becomes a candidate. The
+  // chunk that is now complete moves to the slots of the new candidate.
   void age_chunk(Heads* heads, size_t i) {
     const uint32_t head = heads_[i], chunk = settings_.chunk;
     const Span<const float> cosines = heads->page_cosines(head);
@@ -270,18 +261,18 @@ class ChunkPolicy final : public Policy {
   ChunkSettings settings_;
   WindowRings rings_;
   uint32_t n_layers_, n_kv_heads_, n_context_, head_dim_;
-  Budget budget_;                        // max_slots: without windows
+  Budget budget_;  // max_slots: without windows
   uint64_t slot_bytes_, digest_bytes_;
   bool holds_all_ = false;
-  std::vector<uint32_t> heads_, full_;   // heads that hold chunks, and heads that hold everything
+  std::vector<uint32_t> heads_, full_;  // heads that hold chunks, and heads that hold everything
   // Since settle(): there are more chunks than a head holds; chunks of a head by kind; candidates and outliers together.
   bool paged_ = false;
   uint32_t n_best_ = 0, n_outliers_ = 0, n_window_ = 0, n_candidates_ = 0;
-  std::vector<uint32_t> best_, outliers_;   // (heads_, n_best_), (heads_, n_outliers_)
+  std::vector<uint32_t> best_, outliers_;  // (heads_, n_best_), (heads_, n_outliers_)
   ReservedVector<PageQuery> queries_;
-  std::vector<uint8_t> marks_;           // (chunks) 0 between uses
-  ReservedVector<uint32_t> order_;                // (chunks)
-  std::vector<uint32_t> free_;           // (n_best_)
+  std::vector<uint8_t> marks_;      // (chunks) 0 between uses
+  ReservedVector<uint32_t> order_;  // (chunks)
+  std::vector<uint32_t> free_;      // (n_best_)
   ReservedVector<Replacement> misses_;
 };
 

@@ -7,8 +7,8 @@ namespace orrery::policy {
 
 namespace {
 
-// In place: heads have room for a quarter of the tokens, or for the budget's share if that is more. Of these they read the tokens that weigh
-// more than the mean; at larger budgets also tokens that weigh less, by the square of the share.
+// In place: heads have room for a quarter of the tokens, or for the budget's share if that is more. Of these they read the tokens that
+// weigh more than the mean; at larger budgets also tokens that weigh less, by the square of the share.
 constexpr double kLeastShare = .25;
 double skip_of(double share) { return std::min(1.0, kLeastShare * kLeastShare / (share * share)); }
 constexpr PagedSettings kDefaults = [] {
@@ -17,16 +17,17 @@ constexpr PagedSettings kDefaults = [] {
   s.least_share = kLeastShare;
   return s;
 }();
-// A resident token's score counts kStay times where heads hold at least one of kFewStay tokens. Where they hold less, a query's best tokens are
-// worth more than fetching them costs.
+// A resident token's score counts kStay times where heads hold at least one of kFewStay tokens. Where they hold less, a query's best tokens
+// are worth more than fetching them costs.
 constexpr float kStay = 4;
 constexpr uint32_t kFewStay = 8;
-constexpr uint32_t kMostCodeBits = 1028;   // of a key: sums of its table entries have 16 bits
+constexpr uint32_t kMostCodeBits = 1028;  // of a key: sums of its table entries have 16 bits
 
 class KeyCodesPolicy final : public TokenPolicy {
  public:
   // floor: of adaptive heads; 1: all heads have equal room.
-  KeyCodesPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, GroupReduce reduce, double floor)
+  KeyCodesPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, GroupReduce reduce,
+                 double floor)
       : TokenPolicy(name, shape, budget, settings, PageDigest::codes), rule_{reduce, Pooling::none, 1, true, true}, floor_(floor) {}
 
   uint32_t queries_wanted() const override { return heads_.empty() ? 0 : weighs() ? kPageQueries : 1; }
@@ -58,8 +59,8 @@ class KeyCodesPolicy final : public TokenPolicy {
   const double floor_;
 };
 
-// For each of the last queries: counts whose the best tokens of all heads are, and adds up weights. Heads get room in proportion to their counts;
-// the sums are the shares of the mean values.
+// For each of the last queries: counts whose the best tokens of all heads are, and adds up weights. Heads get room in proportion to their
+// counts; the sums are the shares of the mean values.
 Status KeyCodesPolicy::divide(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
   const uint32_t n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), first = n_sink_pages_;
   const size_t n_heads = heads_.size();
@@ -77,7 +78,7 @@ Status KeyCodesPolicy::divide(Heads* heads, uint32_t n_tokens, Span<uint32_t> ca
     heads->each(n_heads, [&](size_t i) {
       const float* row = &weights[i * n_tokens];
       uint32_t* of_head = &bins[i * kScoreBins];
-      for (uint32_t p = first; p < first + n; ++p) ++of_head[score_bin(row[p])];   // behind n_seen: 0
+      for (uint32_t p = first; p < first + n; ++p) ++of_head[score_bin(row[p])];  // behind n_seen: 0
       for (uint32_t p = 0; p < n_seen; ++p) sums[i * n_tokens + p] += row[p];
     });
     add_best_counts(bins, uint64_t{n_selected_pages_} * n_heads, counts);
@@ -101,7 +102,7 @@ void KeyCodesPolicy::keep_evicted(Span<float> weights, size_t n_best) const {
   for (const uint32_t p : best) candidates[p] = 0;
   double sum = 0;
   for (const float x : candidates) sum += static_cast<double>(x);
-  for (float& x : candidates)   // no weight is left: the plain mean
+  for (float& x : candidates)  // no weight is left: the plain mean
     x = sum > 0 ? static_cast<float>(static_cast<double>(x) / sum) : 1.0f / static_cast<float>(n);
 }
 
@@ -141,18 +142,20 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   ORRERY_TRY(s.read_kept(&reader));
   s.code_bits = reader.given("bits") ? 1u << bits : codes_fit(2, shape, budget, s.compensation, s.in_place) ? 2 : 1;
   ORRERY_TRY(reader.finish());
-  if (s.in_place && stay > 0) return error(Code::invalid_argument, "policy %s: stay needs copy=1: read in place, no token is resident", name);
+  if (s.in_place && stay > 0)
+    return error(Code::invalid_argument, "policy %s: stay needs copy=1: read in place, no token is resident", name);
   if (s.in_place && !shape.in_place)
     return error(Code::invalid_argument,
-                 "policy %s: copy=0 needs a device whose memory is the reservoir's, without a link, and KV of 16 bits or less in one type", name);
+                 "policy %s: copy=0 needs a device whose memory is the reservoir's, without a link, and KV of 16 bits or less in one type",
+                 name);
   for (const char* option : {"least", "skip"})
     if (copy && reader.given(option))
       return error(Code::invalid_argument, "policy %s: %s needs copy=0: the budget's slots hold the tokens", name, option);
   if (s.code_bits * shape.head_dim > kMostCodeBits)
-    return error(Code::invalid_argument, "policy %s: codes of %u bits for %u dimensions of a head, expected at most %u bits together",
-                 name, s.code_bits, shape.head_dim, kMostCodeBits);
-  auto policy = std::make_unique<KeyCodesPolicy>(name, shape, budget, s, reduce == 1 ? GroupReduce::mean : GroupReduce::max,
-                                                 heads == 1 ? floor : 1);
+    return error(Code::invalid_argument, "policy %s: codes of %u bits for %u dimensions of a head, expected at most %u bits together", name,
+                 s.code_bits, shape.head_dim, kMostCodeBits);
+  auto policy =
+      std::make_unique<KeyCodesPolicy>(name, shape, budget, s, reduce == 1 ? GroupReduce::mean : GroupReduce::max, heads == 1 ? floor : 1);
   ORRERY_TRY(policy->check());
   return std::unique_ptr<Policy>(std::move(policy));
 }

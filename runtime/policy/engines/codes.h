@@ -1,4 +1,5 @@
-// Heads that hold, in each step, the tokens that the step's query finds by key codes (runtime/backend/key_codes.h): keycodes, auto. Base: tokens.h.
+// Heads that hold, in each step, the tokens that the step's query finds by key codes (runtime/backend/key_codes.h): keycodes, auto. Base:
+// tokens.h.
 //
 // Where the device's memory is the reservoir's (Shape::in_place), nothing is copied: attention reads the found tokens in the reservoir.
 #pragma once
@@ -31,7 +32,8 @@ inline constexpr TypeBelow kCodesTypes[] = {{.125, KvType::k8v4}};
 
 // The policy, with these options.
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options);
-// Whether codes of these bits take at most three quarters of the budget, or in place at most all of it, and heads are not too wide for them.
+// Whether codes of these bits take at most three quarters of the budget, or in place at most all of it, and heads are not too wide for
+// them.
 bool codes_fit(uint32_t bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place);
 
 }  // namespace orrery::policy

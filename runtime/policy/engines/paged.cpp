@@ -13,10 +13,10 @@ namespace orrery::policy {
 
 namespace {
 
-// Layers that keep everything take at most this part of the budget: 1 / 10. Where they took more, on two published models at 20 to 60%, they
-// cost more than they gave (tests/bench/results/real-models.md).
+// Layers that keep everything take at most this part of the budget: 1 / 10. Where they took more, on two published models at 20 to 60%,
+// they cost more than they gave (tests/bench/results/real-models.md).
 constexpr uint64_t kWholeLayersPart = 10;
-constexpr uint32_t kFewPages = 16;     // a head that would hold fewer gets smaller pages
+constexpr uint32_t kFewPages = 16;  // a head that would hold fewer gets smaller pages
 }  // namespace
 
 Status PagedSettings::read(OptionReader* reader) {
@@ -39,15 +39,8 @@ Status PagedSettings::read_kept(OptionReader* reader) {
 }
 
 PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings)
-    : name_(name),
-      settings_(settings),
-      rings_(shape),
-      n_layers_(shape.n_layers),
-      n_kv_heads_(shape.n_kv_heads),
-      n_context_(shape.n_context),
-      budget_(budget),
-      slot_bytes_(shape.slot_bytes),
-      digest_bytes_(shape.digest_bytes),
+    : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads),
+      n_context_(shape.n_context), budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes),
       head_dim_(shape.head_dim) {
   const uint64_t n = rings_.n_other_heads();
   budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
@@ -62,8 +55,7 @@ PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& bud
     }
   };
   find_heads();
-  if (!settings_.first_layers_given && !holds_all_ &&
-      kWholeLayersPart * full_.size() * n_context_ > budget_.max_slots)
+  if (!settings_.first_layers_given && !holds_all_ && kWholeLayersPart * full_.size() * n_context_ > budget_.max_slots)
     settings_.first_layers = 0, find_heads();
   if (settings_.page == 0) {
     settings_.page = 32;
@@ -119,7 +111,7 @@ void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
   const uint32_t page = settings_.page;
   const auto slots = static_cast<uint32_t>(slots_at(n_tokens));
   for (const uint32_t head : heads_) capacity[head] = slots;
-  n_pages_ = slots / page - 1;   // without the page that is being written
+  n_pages_ = slots / page - 1;  // without the page that is being written
   paged_ = !heads_.empty() && n_tokens + 1 > slots;
   if (!paged_) return;
   n_sink_pages_ = std::max(std::min(settings_.sinks, slots / 4) / page, settings_.sinks > 0 && n_pages_ > 2 ? 1u : 0u);
@@ -213,7 +205,7 @@ uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
 uint64_t PagedPolicy::planned_slots() const { return budget_.max_slots - std::min(budget_.max_slots, full_.size() * uint64_t{n_context_}); }
 
 uint64_t PagedPolicy::budget_at(uint32_t n_tokens) const {
-  if (budget_.share.of_tokens() >= 1) return planned_slots();   // all bytes of the budget, however few tokens there are
+  if (budget_.share.of_tokens() >= 1) return planned_slots();  // all bytes of the budget, however few tokens there are
   const double n = n_tokens, full = static_cast<double>(full_.size()), all = full + static_cast<double>(heads_.size());
   return std::min(static_cast<uint64_t>(std::max((budget_.share.of_tokens() * all - full) * n + 1e-6, 0.0)), planned_slots());
 }

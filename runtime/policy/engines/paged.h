@@ -1,11 +1,11 @@
-// Base of the policies whose heads hold whole pages of the text, found by the digests of all pages, which stay on the device (pages.h, RaaS).
-// TokenPolicy (tokens.h) specializes it: pages are single tokens, low-rank keys or key codes their digests.
+// Base of the policies whose heads hold whole pages of the text, found by the digests of all pages, which stay on the device (pages.h,
+// RaaS). TokenPolicy (tokens.h) specializes it: pages are single tokens, low-rank keys or key codes their digests.
 //
-// A head's slots are pages in any order - sink pages, window pages (the last whole ones) and selected pages - and behind them the page that is
-// being written. The budget counts the digests: 1 / page of full KV in F16; low-rank keys take rank / (2 head_dim) and their bases;
-// key codes take what KeyCodeFormat says.
-// What papers give in tokens shrinks with the budget: sinks and window take at most a quarter of a head's slots each; a page is 16 or 8 tokens
-// where a head would hold few pages of 32; the first layers are whole only where they and the digests take at most half of the budget.
+// A head's slots are pages in any order - sink pages, window pages (the last whole ones) and selected pages - and behind them the page that
+// is being written. The budget counts the digests: 1 / page of full KV in F16; low-rank keys take rank / (2 head_dim) and their bases; key
+// codes take what KeyCodeFormat says. What papers give in tokens shrinks with the budget: sinks and window take at most a quarter of a
+// head's slots each; a page is 16 or 8 tokens where a head would hold few pages of 32; the first layers are whole only where they and the
+// digests take at most half of the budget.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +22,17 @@
 namespace orrery::policy {
 
 struct PagedSettings {
-  uint32_t page = 0;                   // tokens; 0: 32, or less
+  uint32_t page = 0;  // tokens; 0: 32, or less
   uint32_t sinks = 512, window = 512, first_layers = 1;
-  bool deviation = false;              // digests are PageDigest::deviation, else range
-  uint32_t rank = 0;                   // not 0: pages are single tokens, digests low-rank keys
-  uint32_t code_bits = 0;              // not 0: pages are single tokens, digests key codes of these bits
-  bool compensation = false;           // with key codes: Policy::compensates_by_codes()
-  float stay = 0;                      // with key codes: how often the score of a resident token counts; 0: by the budget
-  bool in_place = false;               // with key codes: Policy::slots_in_place()
-  double least_share = 0;              // in place: of the tokens. A head has at least as many slots, however small the budget
-  float skip = 0;                      // in place: tokens whose weight is less than this part of the candidates' mean are left out
-  bool first_layers_given = false;     // by an option: the budget's size does not change it
+  bool deviation = false;           // digests are PageDigest::deviation, else range
+  uint32_t rank = 0;                // not 0: pages are single tokens, digests low-rank keys
+  uint32_t code_bits = 0;           // not 0: pages are single tokens, digests key codes of these bits
+  bool compensation = false;        // with key codes: Policy::compensates_by_codes()
+  float stay = 0;                   // with key codes: how often the score of a resident token counts; 0: by the budget
+  bool in_place = false;            // with key codes: Policy::slots_in_place()
+  double least_share = 0;           // in place: of the tokens. A head has at least as many slots, however small the budget
+  float skip = 0;                   // in place: tokens whose weight is less than this part of the candidates' mean are left out
+  bool first_layers_given = false;  // by an option: the budget's size does not change it
   // Reads the options that all page policies have.
   Status read(OptionReader* reader);
   // Of these, the options of what stays whatever the scores: sinks, window, first_layers.
@@ -50,7 +50,7 @@ inline constexpr OptionRow kFirstLayersRow = {"first_layers", "(1, where that is
                                               "layers, from the first, that keep everything"};
 inline constexpr OptionRow kTwoFirstLayersRow = with(kFirstLayersRow, "(2, where that is a tenth of the budget or less)");
 
-inline constexpr double kLeastHeadCount = 1e-3;   // of a head that no query attends to
+inline constexpr double kLeastHeadCount = 1e-3;  // of a head that no query attends to
 
 class PagedPolicy : public Policy {
  public:
@@ -75,8 +75,8 @@ class PagedPolicy : public Policy {
   void set_sink_pages(uint32_t n);
   // heads_[i] gets counts[i] selected pages, at least one; n_selected_pages_ on average.
   void set_selected_pages(Span<const uint64_t> counts, Span<uint32_t> capacity);
-  // heads=adaptive, in settle(): for each of the last queries (kPageQueries), counts whose the best pages of all heads are. Heads get room in
-  // proportion to their counts, at least `floor` of the average. Working memory: dividing_bytes().
+  // heads=adaptive, in settle(): for each of the last queries (kPageQueries), counts whose the best pages of all heads are. Heads get room
+  // in proportion to their counts, at least `floor` of the average. Working memory: dividing_bytes().
   Status divide_by_attention(Heads* heads, uint32_t n_tokens, double floor, Span<uint32_t> capacity);
   uint64_t dividing_bytes(uint32_t group) const;
   // Its end: heads get room in proportion to counts (heads_), of n candidates.
@@ -97,7 +97,7 @@ class PagedPolicy : public Policy {
   PagedSettings settings_;
   WindowRings rings_;
   uint32_t n_layers_, n_kv_heads_, n_context_;
-  std::vector<uint32_t> heads_, full_;   // heads that hold pages, and heads that hold everything
+  std::vector<uint32_t> heads_, full_;  // heads that hold pages, and heads that hold everything
   // Since settle(): there are more pages than a head holds. Pages of a head, without the page that is being written: all of them, sinks,
   // window, selected (n_pages_ and n_selected_pages_ on average).
   bool paged_ = false;
@@ -111,8 +111,8 @@ class PagedPolicy : public Policy {
   // Slots of all paged heads, digests included: in the plan, and for n tokens.
   uint64_t planned_slots() const;
   uint64_t budget_at(uint32_t n_tokens) const;
-  // Slots of one head, without digests. Far from the end of the context the plan has room for the fewest pages. In place, slots and digests take
-  // different memory: each may have the whole budget.
+  // Slots of one head, without digests. Far from the end of the context the plan has room for the fewest pages. In place, slots and digests
+  // take different memory: each may have the whole budget.
   uint64_t slots_at(uint32_t n_tokens) const;
   uint64_t least_in_place(uint32_t n_tokens) const {
     return settings_.in_place ? static_cast<uint64_t>(settings_.least_share * n_tokens) : 0;
@@ -120,9 +120,9 @@ class PagedPolicy : public Policy {
   double least_share(uint64_t slots) const;
   Status check_digests() const;
 
-  std::vector<uint32_t> selected_;       // of all heads_, one after another
-  std::vector<size_t> selected_begin_;   // (heads_ + 1) index of each head's in selected_
-  Budget budget_;                        // max_slots: without windows
+  std::vector<uint32_t> selected_;      // of all heads_, one after another
+  std::vector<size_t> selected_begin_;  // (heads_ + 1) index of each head's in selected_
+  Budget budget_;                       // max_slots: without windows
   uint64_t slot_bytes_, digest_bytes_, head_dim_;
   bool holds_all_ = false;
 };

@@ -27,7 +27,7 @@ class PagePolicy final : public PagedPolicy {
   }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
-    note_changes(heads);   // of a step that has failed since
+    note_changes(heads);  // of a step that has failed since
     begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
     if (options_.adaptive) ORRERY_TRY(divide_by_attention(heads, n_tokens, options_.floor, capacity));
@@ -47,7 +47,7 @@ class PagePolicy final : public PagedPolicy {
       best_.reserve(n_context_pages_);
       bounds_queries_.reserve(n_kv_heads_);
     }
-    settling_ = true;   // the first selection fills all room
+    settling_ = true;  // the first selection fills all room
     for (size_t i = 0; i < heads_.size(); ++i) ask(i, n_tokens - 1, n_tokens);
     Status status = select_best(heads);
     settling_ = false;
@@ -155,8 +155,8 @@ class PagePolicy final : public PagedPolicy {
     }
   }
 
-  // after_step() where fetch_pages() has asked for a part of the pages: the heads hold what they want, and the device has named the page that a
-  // completed page replaces.
+  // after_step() where fetch_pages() has asked for a part of the pages: the heads hold what they want, and the device has named the page
+  // that a completed page replaces.
   Status end_fetched_step(Heads* heads, uint32_t n_tokens) {
     const uint32_t page = settings_.page;
     report_.missed_tokens += heads->take_fetched_tokens();
@@ -165,14 +165,14 @@ class PagePolicy final : public PagedPolicy {
       report_.wanted_tokens += uint64_t{n_asked(i)} * page;
       if (n_tokens % page != 0) continue;
       uint32_t place = heads->next_place(heads_[i]);
-      if (place == Heads::kNoPlace) place = place_leaving(heads, i, n_tokens);   // it has no score yet
+      if (place == Heads::kNoPlace) place = place_leaving(heads, i, n_tokens);  // it has no score yet
       heads->move_last(heads_[i], page, place * page);
     }
     return ok_status();
   }
 
-  // after_step() where fetch_pages() has asked for all pages. Heads hold what they want, and a completed page replaces the one that leaves the
-  // window.
+  // after_step() where fetch_pages() has asked for all pages. Heads hold what they want, and a completed page replaces the one that leaves
+  // the window.
   Status end_fetched_step_of_all(Heads* heads, uint32_t n_tokens) {
     const uint32_t page = settings_.page;
     report_.missed_tokens += heads->take_fetched_tokens();
@@ -232,13 +232,13 @@ class PagePolicy final : public PagedPolicy {
     return ok_status();
   }
 
-  // Schedules the misses of a head that should hold the sink, selected and window pages of n_tokens. `completed`: the page that was being written
-  // is whole, and moves to the slots of an unwanted page.
+  // Schedules the misses of a head that should hold the sink, selected and window pages of n_tokens. `completed`: the page that was being
+  // written is whole, and moves to the slots of an unwanted page.
   Status refill_pages(Heads* heads, size_t i, uint32_t n_tokens, bool completed, uint64_t visible_at) {
     const uint32_t head = heads_[i], page = settings_.page, n_pages = n_tokens / page;
     const Span<const uint32_t> held = heads->positions(head);
     const Span<const uint32_t> best{selected(i).data(), n_asked(i)};
-    const auto for_each_wanted = [&](const auto& f) {   // except the page that moves
+    const auto for_each_wanted = [&](const auto& f) {  // except the page that moves
       for (uint32_t p = 0; p < n_sink_pages_; ++p) f(p);
       for (const uint32_t p : best) f(p);
       for (uint32_t p = n_pages - n_window_pages_; p < n_pages - completed; ++p) f(p);
@@ -250,7 +250,7 @@ class PagePolicy final : public PagedPolicy {
       if (!wanted) free_[n_free++] = slot;
       wanted = 0;
     }
-    if (options_.asked < 1) {   // more are free than needed: the lowest scores first
+    if (options_.asked < 1) {  // more are free than needed: the lowest scores first
       const float* scores = &scores_[i * n_context_pages_];
       std::sort(free_.begin(), free_.begin() + n_free, [&](uint32_t a, uint32_t b) {
         const uint32_t p = held[size_t{a} * page] / page, q = held[size_t{b} * page] / page;
@@ -276,15 +276,15 @@ class PagePolicy final : public PagedPolicy {
   bool settling_ = false;
   // Since settle():
   ReservedVector<PageQuery> queries_, next_queries_;
-  std::vector<uint8_t> marks_;           // (pages) 1: wanted; 0 between uses
-  std::vector<uint32_t> free_;           // (n_pages_) unwanted pages of a head, as indices of its pages
+  std::vector<uint8_t> marks_;  // (pages) 1: wanted; 0 between uses
+  std::vector<uint32_t> free_;  // (n_pages_) unwanted pages of a head, as indices of its pages
   ReservedVector<Replacement> misses_;
-  std::vector<float> similarity_;        // (n_kv_heads) of a layer's queries
-  std::vector<uint8_t> corrected_;       // (n_layers) 1: this step has selected already
+  std::vector<float> similarity_;   // (n_kv_heads) of a layer's queries
+  std::vector<uint8_t> corrected_;  // (n_layers) 1: this step has selected already
   // Where this class selects by scores:
-  std::vector<float> scores_;            // (heads_, n_context_pages_) last scores; infinity: none yet
-  std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
-  std::vector<float> reduced_;           // (pages) scores of a head, or a layer
+  std::vector<float> scores_;   // (heads_, n_context_pages_) last scores; infinity: none yet
+  std::vector<float> bounds_;   // (n_kv_heads, group, pages) of a layer
+  std::vector<float> reduced_;  // (pages) scores of a head, or a layer
   ReservedVector<ScoresQuery> bounds_queries_;
   ReservedVector<uint32_t> best_;
 };

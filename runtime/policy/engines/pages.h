@@ -1,5 +1,5 @@
-// Engine of the methods whose pages change with the query: FreeKV, Quest, ArkVale. Every head has room for a number of pages; the query decides
-// which pages fill it, by the digests of all pages on the device.
+// Engine of the methods whose pages change with the query: FreeKV, Quest, ArkVale. Every head has room for a number of pages; the query
+// decides which pages fill it, by the digests of all pages on the device.
 //   score     bounds of the last query's products with a page's keys; softmax over the candidates, mean over the group. Or the mean of the
 //             bounds (score=raw), of all query heads of the layer (set=layer)
 //   allocate  evenly; or by what each head's last queries attend to (heads=adaptive)
@@ -7,9 +7,9 @@
 //   refresh   every step, by its own query for the next one; or, where the query has changed, for itself. Misses alone are fetched. A step may
 //             ask for a part of the pages only (asked): misses then replace the lowest scores
 //
-// heads=adaptive is ours. For each of the last 16 queries, the best pages of all heads are counted by head, by the softmax weights that fall on
-// them. A head gets room in proportion to its count, at least `floor` of the average: a head that attends to one place does not need as many
-// pages as a head that attends everywhere. At small budgets this keeps more than any other setting here.
+// heads=adaptive is ours. For each of the last 16 queries, the best pages of all heads are counted by head, by the softmax weights that
+// fall on them. A head gets room in proportion to its count, at least `floor` of the average: a head that attends to one place does not
+// need as many pages as a head that attends everywhere. At small budgets this keeps more than any other setting here.
 #pragma once
 
 #include <array>
@@ -23,13 +23,13 @@ namespace orrery::policy {
 
 struct PagesSettings : PagedSettings {
   bool refresh = true;
-  double tau = 0;                      // FreeKV: a query with a smaller cosine with the last one has changed; 0: never
-  bool raw = false;                    // scores are means of bounds, without softmax
-  bool layer_set = false;              // a layer's heads hold the same pages
-  double asked = 1;                    // share of a head's pages that a step asks for
-  bool adaptive = false;               // heads get room by what their queries attend to
-  double floor = .2;                   // adaptive: of the average, at least
-  bool selects_by_scores() const { return raw || layer_set || asked < 1; }   // else the backend selects
+  double tau = 0;          // FreeKV: a query with a smaller cosine with the last one has changed; 0: never
+  bool raw = false;        // scores are means of bounds, without softmax
+  bool layer_set = false;  // a layer's heads hold the same pages
+  double asked = 1;        // share of a head's pages that a step asks for
+  bool adaptive = false;   // heads get room by what their queries attend to
+  double floor = .2;       // adaptive: of the average, at least
+  bool selects_by_scores() const { return raw || layer_set || asked < 1; }  // else the backend selects
 };
 
 // The methods' option rows; the arguments are defaults.

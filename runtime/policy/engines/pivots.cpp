@@ -21,8 +21,7 @@ class PivotPolicy final : public TailedPolicy {
  public:
   PivotPolicy(const Shape& shape, const Budget& budget, const PivotSettings& settings, const Calibration& calibration,
               SharedProfile profile)
-      : TailedPolicy(shape, budget, {settings.tail}, calibration, std::move(profile)),
-        settings_(settings),
+      : TailedPolicy(shape, budget, {settings.tail}, calibration, std::move(profile)), settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     if (settings_.tau_drift < 0) settings_.tau_drift = profile_ ? profile_->tau_drift : settings_.tau.tau_stable;
     // Without a profile and without full_share, full heads take at most half of the budget.
@@ -68,11 +67,11 @@ class PivotPolicy final : public TailedPolicy {
   struct Head {
     Role role = Role::anchor;
     bool full = false;
-    uint32_t pivot = kNoHead;      // a satellite's pivot, as a head of the model
-    double weight = 1;             // eq. 8
-    size_t first = 0;              // index of a compressed head's tokens in selected_
+    uint32_t pivot = kNoHead;  // a satellite's pivot, as a head of the model
+    double weight = 1;         // eq. 8
+    size_t first = 0;          // index of a compressed head's tokens in selected_
     uint32_t n_selected = 0;
-    size_t base = 0;               // index of a pivot's K_base in base_
+    size_t base = 0;  // index of a pivot's K_base in base_
   };
   void use_profile();
   void assign(const std::vector<LayerRoles>& layers);
@@ -89,7 +88,7 @@ class PivotPolicy final : public TailedPolicy {
   // Schedules the refills of those satellites of a pivot that `refills` names: the pivot's best tokens, as many as each has slots.
   template <class F>
   Status refill_satellites(Heads* heads, uint32_t p, uint64_t visible_at, const F& refills);
-  uint32_t most_satellite_tokens(uint32_t pivot) const;   // of its satellites' selections the largest
+  uint32_t most_satellite_tokens(uint32_t pivot) const;  // of its satellites' selections the largest
   // Speculative: asks for the pivot's best tokens by its query at `position`, in score order: into best_.
   void ask(uint32_t p, uint32_t position) {
     queries_.push_back({pivots_[p], position, 1, n_tokens_, most_satellite_tokens(pivots_[p]), true, &best_[best_of(p)]});
@@ -105,7 +104,7 @@ class PivotPolicy final : public TailedPolicy {
   Status measure(Heads* heads, uint32_t position);
   bool drifted(uint32_t pivot);
   template <class F>
-  void for_each_head(const F& f) {   // of layers without window
+  void for_each_head(const F& f) {  // of layers without window
     for (uint32_t head = 0; head < heads_.size(); ++head)
       if (!rings_.has(head)) f(head, heads_[head]);
   }
@@ -116,20 +115,20 @@ class PivotPolicy final : public TailedPolicy {
 
   // Since settle():
   uint32_t l_base_ = 0, max_selected_ = 0;
-  std::vector<uint32_t> selected_;   // the compressed heads' tokens, head by head
-  std::vector<uint32_t> pivots_;     // heads
-  std::vector<uint32_t> base_;       // (n_pivots, l_base)
+  std::vector<uint32_t> selected_;  // the compressed heads' tokens, head by head
+  std::vector<uint32_t> pivots_;    // heads
+  std::vector<uint32_t> base_;      // (n_pivots, l_base)
   // For checks; pivots are indices of pivots_:
-  std::vector<Block> blocks_;        // (n_pivots)
-  std::vector<double> overlaps_;     // (n_pivots, W)
-  std::vector<uint32_t> common_;     // (n_pivots) tokens of K_base among this step's best
-  ReservedVector<uint32_t> measuring_;        // pivots that this step measures
-  std::vector<uint32_t> best_;       // (max_selected) best tokens of a pivot, in score order; speculative: of all pivots, one after another
+  std::vector<Block> blocks_;           // (n_pivots)
+  std::vector<double> overlaps_;        // (n_pivots, W)
+  std::vector<uint32_t> common_;        // (n_pivots) tokens of K_base among this step's best
+  ReservedVector<uint32_t> measuring_;  // pivots that this step measures
+  std::vector<uint32_t> best_;  // (max_selected) best tokens of a pivot, in score order; speculative: of all pivots, one after another
   // Speculative:
-  std::vector<float> similarity_;    // (n_kv_heads) of a layer's queries
-  std::vector<uint8_t> corrected_;   // (n_pivots) 1: the step has found this pivot's best tokens already
-  ReservedVector<uint32_t> wanted_;  // (max_selected)
-  ReservedVector<FollowerQuery> followers_;   // (n_kv_heads)
+  std::vector<float> similarity_;            // (n_kv_heads) of a layer's queries
+  std::vector<uint8_t> corrected_;           // (n_pivots) 1: the step has found this pivot's best tokens already
+  ReservedVector<uint32_t> wanted_;          // (max_selected)
+  ReservedVector<FollowerQuery> followers_;  // (n_kv_heads)
 };
 
 void PivotPolicy::use_profile() {
@@ -188,8 +187,7 @@ Status PivotPolicy::fit_budget(std::vector<LayerRoles>* layers, const std::vecto
         if (n < fewest) fewest = n, layer = i, pivot = h;
       }
     LayerRoles& roles = (*layers)[layer];
-    for (const uint32_t satellite : roles.satellites_of(pivot))
-      roles.roles[satellite] = Role::anchor, roles.pivot_of[satellite] = kNoHead;
+    for (const uint32_t satellite : roles.satellites_of(pivot)) roles.roles[satellite] = Role::anchor, roles.pivot_of[satellite] = kNoHead;
     roles.roles[pivot] = Role::anchor;
   }
   ORRERY_ASSIGN(const auto demoted, demote_volatile(layers, stability, max_full_));
@@ -213,8 +211,7 @@ Status PivotPolicy::find_roles(Heads* heads, uint32_t n_tokens) {
   for (uint32_t l = 0; l < n_layers_; ++l) {
     if (window_[l] > 0) continue;
     for (uint32_t h = 0; h < n_kv_heads_; ++h)
-      heads_[size_t{l} * n_kv_heads_ + h].weight =
-          stability_weight(statistics[at].stability[h], found.top_k);
+      heads_[size_t{l} * n_kv_heads_ + h].weight = stability_weight(statistics[at].stability[h], found.top_k);
     ++at;
   }
   return ok_status();
@@ -234,7 +231,7 @@ uint64_t PivotPolicy::host_bytes(const HostShape& host) const {
 }
 
 Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
-  note_changes(heads);   // of a step that has failed since
+  note_changes(heads);  // of a step that has failed since
   begin_settling(n_tokens, capacity);
   selected_.clear();
   pivots_.clear();
@@ -249,13 +246,12 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   });
   l_base_ = n_tokens;
   const bool backend_selects =
-      settings_.window == 1 && !settings_.adaptive;   // else this class, by scores of several queries or for a count over heads
+      settings_.window == 1 && !settings_.adaptive;  // else this class, by scores of several queries or for a count over heads
   std::vector<uint64_t> lengths;
   std::vector<float> scores;
   if (!weights.empty()) {
     l_base_ = static_cast<uint32_t>(division.selected / weights.size());
-    if (l_base_ == 0)
-      return error(Code::internal, "%zu compressed heads have no room at %u tokens", weights.size(), n_tokens);
+    if (l_base_ == 0) return error(Code::internal, "%zu compressed heads have no room at %u tokens", weights.size(), n_tokens);
     if (!backend_selects) {
       ORRERY_ASSIGN(scores, score(heads, n_tokens));
     }
@@ -291,8 +287,7 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
     if (h.role == Role::pivot) h.base = pivots_.size() * l_base_, pivots_.push_back(head);
   });
   resize_discarding(&base_, pivots_.size() * l_base_);
-  for (const uint32_t head : pivots_)
-    queries_.push_back({head, last, 1, n_tokens, l_base_, false, &base_[heads_[head].base]});
+  for (const uint32_t head : pivots_) queries_.push_back({head, last, 1, n_tokens, l_base_, false, &base_[heads_[head].base]});
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
 
   queries_.reserve(pivots_.size());
@@ -374,7 +369,7 @@ bool PivotPolicy::drifted(uint32_t pivot) {
   const uint32_t w = settings_.block, half = w / 2;
   const Block& block = blocks_[pivot];
   if (block.n_below > half || block.n_measured - block.n_below > half) return block.n_below > half;
-  double* overlaps = &overlaps_[size_t{pivot} * w];   // W is even, and its halves lie on both sides
+  double* overlaps = &overlaps_[size_t{pivot} * w];  // W is even, and its halves lie on both sides
   std::sort(overlaps, overlaps + w);
   return !reaches((overlaps[half - 1] + overlaps[half]) / 2, settings_.tau_drift);
 }
@@ -393,7 +388,7 @@ Status PivotPolicy::refill_satellites(Heads* heads, uint32_t p, uint64_t visible
   for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
     if (!follows(head, p) || !refills(head)) continue;
     Span<const uint32_t> wanted{&best_[best_of(p)], heads_[head].n_selected};
-    if (settings_.speculative) {   // ascending, as Heads::fetch_followers()
+    if (settings_.speculative) {  // ascending, as Heads::fetch_followers()
       wanted_.assign(wanted.begin(), wanted.end());
       std::sort(wanted_.begin(), wanted_.end());
       wanted = wanted_;

@@ -14,9 +14,8 @@ namespace {
 class RepresentativePolicy final : public TailedPolicy {
  public:
   RepresentativePolicy(const Shape& shape, const Budget& budget, const RepresentativeSettings& settings, const Calibration& calibration,
-         SharedProfile profile)
-      : TailedPolicy(shape, budget, {settings.tail}, calibration, std::move(profile)),
-        settings_(settings),
+                       SharedProfile profile)
+      : TailedPolicy(shape, budget, {settings.tail}, calibration, std::move(profile)), settings_(settings),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     if (profile_) use_profile();
     if (profile_ || settings_.representatives > 0 || n_kv_heads_ == 0) return;
@@ -26,8 +25,8 @@ class RepresentativePolicy final : public TailedPolicy {
 
   Status check(const Budget& budget) const {
     if (settings_.representatives > n_kv_heads_ && !profile_)
-      return error(Code::invalid_argument, "policy synckv: %u representatives among %u heads of a layer",
-                   settings_.representatives, n_kv_heads_);
+      return error(Code::invalid_argument, "policy synckv: %u representatives among %u heads of a layer", settings_.representatives,
+                   n_kv_heads_);
     return check_room(budget, "represent the others and keep their whole KV");
   }
 
@@ -85,9 +84,9 @@ class RepresentativePolicy final : public TailedPolicy {
   uint32_t n_representatives_ = 0;
 
   // Since settle():
-  std::vector<uint32_t> sets_;       // each cluster's tokens: static, then dynamic, in score order
-  std::vector<uint32_t> best_;       // laid out as sets_: a representative's best k at an anticipation, in score order
-  std::vector<float> scores_;        // of select_by_window()
+  std::vector<uint32_t> sets_;  // each cluster's tokens: static, then dynamic, in score order
+  std::vector<uint32_t> best_;  // laid out as sets_: a representative's best k at an anticipation, in score order
+  std::vector<float> scores_;   // of select_by_window()
   Tokens ordered_;
 };
 
@@ -99,8 +98,7 @@ void RepresentativePolicy::use_profile() {
 
 void RepresentativePolicy::assign(uint32_t layer, const LayerClusters& clusters) {
   for (uint32_t h = 0; h < n_kv_heads_; ++h)
-    heads_[size_t{layer} * n_kv_heads_ + h].representative =
-        layer * n_kv_heads_ + clusters.representatives[clusters.cluster_of[h]];
+    heads_[size_t{layer} * n_kv_heads_ + h].representative = layer * n_kv_heads_ + clusters.representatives[clusters.cluster_of[h]];
   n_representatives_ += clusters.n_representatives();
 }
 
@@ -137,8 +135,7 @@ Status RepresentativePolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32
     const uint64_t slots = all / n_windowless;
     uint32_t k = n_tokens;
     if (others > 0) {
-      if (slots < taken + others)
-        return error(Code::internal, "layer %u has no room for its heads at %u tokens", l, n_tokens);
+      if (slots < taken + others) return error(Code::internal, "layer %u has no room for its heads at %u tokens", l, n_tokens);
       k = static_cast<uint32_t>(std::min<uint64_t>((slots - taken) / others, n_tokens));
     }
     const auto n_dynamic = static_cast<uint32_t>((1 - settings_.rho) * k + 1e-9);

@@ -15,12 +15,12 @@
 namespace orrery::policy {
 
 struct RepresentativeSettings {
-  uint32_t representatives = 0;   // of a layer; 0: 2 of 8 heads and more, else 1; 1 where the budget does not hold 2
-  double rho = .5;                // the static part of a selection
-  uint32_t steps = 5;             // m: from an anticipation to the next
-  uint32_t visible = 1;           // an anticipation in step t_A serves steps t_A + visible to t_A + visible + m - 1
+  uint32_t representatives = 0;  // of a layer; 0: 2 of 8 heads and more, else 1; 1 where the budget does not hold 2
+  double rho = .5;               // the static part of a selection
+  uint32_t steps = 5;            // m: from an anticipation to the next
+  uint32_t visible = 1;          // an anticipation in step t_A serves steps t_A + visible to t_A + visible + m - 1
   uint32_t tail = 0;
-  uint32_t window = 1;            // last queries that select when the session settles
+  uint32_t window = 1;  // last queries that select when the session settles
   bool refresh = true;
 };
 

@@ -11,22 +11,20 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr uint32_t kStreamingTokens = 384;   // of a streaming head: the published 128 sinks and 256 recent tokens
-constexpr double kStreamingShare = .25;      // of the budget, at most
+constexpr uint32_t kStreamingTokens = 384;  // of a streaming head: the published 128 sinks and 256 recent tokens
+constexpr double kStreamingShare = .25;     // of the budget, at most
 
 class StaticHeads final : public TailedPolicy {
  public:
   StaticHeads(const char* name, const Shape& shape, const Budget& budget, const StaticHeadSettings& settings, SharedProfile profile)
       : TailedPolicy(shape, budget, {settings.tail}, {}, std::move(profile),
                      settings.compensation ? Ratio{shape.compensation_token_bytes, shape.slot_bytes} : Ratio{}),
-        name_(name),
-        settings_(settings),
-        heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
+        name_(name), settings_(settings), heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     const double n = rings_.n_other_heads(), all = n * n_context_;
     const double share = std::min(budget.share.of_tokens(), all > 0 ? static_cast<double>(max_slots(budget)) / all : 1.0);
     // Shares of the context: `streaming` of a streaming head; full + (1 - full) streaming = share.
-    const double streaming = std::min(static_cast<double>(kStreamingTokens) / n_context_,
-                                      kStreamingShare * share / (1 - (1 - kStreamingShare) * share + 1e-12));
+    const double streaming =
+        std::min(static_cast<double>(kStreamingTokens) / n_context_, kStreamingShare * share / (1 - (1 - kStreamingShare) * share + 1e-12));
     double full = settings_.full_share;
     if (full < 0 && share >= 1) full = 1;
     if (full < 0)
@@ -73,18 +71,18 @@ class StaticHeads final : public TailedPolicy {
   void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) override {
     if (rings_.has(head)) return rings_.select(head, n_tokens, out);
     const uint32_t s = sinks(capacity);
-    sinks_and_recent(n_tokens, s, capacity - s, out);   // a full head: all tokens
+    sinks_and_recent(n_tokens, s, capacity - s, out);  // a full head: all tokens
   }
 
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
     Head& h = heads_[head];
     if (rings_.has(head) || h.full || length < capacity) return TailedPolicy::slot_for(head, length, capacity);
-    const uint32_t s = sinks(capacity), slot = s + h.next;   // the slots after the sinks are a ring, oldest first
+    const uint32_t s = sinks(capacity), slot = s + h.next;  // the slots after the sinks are a ring, oldest first
     h.next = (h.next + 1) % (capacity - s);
     return slot;
   }
 
-  uint64_t host_bytes(const HostShape&) const override {   // the weights of one head, where attention ranks heads
+  uint64_t host_bytes(const HostShape&) const override {  // the weights of one head, where attention ranks heads
     return bytes_of<Head>(heads_.size()) + (profile_ || n_full_ == 0 ? 0 : bytes_of<float>(n_context_)) +
            heads_.size() * (2 * sizeof(double) + 2 * sizeof(uint32_t));
   }
@@ -94,7 +92,7 @@ class StaticHeads final : public TailedPolicy {
  private:
   struct Head {
     bool full = false;
-    uint32_t next = 0;   // of a streaming head: the ring's oldest slot
+    uint32_t next = 0;  // of a streaming head: the ring's oldest slot
   };
   uint32_t sinks(uint32_t capacity) const { return std::min(settings_.sinks, capacity / 3); }
 
@@ -141,7 +139,7 @@ class StaticHeads final : public TailedPolicy {
       const double unstable = !layer.gates.empty()       ? layer.gates[h]
                               : !layer.stability.empty() ? 1 - layer.stability[h]
                                                          : layer.allocation[h];
-      rank_scores[head] = unstable + (is_full(layer.roles.roles[h]) ? 1e6 : 0);   // larger than any allocation
+      rank_scores[head] = unstable + (is_full(layer.roles.roles[h]) ? 1e6 : 0);  // larger than any allocation
     }
     choose_full(rank_scores);
   }
@@ -184,11 +182,12 @@ Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Static
   auto policy = std::make_unique<StaticHeads>(name, shape, budget, s, profile);
   ORRERY_TRY(policy->check_room(budget, "retrieve and keep their whole KV"));
   if (policy->lacks_profile())
-    return error(Code::invalid_argument,
-                 "policy %s: a head profile must say which heads retrieve: `orrery profile MODEL TEXT --out FILE`, or orrery_calibrate(), makes "
-                 "one, and --head-profile FILE, or head_profile of the session's options, gives it; option rank=attention ranks heads by the "
-                 "prompt instead, which loses much of a published model's answers",
-                 name);
+    return error(
+        Code::invalid_argument,
+        "policy %s: a head profile must say which heads retrieve: `orrery profile MODEL TEXT --out FILE`, or orrery_calibrate(), makes "
+        "one, and --head-profile FILE, or head_profile of the session's options, gives it; option rank=attention ranks heads by the "
+        "prompt instead, which loses much of a published model's answers",
+        name);
   return std::unique_ptr<Policy>(std::move(policy));
 }
 

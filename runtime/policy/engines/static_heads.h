@@ -7,14 +7,16 @@
 //             become a compensation token, the plain mean of K and of V that weighs as many tokens as were evicted
 //   refresh   never
 //
-// Ranking. With DuoAttention's gates (heads/gates.h): by gate. With a calibrated profile: by induction and echo scores (RazorAttention, section
-// 3.2). With a profile that has neither: volatile and pivot heads first, then the less stable heads (of imported profiles: the heads with the
-// larger allocation). Without a profile the policy refuses a budget under which some heads retrieve and others stream: measuring takes a
-// thousand tokens of prefill, and a session takes no time and no memory that its plan does not say. rank=attention instead ranks heads when
-// the session settles, by the attention of the prompt's last queries to keys that are neither sinks nor recent; that finds diffuse heads of
-// early layers rather than retrieving ones (tests/bench/results/real-models.md). A head is a KV head with all its query heads.
+// Ranking. With DuoAttention's gates (heads/gates.h): by gate. With a calibrated profile: by induction and echo scores (RazorAttention,
+// section 3.2). With a profile that has neither: volatile and pivot heads first, then the less stable heads (of imported profiles: the
+// heads with the larger allocation). Without a profile the policy refuses a budget under which some heads retrieve and others stream:
+// measuring takes a thousand tokens of prefill, and a session takes no time and no memory that its plan does not say. rank=attention
+// instead ranks heads when the session settles, by the attention of the prompt's last queries to keys that are neither sinks nor recent;
+// that finds diffuse heads of early layers rather than retrieving ones (tests/bench/results/real-models.md). A head is a KV head with all
+// its query heads.
 //
-// Heads are trimmed once, after the whole prompt: the prompt's chunks do not show. In a streaming head a third of the slots at most are sinks.
+// Heads are trimmed once, after the whole prompt: the prompt's chunks do not show. In a streaming head a third of the slots at most are
+// sinks.
 #pragma once
 
 #include <array>
@@ -33,9 +35,9 @@ enum class HeadRank : uint32_t { profile, attention };
 struct StaticHeadSettings {
   uint32_t sinks = 128;
   bool compensation = false;
-  double max_full = 1;      // share of the heads that retrieve, where full_share is not given; below 1: they take at most half of the budget
-  double echo_share = 0;    // share of the retrieving heads that are ranked by echo alone; 0: all are, by induction and echo together
-  double full_share = -1;   // the option: share of the heads that retrieve; below 0: not given
+  double max_full = 1;     // share of the heads that retrieve, where full_share is not given; below 1: they take at most half of the budget
+  double echo_share = 0;   // share of the retrieving heads that are ranked by echo alone; 0: all are, by induction and echo together
+  double full_share = -1;  // the option: share of the heads that retrieve; below 0: not given
   uint32_t window = 32, tail = 0;
   HeadRank rank = HeadRank::profile;
 };

@@ -8,37 +8,33 @@
 
 namespace orrery::policy {
 
-TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration,
-                           SharedProfile profile, Ratio extra)
-    : profile_(std::move(profile)),
-      calibration_(calibration),
-      n_kv_heads_(shape.n_kv_heads),
-      n_layers_(shape.n_layers),
-      n_context_(shape.n_context),
-      window_(shape.window.begin(), shape.window.end()),
-      rings_(shape),
+TailedPolicy::TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration, SharedProfile profile,
+                           Ratio extra)
+    : profile_(std::move(profile)), calibration_(calibration), n_kv_heads_(shape.n_kv_heads), n_layers_(shape.n_layers),
+      n_context_(shape.n_context), window_(shape.window.begin(), shape.window.end()), rings_(shape),
       budget_(rings_.n_other_heads(), shape.n_context, budget.share, max_slots(budget), tail, extra) {}
 
 Status TailedPolicy::check_room(const Budget& budget, const char* what) const {
   const uint32_t n_full = n_full_heads();
   if (rings_.n_other_heads() == 0 || budget_.fits(n_full)) return ok_status();
-  if (n_full == 0)   // with a share there is always room
-    return error(Code::invalid_argument, "policy %s: a KV budget of %llu slots (tokens of one head) holds nothing of %u heads; it must "
-                 "be at least %llu slots", name(), static_cast<unsigned long long>(budget.max_slots), rings_.n_other_heads(),
+  if (n_full == 0)  // with a share there is always room
+    return error(Code::invalid_argument,
+                 "policy %s: a KV budget of %llu slots (tokens of one head) holds nothing of %u heads; it must "
+                 "be at least %llu slots",
+                 name(), static_cast<unsigned long long>(budget.max_slots), rings_.n_other_heads(),
                  static_cast<unsigned long long>(rings_.slots() + budget_.least_slots(0)));
   if (budget.slot_bytes > 0) {
     const uint64_t least = (rings_.slots() + budget_.least_slots(n_full)) * budget.slot_bytes;
     return error(Code::invalid_argument,
                  "policy %s: %u of %u heads %s, which a KV budget of %llu bytes does not hold at a context of %u; it must be "
                  "at least %llu bytes",
-                 name(), n_full, rings_.n_other_heads(), what,
-                 static_cast<unsigned long long>(budget.max_slots * budget.slot_bytes), n_context_,
-                 static_cast<unsigned long long>(align_up(least, kv::kArenaAlignment)));
+                 name(), n_full, rings_.n_other_heads(), what, static_cast<unsigned long long>(budget.max_slots * budget.slot_bytes),
+                 n_context_, static_cast<unsigned long long>(align_up(least, kv::kArenaAlignment)));
   }
   return error(Code::invalid_argument,
-               "policy %s: %u of %u heads %s, which a KV budget of %g (%llu slots) does not hold; it must be at least %.3f",
-               name(), n_full, rings_.n_other_heads(), what, budget.share.of_bytes(),
-               static_cast<unsigned long long>(budget.max_slots), budget_.least_share(n_full));
+               "policy %s: %u of %u heads %s, which a KV budget of %g (%llu slots) does not hold; it must be at least %.3f", name(), n_full,
+               rings_.n_other_heads(), what, budget.share.of_bytes(), static_cast<unsigned long long>(budget.max_slots),
+               budget_.least_share(n_full));
 }
 
 void TailedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
@@ -63,7 +59,7 @@ uint64_t TailedPolicy::last_queries_bytes(uint32_t n_queries, uint32_t group) co
 
 Status TailedPolicy::score_by_last(Heads* heads, uint32_t head, uint32_t n_queries, uint32_t n_tokens, Span<float> out) {
   const ScoreRule& rule = calibration_.rule;
-  const bool mean = rule.reduce == GroupReduce::mean;   // a mean and an average pooling commute
+  const bool mean = rule.reduce == GroupReduce::mean;  // a mean and an average pooling commute
   const uint32_t group = heads->group(), w = std::min({n_queries, heads->n_queries(), n_tokens});
   resize_discarding(&rows_of_queries_, size_t{n_tokens} * (mean ? 1 : w * group));
   const WeightsQuery query{head, n_tokens - w, w, n_tokens, mean, rows_of_queries_.data()};

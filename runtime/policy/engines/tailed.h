@@ -22,7 +22,8 @@ class TailedPolicy : public Policy {
     if (rings_.has(head)) return rings_.slot_for(head, length);
     return length < capacity ? length : kSettleAgain;
   }
-  // Whether the budget holds the full heads and something of the others. `what` says in the error why they are full ("keep their whole KV").
+  // Whether the budget holds the full heads and something of the others. `what` says in the error why they are full ("keep their whole
+  // KV").
   Status check_room(const Budget& budget, const char* what) const;
 
  protected:
@@ -55,14 +56,14 @@ class TailedPolicy : public Policy {
   WindowRings rings_;
   const TailedBudget budget_;
   // Since settle():
-  uint32_t n_tokens_ = 0;              // of the prompt
+  uint32_t n_tokens_ = 0;  // of the prompt
   uint64_t n_steps_ = 0;
-  ReservedVector<KeyQuery> queries_;            // working memory
-  std::vector<uint8_t> marks_;         // (n_tokens) 0 between uses
+  ReservedVector<KeyQuery> queries_;  // working memory
+  std::vector<uint8_t> marks_;        // (n_tokens) 0 between uses
   ReservedVector<Replacement> misses_;
 
  private:
-  std::vector<float> rows_of_queries_, pooled_, largest_;   // of score_by_last()
+  std::vector<float> rows_of_queries_, pooled_, largest_;  // of score_by_last()
 };
 
 }  // namespace orrery::policy

@@ -6,16 +6,16 @@
 namespace orrery::policy {
 
 namespace {
-constexpr uint32_t kRankUnit = 4;   // values that devices read at once
-constexpr size_t kWorthThreads = 1 << 13;   // tokens: comparing fewer takes less time than calling other threads
-}
+constexpr uint32_t kRankUnit = 4;          // values that devices read at once
+constexpr size_t kWorthThreads = 1 << 13;  // tokens: comparing fewer takes less time than calling other threads
+}  // namespace
 
 uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& budget) {
   if (asked == 0) {
     const WindowRings rings(shape);
     const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings.slots());
     const uint64_t of_one = rings.n_other_heads() * (uint64_t{shape.n_context} + shape.head_dim) * shape.digest_bytes;
-    const uint64_t fits = slots * shape.slot_bytes * shape.head_dim / std::max<uint64_t>(of_one, 1);   // a digest is 2 head_dim values
+    const uint64_t fits = slots * shape.slot_bytes * shape.head_dim / std::max<uint64_t>(of_one, 1);  // a digest is 2 head_dim values
     const uint64_t wanted = (static_cast<uint64_t>(part * shape.head_dim + 1e-9) + kRankUnit - 1) / kRankUnit * kRankUnit;
     asked = static_cast<uint32_t>(std::min(wanted, fits / kRankUnit * kRankUnit));
   }
@@ -23,7 +23,7 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 }
 
 uint32_t TokenPolicy::slot_for(uint32_t head, uint32_t length, uint32_t capacity) {
-  if (settings_.in_place && paged_ && !rings_.has(head)) return std::min(length, capacity - 1);   // until hold()
+  if (settings_.in_place && paged_ && !rings_.has(head)) return std::min(length, capacity - 1);  // until hold()
   if (rings_.has(head) || length < capacity || !paged_) return PagedPolicy::slot_for(head, length, capacity);
   return capacity - n_window_pages_ - 1 + (n_window_pages_ + n_steps_) % (n_window_pages_ + 1);
 }
@@ -44,8 +44,8 @@ Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t 
 void TokenPolicy::ask(size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
   queries_.clear();
   for (size_t i = begin; i < end; ++i)
-    queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), static_cast<uint32_t>(selected(i).size()),
-                        selected(i).data()});
+    queries_.push_back(
+        {heads_[i], position, n_sink_pages_, n_candidates(n_tokens), static_cast<uint32_t>(selected(i).size()), selected(i).data()});
 }
 
 Status TokenPolicy::select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
@@ -89,8 +89,7 @@ Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t lay
     const Span<const uint32_t> held = heads->positions(heads_[first + i]).subspan(n_sink_pages_, best.size());
     plan_misses(held, best, n_sink_pages_, &plans_[i].marks, &plans_[i].misses);
   };
-  if ((end - begin) * n_selected_pages_ >= kWorthThreads)
-    heads->each(end - begin, plan);
+  if ((end - begin) * n_selected_pages_ >= kWorthThreads) heads->each(end - begin, plan);
   else
     for (size_t i = 0; i < end - begin; ++i) plan(i);
   return refill(heads, begin, end, 0, step);

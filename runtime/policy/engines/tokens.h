@@ -1,10 +1,10 @@
-// Base of the policies whose heads hold single tokens that change with the query (Loki, InfiniGen, keycodes): pages of one token, found by the
-// low-rank keys or key codes of all tokens, which stay on the device.
+// Base of the policies whose heads hold single tokens that change with the query (Loki, InfiniGen, keycodes): pages of one token, found by
+// the low-rank keys or key codes of all tokens, which stay on the device.
 //
-// A head's slots are its sinks, its selected tokens in any order, and a ring of the last tokens. A token that leaves the ring is a candidate
-// from then on. When it has no digest yet, after_step() makes the digests of all tokens that lack them. Nothing is settled again, however long
-// the answer gets. In place (Policy::slots_in_place()) slots are only positions, and each step's selected tokens take the places of the last
-// step's, in order.
+// A head's slots are its sinks, its selected tokens in any order, and a ring of the last tokens. A token that leaves the ring is a
+// candidate from then on. When it has no digest yet, after_step() makes the digests of all tokens that lack them. Nothing is settled again,
+// however long the answer gets. In place (Policy::slots_in_place()) slots are only positions, and each step's selected tokens take the
+// places of the last step's, in order.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace orrery::policy {
 
-// The rank of low-rank keys, a multiple of 4, at most head_dim: `asked`; or, if that is 0, `part` of head_dim, less where low-rank keys would
-// take more than half of the budget.
+// The rank of low-rank keys, a multiple of 4, at most head_dim: `asked`; or, if that is 0, `part` of head_dim, less where low-rank keys
+// would take more than half of the budget.
 uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& budget);
 
 class TokenPolicy : public PagedPolicy {
@@ -37,9 +37,7 @@ class TokenPolicy : public PagedPolicy {
   TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind)
       : PagedPolicy(name, shape, budget, settings), kind_(kind) {}
   // Host memory of this base and of PagedPolicy.
-  uint64_t tokens_bytes() const {
-    return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1});
-  }
+  uint64_t tokens_bytes() const { return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1}); }
   // settle(): low-rank keys with a new basis, or codes with new means; divide(); and the best tokens by the prompt's last query.
   Status settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity);
   // Changes the heads' room, once tokens can be found.
@@ -55,17 +53,17 @@ class TokenPolicy : public PagedPolicy {
 
   // The misses of one head of a layer.
   struct Plan {
-    std::vector<uint8_t> marks;          // (n_context_) 0 between uses
+    std::vector<uint8_t> marks;  // (n_context_) 0 between uses
     ReservedVector<Replacement> misses;
   };
   // Asks for the best of n_tokens by the query at `position`: queries_.
   void ask(size_t begin, size_t end, uint32_t position, uint32_t n_tokens);
   // Schedules plans_[i] for heads_[begin + i], each of n_wanted wanted tokens.
   Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
-  std::vector<Plan> plans_;              // (n_kv_heads_)
-  ReservedVector<PageQuery> queries_;    // since settle()
-  std::vector<uint32_t> n_read_;         // (n_kv_heads_) in place: the found tokens of a layer's heads
-  float stay_ = 1;                       // since settle(): how often the score of a resident token counts
+  std::vector<Plan> plans_;            // (n_kv_heads_)
+  ReservedVector<PageQuery> queries_;  // since settle()
+  std::vector<uint32_t> n_read_;       // (n_kv_heads_) in place: the found tokens of a layer's heads
+  float stay_ = 1;                     // since settle(): how often the score of a resident token counts
 
  private:
   Status make_digests(Heads* heads, uint32_t n_tokens, bool with_basis) const {
@@ -75,7 +73,7 @@ class TokenPolicy : public PagedPolicy {
   const PageDigest kind_;
   // Since settle():
   uint32_t n_steps_ = 0;
-  uint32_t n_found_ = 0;                 // tokens that have low-rank keys or codes
+  uint32_t n_found_ = 0;  // tokens that have low-rank keys or codes
 };
 
 }  // namespace orrery::policy

@@ -21,9 +21,7 @@ class WindowPolicy final : public TailedPolicy {
   WindowPolicy(const char* name, const Shape& shape, const Budget& budget, const WindowSettings& settings)
       : TailedPolicy(shape, budget, {settings.tail, settings.tail_part, settings.tail_least}, {}, nullptr,
                      settings.compensation > 0 ? Ratio{shape.compensation_token_bytes, shape.slot_bytes} : Ratio{}),
-        name_(name),
-        settings_(settings),
-        heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
+        name_(name), settings_(settings), heads_(size_t{shape.n_layers} * shape.n_kv_heads) {
     uint32_t n = 0;
     for (uint32_t l = 0; l < n_layers_; ++l)
       if (window_[l] == 0 && n++ >= settings_.first_layers) layers_.push_back(l);
@@ -36,7 +34,7 @@ class WindowPolicy final : public TailedPolicy {
   uint32_t max_compensation_tokens() const override {
     return settings_.compensation > 0 ? static_cast<uint32_t>(layers_.size()) * n_kv_heads_ : 0;
   }
-  bool only_appends() const override { return rings_.n_other_heads() == heads_.size(); }   // rings replace tokens
+  bool only_appends() const override { return rings_.n_other_heads() == heads_.size(); }  // rings replace tokens
   bool has_compensation_token(uint32_t head) const override { return heads_[head].compensation_weight > 0; }
   CompensationShares compensation_shares(uint32_t head) const override {
     const Head& h = heads_[head];
@@ -60,8 +58,8 @@ class WindowPolicy final : public TailedPolicy {
     const TailedBudget::Division division = budget_.divide(n_tokens, n_full_);
     const uint64_t n_compressed = layers_.size() * n_kv_heads_;
     if (n_compressed > 0 && division.selected == 0)
-      return error(Code::internal, "%llu compressed heads have no room at %u tokens",
-                   static_cast<unsigned long long>(n_compressed), n_tokens);
+      return error(Code::internal, "%llu compressed heads have no room at %u tokens", static_cast<unsigned long long>(n_compressed),
+                   n_tokens);
     const bool evicts = division.selected < n_compressed * n_tokens;
     if (part == 0) {
       for (Head& h : heads_) h = {0, n_tokens, 0, 0.0f};
@@ -96,7 +94,7 @@ class WindowPolicy final : public TailedPolicy {
                           bytes_of<float>(n_heads * n * (settings_.renew > 0 ? 2 : 1)) + bytes_of<double>(n_layers);
     uint64_t scoring = bytes_of<float>(of_layer * (settings_.score == WindowScore::each ? host.group + 1 : 1));
     if (scores_by_moments()) {
-      const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);   // heads that are pooled in parallel
+      const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);  // heads that are pooled in parallel
       uint64_t moments = bytes_of<float>((n_kv_heads_ + (settings_.score == WindowScore::variance ? at_once : 0)) * host.group * n);
       if (!host.makes_moments) moments += (bytes_of<float>(settings_.window) + bytes_of<double>(2)) * host.group * n;
       scoring = std::max(scoring, moments);
@@ -118,11 +116,11 @@ class WindowPolicy final : public TailedPolicy {
   };
   // Scores of the keys before the window, of all compressed heads.
   struct Scores {
-    uint32_t n_old = 0;               // keys before the window
-    std::vector<float> values;        // (layers_, n_kv_heads, n_old)
-    std::vector<double> preference;   // (layers_)
-    uint32_t n_queries = 0;           // last positions whose queries score
-    double share = 1;                 // of these queries in the scores; the rest is the past scores
+    uint32_t n_old = 0;              // keys before the window
+    std::vector<float> values;       // (layers_, n_kv_heads, n_old)
+    std::vector<double> preference;  // (layers_)
+    uint32_t n_queries = 0;          // last positions whose queries score
+    double share = 1;                // of these queries in the scores; the rest is the past scores
     Span<const float> of_layer(size_t i, uint32_t n_kv_heads) const {
       const size_t n = size_t{n_kv_heads} * n_old;
       return Span<const float>(values).subspan(i * n, n);
@@ -131,8 +129,8 @@ class WindowPolicy final : public TailedPolicy {
 
   // Scores of the last settlement, for the next full tail. Its preferences stay in Scores.
   struct Past {
-    uint32_t n_tokens = 0, n_old = 0;   // of the session; keys with scores
-    std::vector<float> values;          // (layers_, n_kv_heads, n_context)
+    uint32_t n_tokens = 0, n_old = 0;  // of the session; keys with scores
+    std::vector<float> values;         // (layers_, n_kv_heads, n_context)
   };
 
   bool scores_by_moments() const {
@@ -176,8 +174,8 @@ class WindowPolicy final : public TailedPolicy {
     return weigh_compensation(heads, n_tokens);
   }
 
-  // Shares of the evicted tokens: the last query's weights of them, the mean of the group. The compensation token weighs their perplexity times
-  // the kept share of tokens (README.md, "Compensation tokens").
+  // Shares of the evicted tokens: the last query's weights of them, the mean of the group. The compensation token weighs their perplexity
+  // times the kept share of tokens (README.md, "Compensation tokens").
   Status weigh_compensation(Heads* heads, uint32_t n_tokens) {
     shares_.resize(layers_.size() * n_kv_heads_ * n_tokens);
     std::vector<WeightsQuery> queries(n_kv_heads_);
@@ -206,7 +204,7 @@ class WindowPolicy final : public TailedPolicy {
     const uint64_t n_compressed = layers_.size() * n_kv_heads_;
     const auto half = static_cast<uint32_t>(std::max<uint64_t>(total / n_compressed / 2, 1));
     scores_.n_old = n_tokens - std::min({settings_.window, heads->n_queries(), half});
-    if (scores_.values.empty()) scores_.values = std::move(shares_);   // else a settlement has ended before its last part
+    if (scores_.values.empty()) scores_.values = std::move(shares_);  // else a settlement has ended before its last part
     resize_discarding(&scores_.values, n_compressed * n_tokens);
     scores_.values.resize(n_compressed * scores_.n_old);
     const uint32_t w = n_tokens - scores_.n_old, since = n_tokens - std::min(past_.n_tokens, n_tokens);
@@ -228,8 +226,7 @@ class WindowPolicy final : public TailedPolicy {
     if (scores_by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, first, end));
     if (settings_.score == WindowScore::each) ORRERY_TRY(score_each(heads, n_tokens, w, first, end));
     if (settings_.score == WindowScore::mean && !scores_by_moments()) ORRERY_TRY(score_means(heads, n_tokens, w, first, end));
-    if (settings_.renew > 0)
-      heads->each((end - first) * n_kv_heads_, [&](size_t i) { renew(first * n_kv_heads_ + i); });
+    if (settings_.renew > 0) heads->each((end - first) * n_kv_heads_, [&](size_t i) { renew(first * n_kv_heads_ + i); });
     if (end == layers_.size()) past_.n_old = scores_.n_old;
     return ok_status();
   }
@@ -267,7 +264,7 @@ class WindowPolicy final : public TailedPolicy {
       ORRERY_TRY(heads->try_each(n_kv_heads_, pool_head));
       Dispersion dispersion;
       for (const Dispersion& d : dispersions) dispersion.add(d);
-      dispersion.entropy *= static_cast<double>(n_tokens - n_old) / w;   // a sum over queries
+      dispersion.entropy *= static_cast<double>(n_tokens - n_old) / w;  // a sum over queries
       double& preference = scores_.preference[i];
       preference += scores_.share * (dispersion.preference(settings_.tau_1, settings_.tau_2) - preference);
       out += size_t{n_kv_heads_} * n_old;
@@ -275,8 +272,8 @@ class WindowPolicy final : public TailedPolicy {
     return ok_status();
   }
 
-  // Ada-KV's algorithm 2, lines 3 and 4: for each query the softmax of its unscaled products with the keys before the window, pooled; then the
-  // mean over queries and group.
+  // Ada-KV's algorithm 2, lines 3 and 4: for each query the softmax of its unscaled products with the keys before the window, pooled; then
+  // the mean over queries and group.
   Status score_each(Heads* heads, uint32_t n_tokens, uint32_t w, size_t first_layer, size_t end) {
     const uint32_t n_old = scores_.n_old, group = heads->group();
     const size_t of_head = size_t{group} * n_old;
@@ -362,14 +359,14 @@ class WindowPolicy final : public TailedPolicy {
 
   const char* const name_;
   const WindowSettings settings_;
-  std::vector<uint32_t> layers_;     // compressed layers
+  std::vector<uint32_t> layers_;  // compressed layers
   uint32_t n_full_ = 0;
   std::vector<Head> heads_;
   // Since settle():
-  std::vector<uint32_t> selected_;   // the compressed heads' tokens, head by head, ascending
-  std::vector<float> shares_;        // (compressed heads, n_tokens) of the evicted tokens, where there is compensation
+  std::vector<uint32_t> selected_;  // the compressed heads' tokens, head by head, ascending
+  std::vector<float> shares_;       // (compressed heads, n_tokens) of the evicted tokens, where there is compensation
   Past past_;
-  Scores scores_;                    // between the parts of settle(); then their memory is shares_'s
+  Scores scores_;  // between the parts of settle(); then their memory is shares_'s
 };
 
 }  // namespace
@@ -396,7 +393,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettin
   ORRERY_TRY(reader.count("steps", 0, 32, &s.steps));
   ORRERY_TRY(reader.number("renew", 0, 64, &s.renew));
   ORRERY_TRY(reader.finish());
-  if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is evicted
+  if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;  // nothing is evicted
   auto policy = std::make_unique<WindowPolicy>(name, shape, budget, s);
   ORRERY_TRY(policy->check_room(budget, "keep their whole KV"));
   return std::unique_ptr<Policy>(std::move(policy));

@@ -1,5 +1,5 @@
-// Engine of the methods that select once, by a window of queries, and evict the rest: SnapKV, PyramidKV, Ada-KV, CAKE, and auto. A method is a
-// row of WindowSettings, and every setting is an option of every method:
+// Engine of the methods that select once, by a window of queries, and evict the rest: SnapKV, PyramidKV, Ada-KV, CAKE, and auto. A method
+// is a row of WindowSettings, and every setting is an option of every method:
 //   score     the softmax weights of the last `window` queries: their mean over queries and group; CAKE's mean + gamma variance; or each
 //             query's own softmax, as Ada-KV's algorithm 2. Pooled along the keys
 //   allocate  over layers: evenly; on PyramidKV's line; by CAKE's preference; or by the best scores of all layers, weighted by preference.
@@ -35,18 +35,18 @@ inline constexpr const char* kSafeguards[] = {"floor", "protect"};
 struct WindowSettings {
   WindowScore score = WindowScore::mean;
   Pooling pooling = Pooling::avg;
-  uint32_t width = 5;                           // of the pooling
+  uint32_t width = 5;  // of the pooling
   LayerBudgets layers = LayerBudgets::uniform;
   HeadBudgets heads = HeadBudgets::uniform;
   uint32_t window = 32;
-  Safeguard safeguard = Safeguard::floor;       // of adaptive heads
-  double alpha = .2;                            // of adaptive heads: the safeguard's part of an even share
-  uint32_t beta = 20;                           // pyramid: the last layer has mean / beta
-  double tau_1 = 1, tau_2 = 1, gamma = 200;     // CAKE's preference and score; adaptive layers
-  uint32_t first_layers = 0;                    // that keep everything
-  uint32_t tail = 0, tail_part = 0, tail_least = 8;   // Tail::slots, Tail::least_part, Tail::least
-  double compensation = 0;                      // the compensation token's weight, times the kept share of tokens; 0: no such token
-  uint32_t steps = 0;                           // of an answer that attend to everything, while parts of settle() run; 0: at once
+  Safeguard safeguard = Safeguard::floor;            // of adaptive heads
+  double alpha = .2;                                 // of adaptive heads: the safeguard's part of an even share
+  uint32_t beta = 20;                                // pyramid: the last layer has mean / beta
+  double tau_1 = 1, tau_2 = 1, gamma = 200;          // CAKE's preference and score; adaptive layers
+  uint32_t first_layers = 0;                         // that keep everything
+  uint32_t tail = 0, tail_part = 0, tail_least = 8;  // Tail::slots, Tail::least_part, Tail::least
+  double compensation = 0;                           // the compensation token's weight, times the kept share of tokens; 0: no such token
+  uint32_t steps = 0;                                // of an answer that attend to everything, while parts of settle() run; 0: at once
   // Behind a full tail of n tokens, renew * n / window of a score is the score by the queries of these tokens, the rest is the last score.
   // 0: the window's queries score alone.
   double renew = 0;
@@ -56,12 +56,14 @@ struct WindowSettings {
 constexpr std::array<OptionRow, 17> window_options(const WindowSettings& s) {
   constexpr const char* kNumbers[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"};
   constexpr OptionRow kShortTail = {
-      "tail", "0", "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less; with "
+      "tail", "0",
+      "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less; with "
       "slots in Q4_0, on the CPU without a link, a forty-eighth"};
   constexpr const char* kRenewMeaning =
       "behind a full tail of n tokens, renew n / window of a score is by the queries of these tokens, the rest is the last score; 0: the "
       "window scores alone";
-  constexpr OptionRow kRenew = {"renew", "0", kRenewMeaning}, kAutoRenew = {"renew", "(3 with slots in Q4_0 on the CPU, without a link; else 0)", kRenewMeaning};
+  constexpr OptionRow kRenew = {"renew", "0", kRenewMeaning},
+                      kAutoRenew = {"renew", "(3 with slots in Q4_0 on the CPU, without a link; else 0)", kRenewMeaning};
   const auto index = [](auto value) { return static_cast<size_t>(value); };
   return {{{"score", kWindowScores[index(s.score)],
             "of the window's weights: mean; CAKE's mean + gamma variance (variance); Ada-KV's algorithm 2 (each)"},

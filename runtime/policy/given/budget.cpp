@@ -27,8 +27,7 @@ uint64_t slots_for_share(const Shape& shape, const KvShare& share) {
   uint64_t slots = 0;
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
     const uint64_t window = static_cast<uint64_t>(shape.window[l]);
-    const uint64_t wanted = window > 0 ? window
-                                       : std::max<uint64_t>(share.tokens(shape.n_context), kMinSlots);
+    const uint64_t wanted = window > 0 ? window : std::max<uint64_t>(share.tokens(shape.n_context), kMinSlots);
     slots += std::min<uint64_t>(wanted, shape.n_context) * shape.n_kv_heads;
   }
   return slots;

@@ -15,12 +15,12 @@ namespace orrery::policy {
 
 // Queries come newest first: the last one is the reference, step 0. The keys are those that all of these queries see.
 struct Calibration {
-  uint32_t n_queries = 16, top_k = 1024;   // top_k: at most a quarter of these keys
+  uint32_t n_queries = 16, top_k = 1024;  // top_k: at most a quarter of these keys
   ScoreRule rule;
 };
 struct Calibrated {
-  std::vector<LayerOverlaps> layers;   // of layers without window, in order
-  uint32_t top_k = 0;                  // keys in each set
+  std::vector<LayerOverlaps> layers;  // of layers without window, in order
+  uint32_t top_k = 0;                 // keys in each set
 };
 // Upper bound on the host memory of calibrate().
 uint64_t calibration_bytes(const Shape& shape, const Calibration& calibration);

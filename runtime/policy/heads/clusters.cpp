@@ -37,8 +37,7 @@ struct Distance {
 
 class KMeans {
  public:
-  KMeans(Span<const double> similarity, uint32_t n_heads, uint32_t n_clusters)
-      : n_(n_heads), rows_(similarity.size()) {
+  KMeans(Span<const double> similarity, uint32_t n_heads, uint32_t n_clusters) : n_(n_heads), rows_(similarity.size()) {
     const double largest = *std::max_element(similarity.begin(), similarity.end());
     for (size_t i = 0; i < rows_.size(); ++i) rows_[i] = std::llround((largest - similarity[i]) * 16777216.0);
     start(n_clusters);
@@ -120,19 +119,17 @@ class KMeans {
 }  // namespace
 
 uint32_t LayerClusters::n_representatives() const {
-  return static_cast<uint32_t>(std::count_if(representatives.begin(), representatives.end(),
-                                             [](uint32_t head) { return head != kNoHead; }));
+  return static_cast<uint32_t>(
+      std::count_if(representatives.begin(), representatives.end(), [](uint32_t head) { return head != kNoHead; }));
 }
 
 Result<LayerClusters> cluster_heads(Span<const double> similarity, uint32_t n_heads, uint32_t n_clusters) {
   if (n_heads == 0 || n_heads > kMaxKvHeads || n_clusters == 0 || n_clusters > n_heads) {
-    return error(Code::invalid_argument,
-                 "%u clusters of %u heads: expected 1 to %u heads, and clusters to as many", n_clusters,
-                 n_heads, kMaxKvHeads);
+    return error(Code::invalid_argument, "%u clusters of %u heads: expected 1 to %u heads, and clusters to as many", n_clusters, n_heads,
+                 kMaxKvHeads);
   }
   if (similarity.size() != size_t{n_heads} * n_heads) {
-    return error(Code::invalid_argument, "similarity has %zu values: expected %u x %u", similarity.size(),
-                 n_heads, n_heads);
+    return error(Code::invalid_argument, "similarity has %zu values: expected %u x %u", similarity.size(), n_heads, n_heads);
   }
   for (size_t i = 0; i < similarity.size(); ++i) {
     const double mirrored = similarity[i % n_heads * n_heads + i / n_heads];

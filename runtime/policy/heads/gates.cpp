@@ -25,10 +25,9 @@ Status read_line(std::string_view text, size_t line, std::vector<double>* gates)
     double gate = 0;
     const auto [behind, failed] = std::from_chars(at, end, gate);
     const char* const first_wrong = failed != std::errc() || (behind == end || is_space(*behind)) ? at : behind;
-    const bool is_gate = failed == std::errc() && first_wrong == at && gate >= 0 && gate <= 1;   // false for NaN
+    const bool is_gate = failed == std::errc() && first_wrong == at && gate >= 0 && gate <= 1;  // false for NaN
     if (!is_gate) return wrong(line, static_cast<size_t>(first_wrong - begin) + 1, "expected a number of 0 to 1");
-    if (gates->size() == kMaxKvHeads)
-      return wrong(line, static_cast<size_t>(at - begin) + 1, format("more than %u heads", kMaxKvHeads));
+    if (gates->size() == kMaxKvHeads) return wrong(line, static_cast<size_t>(at - begin) + 1, format("more than %u heads", kMaxKvHeads));
     gates->push_back(gate);
     at = behind;
   }

@@ -12,8 +12,8 @@
 
 namespace orrery::policy {
 
-// How many of n heads keep everything: those whose gate is at least the quantile `sparsity` of all gates, interpolated as numpy.quantile does.
-// The authors' code adds noise of 1e-6 to make gates distinct; here, of equal gates, the first counts as the larger.
+// How many of n heads keep everything: those whose gate is at least the quantile `sparsity` of all gates, interpolated as numpy.quantile
+// does. The authors' code adds noise of 1e-6 to make gates distinct; here, of equal gates, the first counts as the larger.
 uint32_t heads_above_quantile(uint32_t n, double sparsity);
 
 // Heads above the quantile become volatile, and keep everything; the others become anchors, and stream. sparsity: 0 (every head keeps

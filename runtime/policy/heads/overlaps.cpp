@@ -8,30 +8,24 @@
 namespace orrery::policy {
 
 LayerOverlaps::LayerOverlaps(uint32_t n_heads, uint32_t n_steps)
-    : n_heads_(n_heads),
-      n_steps_(n_steps),
-      prompt_sets_(n_heads),
-      with_prompt_(size_t{n_steps} * n_heads, 0.0),
+    : n_heads_(n_heads), n_steps_(n_steps), prompt_sets_(n_heads), with_prompt_(size_t{n_steps} * n_heads, 0.0),
       with_other_(size_t{n_steps} * n_heads * (n_heads - 1) / 2, 0.0) {}
 
 Result<LayerOverlaps> LayerOverlaps::make(uint32_t n_heads, uint32_t n_steps) {
   constexpr uint32_t kMaxSteps = 1024;
   if (n_heads == 0 || n_heads > kMaxKvHeads || n_steps == 0 || n_steps > kMaxSteps) {
-    return error(Code::invalid_argument,
-                 "calibration of %u heads over %u steps: expected 1 to %u heads, 1 to %u steps", n_heads,
-                 n_steps, kMaxKvHeads, kMaxSteps);
+    return error(Code::invalid_argument, "calibration of %u heads over %u steps: expected 1 to %u heads, 1 to %u steps", n_heads, n_steps,
+                 kMaxKvHeads, kMaxSteps);
   }
   return LayerOverlaps(n_heads, n_steps);
 }
 
-size_t LayerOverlaps::pair_index(uint32_t i, uint32_t j) const {
-  return size_t{i} * n_heads_ - size_t{i} * (i + 1) / 2 + (j - i - 1);
-}
+size_t LayerOverlaps::pair_index(uint32_t i, uint32_t j) const { return size_t{i} * n_heads_ - size_t{i} * (i + 1) / 2 + (j - i - 1); }
 
 Status LayerOverlaps::add(uint32_t step, Span<const Tokens> sets) {
   if (step != next_step_ || sets.size() != n_heads_) {
-    return error(Code::invalid_argument, "calibration step %u with %zu heads: expected step %u with %u", step,
-                 sets.size(), next_step_, n_heads_);
+    return error(Code::invalid_argument, "calibration step %u with %zu heads: expected step %u with %u", step, sets.size(), next_step_,
+                 n_heads_);
   }
   size_t n_tokens = marks_.size();
   for (const Tokens& set : sets)
@@ -51,8 +45,7 @@ Status LayerOverlaps::add(uint32_t step, Span<const Tokens> sets) {
         return sets[i].empty() ? 1.0 : n / static_cast<double>(sets[i].size());
       };
       with_prompt_[row * n_heads_ + i] += overlap_with(prompt_sets_[i]);
-      for (uint32_t j = i + 1; j < n_heads_; ++j)
-        with_other_[row * n_pairs + pair_index(i, j)] += overlap_with(sets[j]);
+      for (uint32_t j = i + 1; j < n_heads_; ++j) with_other_[row * n_pairs + pair_index(i, j)] += overlap_with(sets[j]);
       for (const uint32_t token : sets[i]) marks_[token] = 0;
     }
   }
@@ -63,8 +56,7 @@ Status LayerOverlaps::add(uint32_t step, Span<const Tokens> sets) {
 
 Status LayerOverlaps::check_complete() const {
   if (n_texts_ > 0 && next_step_ == 0) return ok_status();
-  return error(Code::invalid_argument, "calibration stands before step %u of text %u: whole texts are needed",
-               next_step_, n_texts_);
+  return error(Code::invalid_argument, "calibration stands before step %u of text %u: whole texts are needed", next_step_, n_texts_);
 }
 
 Result<std::vector<double>> LayerOverlaps::stability() const {
@@ -91,8 +83,7 @@ Result<std::vector<double>> LayerOverlaps::pairwise(OverSteps over_steps) const 
   std::vector<double> out(size_t{n_heads_} * n_heads_, 1.0), series(n_steps_);
   for (uint32_t i = 0; i < n_heads_; ++i) {
     for (uint32_t j = i + 1; j < n_heads_; ++j) {
-      for (uint32_t t = 0; t < n_steps_; ++t)
-        series[t] = with_other_[t * n_pairs + pair_index(i, j)] / n_texts_;
+      for (uint32_t t = 0; t < n_steps_; ++t) series[t] = with_other_[t * n_pairs + pair_index(i, j)] / n_texts_;
       out[size_t{i} * n_heads_ + j] = out[size_t{j} * n_heads_ + i] = over_steps(series);
     }
   }

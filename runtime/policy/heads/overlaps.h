@@ -21,8 +21,8 @@ class LayerOverlaps {
            n_steps * n_heads * (n_heads + 1) / 2 * sizeof(double);
   }
 
-  // sets: (n_heads) of token positions at `step`, each position at most once. The steps of a text come in order, 0 to n_steps; the next text
-  // starts with 0 again.
+  // sets: (n_heads) of token positions at `step`, each position at most once. The steps of a text come in order, 0 to n_steps; the next
+  // text starts with 0 again.
   Status add(uint32_t step, Span<const Tokens> sets);
 
   // The results need at least one whole text (else invalid_argument). Each step's overlap is averaged over the texts first.

@@ -50,8 +50,7 @@ Status check_roles(const LayerRoles& roles, size_t layer) {
     }
   }
   for (size_t h = 0; h < n; ++h) {
-    if (roles.roles[h] == Role::pivot && !followed[h])
-      return wrong(layer, format("pivot %zu has no satellite", h));
+    if (roles.roles[h] == Role::pivot && !followed[h]) return wrong(layer, format("pivot %zu has no satellite", h));
   }
   return ok_status();
 }
@@ -63,8 +62,7 @@ Status check_weights(const ProfileLayer& layer, size_t index) {
   }
   const std::vector<double>& values = !layer.gates.empty() ? layer.gates : layer.stability.empty() ? layer.allocation : layer.stability;
   const char* name = !layer.gates.empty() ? "gates" : layer.stability.empty() ? "allocation" : "stability";
-  if (values.size() != n)
-    return wrong(index, format("%s has %zu entries for %zu heads", name, values.size(), n));
+  if (values.size() != n) return wrong(index, format("%s has %zu entries for %zu heads", name, values.size(), n));
   for (size_t h = 0; h < n; ++h) {
     const Role role = layer.roles.roles[h];
     if (!layer.gates.empty()) {
@@ -81,7 +79,8 @@ Status check_weights(const ProfileLayer& layer, size_t index) {
 }
 
 Status check_retrieval(const ProfileLayer& layer, size_t index, bool expected) {
-  for (const auto& [name, scores] : {std::pair<const char*, const std::vector<double>&>{"induction", layer.induction}, {"echo", layer.echo}}) {
+  for (const auto& [name, scores] :
+       {std::pair<const char*, const std::vector<double>&>{"induction", layer.induction}, {"echo", layer.echo}}) {
     if (scores.size() != (expected ? layer.n_kv_heads() : 0))
       return wrong(index, format("%s has %zu entries for %u heads", name, scores.size(), layer.n_kv_heads()));
     for (size_t h = 0; h < scores.size(); ++h)
@@ -96,10 +95,8 @@ Status check_gates(const HeadProfile& profile) {
   for (const ProfileLayer& layer : profile.layers)
     for (size_t h = 0; h < layer.n_kv_heads(); ++h) {
       const double gate = layer.gates[h];
-      if (is_full(layer.roles.roles[h]))
-        least_full = std::min(least_full, gate);
-      else
-        most_other = std::max(most_other, gate);
+      if (is_full(layer.roles.roles[h])) least_full = std::min(least_full, gate);
+      else most_other = std::max(most_other, gate);
     }
   if (most_other <= least_full) return ok_status();
   return error(Code::invalid_argument, "head profile: a head with a gate of %g is volatile, and one with %g is not", least_full,
@@ -124,8 +121,8 @@ Status check_clusters(const LayerClusters& clusters, size_t n, size_t layer) {
   if (clusters.cluster_of.empty() && clusters.representatives.empty()) return ok_status();
   const size_t n_clusters = clusters.representatives.size();
   if (clusters.cluster_of.size() != n || n_clusters == 0 || n_clusters > n) {
-    return wrong(layer, format("%zu heads in %zu clusters: expected %zu heads in at most as many",
-                               clusters.cluster_of.size(), n_clusters, n));
+    return wrong(layer,
+                 format("%zu heads in %zu clusters: expected %zu heads in at most as many", clusters.cluster_of.size(), n_clusters, n));
   }
   std::vector<bool> used(n_clusters, false);
   for (size_t h = 0; h < n; ++h) {
@@ -152,8 +149,7 @@ text::Value list_of(const std::vector<double>& numbers) {
 
 text::Value list_of_heads(const std::vector<uint32_t>& heads) {
   std::vector<text::Value> items;
-  for (const uint32_t h : heads)
-    items.push_back(h == kNoHead ? text::Value::none() : text::Value::integer(h));
+  for (const uint32_t h : heads) items.push_back(h == kNoHead ? text::Value::none() : text::Value::integer(h));
   return text::Value::list(std::move(items));
 }
 
@@ -178,8 +174,7 @@ text::Value layer_value(const ProfileLayer& layer) {
   if (!layer.echo.empty()) map.set("echo", list_of(layer.echo));
   const size_t n = layer.n_kv_heads();
   if (!layer.similarity.empty()) map.set("similarity", list_of(upper_triangle(layer.similarity, n)));
-  if (!layer.mean_similarity.empty())
-    map.set("mean_similarity", list_of(upper_triangle(layer.mean_similarity, n)));
+  if (!layer.mean_similarity.empty()) map.set("mean_similarity", list_of(upper_triangle(layer.mean_similarity, n)));
   if (!layer.clusters.cluster_of.empty()) {
     map.set("cluster_of", list_of_heads(layer.clusters.cluster_of));
     map.set("representatives", list_of_heads(layer.clusters.representatives));
@@ -322,8 +317,7 @@ std::vector<double> HeadProfile::weights() const {
   for (const ProfileLayer& layer : layers) {
     for (size_t h = 0; h < layer.n_kv_heads(); ++h) {
       if (is_full(layer.roles.roles[h])) continue;
-      out.push_back(layer.stability.empty() ? layer.allocation[h]
-                                            : stability_weight(layer.stability[h], top_k));
+      out.push_back(layer.stability.empty() ? layer.allocation[h] : stability_weight(layer.stability[h], top_k));
     }
   }
   return out;
@@ -331,17 +325,13 @@ std::vector<double> HeadProfile::weights() const {
 
 Status check_profile(const HeadProfile& profile) {
   if (profile.layers.empty() || profile.layers.size() > kMaxLayers) {
-    return error(Code::invalid_argument, "head profile: %zu layers: expected 1 to %u", profile.layers.size(),
-                 kMaxLayers);
+    return error(Code::invalid_argument, "head profile: %zu layers: expected 1 to %u", profile.layers.size(), kMaxLayers);
   }
   if (profile.note.size() > kMaxNote || !is_utf8(profile.note)) {
-    return error(Code::invalid_argument, "head profile: the note is not UTF-8 of at most %zu bytes",
-                 kMaxNote);
+    return error(Code::invalid_argument, "head profile: the note is not UTF-8 of at most %zu bytes", kMaxNote);
   }
-  if (!is_fraction(profile.thresholds.tau_sim) || !is_fraction(profile.thresholds.tau_stable) ||
-      !is_fraction(profile.tau_drift)) {
-    return error(Code::invalid_argument,
-                 "head profile: tau_sim %g, tau_stable %g, tau_drift %g: expected 0 to 1",
+  if (!is_fraction(profile.thresholds.tau_sim) || !is_fraction(profile.thresholds.tau_stable) || !is_fraction(profile.tau_drift)) {
+    return error(Code::invalid_argument, "head profile: tau_sim %g, tau_stable %g, tau_drift %g: expected 0 to 1",
                  profile.thresholds.tau_sim, profile.thresholds.tau_stable, profile.tau_drift);
   }
   for (size_t l = 0; l < profile.layers.size(); ++l) {
@@ -353,8 +343,7 @@ Status check_profile(const HeadProfile& profile) {
       return wrong(l, "has another kind of weight than layer 0");
     }
     if (!layer.stability.empty() && profile.top_k == 0) {
-      return error(Code::invalid_argument,
-                   "head profile: top_k is 0, and stability was measured with sets of that size");
+      return error(Code::invalid_argument, "head profile: top_k is 0, and stability was measured with sets of that size");
     }
     ORRERY_TRY(check_retrieval(layer, l, profile.has_retrieval()));
     ORRERY_TRY(check_similarity(layer.similarity, layer.n_kv_heads(), "similarity", l));
@@ -364,16 +353,13 @@ Status check_profile(const HeadProfile& profile) {
   return profile.has_gates() ? check_gates(profile) : ok_status();
 }
 
-Status check_profile_fits(const HeadProfile& profile, const Fingerprint& model,
-                          Span<const uint32_t> kv_heads) {
+Status check_profile_fits(const HeadProfile& profile, const Fingerprint& model, Span<const uint32_t> kv_heads) {
   if (profile.has_model && profile.model != model) {
-    return error(Code::invalid_argument,
-                 "head profile: made for the model with fingerprint %s, this one has %s",
+    return error(Code::invalid_argument, "head profile: made for the model with fingerprint %s, this one has %s",
                  hex(profile.model).c_str(), hex(model).c_str());
   }
   if (profile.layers.size() != kv_heads.size()) {
-    return error(Code::invalid_argument, "head profile: %zu layers, the model has %zu", profile.layers.size(),
-                 kv_heads.size());
+    return error(Code::invalid_argument, "head profile: %zu layers, the model has %zu", profile.layers.size(), kv_heads.size());
   }
   for (size_t l = 0; l < kv_heads.size(); ++l) {
     if (profile.layers[l].n_kv_heads() == kv_heads[l]) continue;
@@ -385,8 +371,7 @@ Status check_profile_fits(const HeadProfile& profile, const Fingerprint& model,
 Result<HeadProfile> read_profile(std::string_view json) {
   ORRERY_ASSIGN(const text::Value document, parse_profile_json(json));
   const Place root{&document, "the document"};
-  ORRERY_TRY(root.only_members(
-      {"format", "version", "model", "note", "top_k", "tau_sim", "tau_stable", "tau_drift", "layers"}));
+  ORRERY_TRY(root.only_members({"format", "version", "model", "note", "top_k", "tau_sim", "tau_stable", "tau_drift", "layers"}));
   ORRERY_ASSIGN(const Place format_place, root.member("format"));
   ORRERY_ASSIGN(const std::string format_name, read_string(format_place));
   ORRERY_ASSIGN(const Place version_place, root.member("version"));

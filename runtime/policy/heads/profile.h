@@ -61,8 +61,8 @@ struct HeadProfile {
   RoleCounts counts() const;
   bool has_gates() const { return !layers.empty() && !layers[0].gates.empty(); }
   bool has_retrieval() const { return !layers.empty() && !layers[0].induction.empty(); }
-  // HeteroCache's eq. 8: the weights of the compressed heads, layer by layer, heads ascending. From stability, else the published allocation;
-  // empty for gates.
+  // HeteroCache's eq. 8: the weights of the compressed heads, layer by layer, heads ascending. From stability, else the published
+  // allocation; empty for gates.
   std::vector<double> weights() const;
 };
 
@@ -71,11 +71,10 @@ struct HeadProfile {
 Status check_profile(const HeadProfile& profile);
 
 // Checks that the profile fits a model: its fingerprint (imported profiles fit any) and its shape. kv_heads: (n_layers).
-Status check_profile_fits(const HeadProfile& profile, const Fingerprint& model,
-                          Span<const uint32_t> kv_heads);
+Status check_profile_fits(const HeadProfile& profile, const Fingerprint& model, Span<const uint32_t> kv_heads);
 
-// Our format. Reading is strict: unknown members, missing members, and any finding of check_profile() are invalid_argument. A written profile
-// reads back equal, number for number.
+// Our format. Reading is strict: unknown members, missing members, and any finding of check_profile() are invalid_argument. A written
+// profile reads back equal, number for number.
 Result<HeadProfile> read_profile(std::string_view json);
 Result<std::string> write_profile(const HeadProfile& profile);
 

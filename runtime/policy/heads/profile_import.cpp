@@ -19,8 +19,7 @@ Result<std::vector<std::string>> read_type_map(const Place& meta) {
   for (const auto& [key, id] : place.value->as_map().entries()) {
     const Place entry{&id, place.name + "." + std::string(key.as_string().substr(0, 64))};
     ORRERY_ASSIGN(const uint32_t type, entry.count(4));
-    if (type == 0 || !names[type].empty() || key.as_string().empty())
-      return entry.fail("an id of 1 to 4 of its own");
+    if (type == 0 || !names[type].empty() || key.as_string().empty()) return entry.fail("an id of 1 to 4 of its own");
     names[type] = std::string(key.as_string());
     ++found;
   }
@@ -35,8 +34,7 @@ Status check_counts(const Place& meta, const std::vector<std::string>& names, co
     ORRERY_ASSIGN(const Place entry, place.member(names[type].c_str()));
     ORRERY_ASSIGN(const uint32_t n, entry.count(UINT32_MAX));
     if (n != expected[type]) {
-      return entry.fail(
-          format("%u, the number of such heads in classification_matrix", expected[type]).c_str());
+      return entry.fail(format("%u, the number of such heads in classification_matrix", expected[type]).c_str());
     }
   }
   return ok_status();

@@ -17,8 +17,7 @@ Status check_statistics(const LayerStatistics& s) {
     return error(Code::invalid_argument, "a layer has %zu KV heads: expected 1 to %u", n, kMaxKvHeads);
   }
   if (s.similarity.size() != n * n) {
-    return error(Code::invalid_argument, "similarity has %zu values: expected %zu x %zu", s.similarity.size(),
-                 n, n);
+    return error(Code::invalid_argument, "similarity has %zu values: expected %zu x %zu", s.similarity.size(), n, n);
   }
   for (size_t i = 0; i < n; ++i) {
     if (!is_fraction(s.stability[i])) {
@@ -39,8 +38,7 @@ Status check_statistics(const LayerStatistics& s) {
 
 Status check_thresholds(const Thresholds& t) {
   if (is_fraction(t.tau_sim) && is_fraction(t.tau_stable)) return ok_status();
-  return error(Code::invalid_argument, "tau_sim %g and tau_stable %g: expected 0 to 1", t.tau_sim,
-               t.tau_stable);
+  return error(Code::invalid_argument, "tau_sim %g and tau_stable %g: expected 0 to 1", t.tau_sim, t.tau_stable);
 }
 
 LayerRoles classify_checked(const LayerStatistics& s, const Thresholds& t) {
@@ -49,9 +47,7 @@ LayerRoles classify_checked(const LayerStatistics& s, const Thresholds& t) {
   out.roles.resize(n);
   out.pivot_of.assign(n, kNoHead);
   std::vector<bool> assigned(n, false);
-  const auto adjacent = [&](uint32_t i, uint32_t j) {
-    return i != j && reaches(s.similarity[size_t{i} * n + j], t.tau_sim);
-  };
+  const auto adjacent = [&](uint32_t i, uint32_t j) { return i != j && reaches(s.similarity[size_t{i} * n + j], t.tau_sim); };
   std::vector<uint32_t> degree(n, 0);  // unassigned neighbours
   for (uint32_t i = 0; i < n; ++i) {
     for (uint32_t j = 0; j < n; ++j) degree[i] += adjacent(i, j);
@@ -75,8 +71,7 @@ LayerRoles classify_checked(const LayerStatistics& s, const Thresholds& t) {
     }
   }
   for (uint32_t i = 0; i < n; ++i) {
-    if (!assigned[i])
-      out.roles[i] = reaches(s.stability[i], t.tau_stable) ? Role::anchor : Role::volatile_head;
+    if (!assigned[i]) out.roles[i] = reaches(s.stability[i], t.tau_stable) ? Role::anchor : Role::volatile_head;
   }
   return out;
 }
@@ -93,14 +88,10 @@ uint32_t count_full(Span<const LayerStatistics> layers, const Thresholds& t) {
 
 const char* role_name(Role role) {
   switch (role) {
-    case Role::anchor:
-      return "anchor";
-    case Role::volatile_head:
-      return "volatile";
-    case Role::pivot:
-      return "pivot";
-    case Role::satellite:
-      return "satellite";
+    case Role::anchor: return "anchor";
+    case Role::volatile_head: return "volatile";
+    case Role::pivot: return "pivot";
+    case Role::satellite: return "satellite";
   }
   return "unknown";
 }
@@ -132,24 +123,21 @@ RoleCounts count_roles(Span<const LayerRoles> layers) {
   return counts;
 }
 
-Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers,
-                                              Span<const std::vector<double>> stability, uint32_t max_full) {
+Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers, Span<const std::vector<double>> stability,
+                                              uint32_t max_full) {
   if (stability.size() != layers->size()) {
-    return error(Code::invalid_argument, "stability of %zu layers for roles of %zu", stability.size(),
-                 layers->size());
+    return error(Code::invalid_argument, "stability of %zu layers for roles of %zu", stability.size(), layers->size());
   }
   std::vector<Demotion> candidates;
   for (uint32_t l = 0; l < layers->size(); ++l) {
     const std::vector<Role>& roles = (*layers)[l].roles;
     if (stability[l].size() != roles.size()) {
-      return error(Code::invalid_argument, "layer %u: stability of %zu heads for roles of %zu", l,
-                   stability[l].size(), roles.size());
+      return error(Code::invalid_argument, "layer %u: stability of %zu heads for roles of %zu", l, stability[l].size(), roles.size());
     }
     for (uint32_t h = 0; h < roles.size(); ++h) {
       if (roles[h] != Role::volatile_head) continue;
       if (!is_fraction(stability[l][h])) {
-        return error(Code::invalid_argument, "layer %u: stability of head %u is %g: expected 0 to 1", l, h,
-                     stability[l][h]);
+        return error(Code::invalid_argument, "layer %u: stability of head %u is %g: expected 0 to 1", l, h, stability[l][h]);
       }
       candidates.push_back({{l, h}, stability[l][h]});
     }
@@ -162,15 +150,13 @@ Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers,
                  counts.pivot, max_full);
   }
   const size_t surplus = counts.full() > max_full ? counts.full() - max_full : 0;
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Demotion& a, const Demotion& b) { return a.stability > b.stability; });
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Demotion& a, const Demotion& b) { return a.stability > b.stability; });
   candidates.resize(surplus);
   for (const Demotion& d : candidates) (*layers)[d.id.layer].roles[d.id.head] = Role::anchor;
   return candidates;
 }
 
-Result<Thresholds> find_thresholds(Span<const LayerStatistics> layers, uint32_t max_full,
-                                   const Thresholds& preferred) {
+Result<Thresholds> find_thresholds(Span<const LayerStatistics> layers, uint32_t max_full, const Thresholds& preferred) {
   ORRERY_TRY(check_thresholds(preferred));
   for (const LayerStatistics& layer : layers) ORRERY_TRY(check_statistics(layer));
   uint32_t fewest = count_full(layers, preferred);
@@ -199,9 +185,7 @@ Result<Thresholds> find_thresholds(Span<const LayerStatistics> layers, uint32_t 
     if (n <= max_full) return c.thresholds;
     fewest = std::min(fewest, n);
   }
-  return error(Code::invalid_argument,
-               "no thresholds leave %u heads or fewer with their whole KV: the fewest are %u", max_full,
-               fewest);
+  return error(Code::invalid_argument, "no thresholds leave %u heads or fewer with their whole KV: the fewest are %u", max_full, fewest);
 }
 
 double stability_weight(double stability, uint32_t top_k) {

@@ -1,6 +1,6 @@
-// HeteroCache's taxonomy: a role for every KV head, from how the top-k sets of a layer's heads overlap with each other, and with their own sets
-// at the end of the prompt. Volatile and pivot heads keep their whole KV on the device; satellites follow their pivot; anchors keep what they
-// select after the prompt.
+// HeteroCache's taxonomy: a role for every KV head, from how the top-k sets of a layer's heads overlap with each other, and with their own
+// sets at the end of the prompt. Volatile and pivot heads keep their whole KV on the device; satellites follow their pivot; anchors keep
+// what they select after the prompt.
 //
 // Data flow: top-k sets of each calibration step -> LayerOverlaps (overlaps.h) -> stability and similarity -> classify() -> where too many
 // heads are full: demote_volatile(), or other thresholds by find_thresholds() -> weights of the budget.
@@ -42,9 +42,9 @@ struct LayerRoles {
   std::vector<uint32_t> satellites_of(uint32_t pivot) const;
 };
 
-// Greedy star clustering (section 4.1, C.2). Heads whose similarity reaches tau_sim are neighbours. Repeatedly, the head with most unassigned
-// neighbours (tie: lowest index) becomes a pivot, and these neighbours its satellites. Of the remaining heads, those whose stability reaches
-// tau_stable are anchors; the others are volatile.
+// Greedy star clustering (section 4.1, C.2). Heads whose similarity reaches tau_sim are neighbours. Repeatedly, the head with most
+// unassigned neighbours (tie: lowest index) becomes a pivot, and these neighbours its satellites. Of the remaining heads, those whose
+// stability reaches tau_stable are anchors; the others are volatile.
 Result<LayerRoles> classify(const LayerStatistics& statistics, const Thresholds& thresholds);
 
 struct RoleCounts {
@@ -66,13 +66,14 @@ struct Demotion {
   double stability;
 };
 
-// Makes volatile heads anchors, most stable first (tie: lowest layer, then head), until at most max_full heads are full. Returns the demoted
-// heads. `stability`: (n_layers) of (n_heads). invalid_argument, with nothing changed, where the pivots alone exceed max_full: their
-// satellites need them.
+// Makes volatile heads anchors, most stable first (tie: lowest layer, then head), until at most max_full heads are full. Returns the
+// demoted heads. `stability`: (n_layers) of (n_heads). invalid_argument, with nothing changed, where the pivots alone exceed max_full:
+// their satellites need them.
 Result<std::vector<Demotion>> demote_volatile(std::vector<LayerRoles>* layers, Span<const std::vector<double>> stability,
                                               uint32_t max_full);
 
-// Thresholds under which at most max_full heads are full. `preferred`, if it qualifies; else the nearest pair on a grid of .05 (.05 to .95), by
+// Thresholds under which at most max_full heads are full. `preferred`, if it qualifies; else the nearest pair on a grid of .05 (.05 to
+// .95), by
 // |d tau_sim| + |d tau_stable| (tie: the pair that moves tau_sim less, then the lower pair). invalid_argument where no pair qualifies, naming
 // the smallest number of full heads that a pair gives.
 Result<Thresholds> find_thresholds(Span<const LayerStatistics> layers, uint32_t max_full, const Thresholds& preferred);

@@ -43,20 +43,19 @@ constexpr Method kAdaKv = {{"adakv", "Ada-KV (Ada-SnapKV)", "arXiv:2407.11550",
                             /* keep     */ "best tokens, the window, all generated tokens",
                             /* refresh  */ kNeverRefreshed,
                             /* device   */ kLastQueries,
-                            /* link     */ kSelectionOnLink,
-                            all(adakv_method::kOptions), adakv_method::kPage},
+                            /* link     */ kSelectionOnLink, all(adakv_method::kOptions), adakv_method::kPage},
                            {kMaxWindow},
                            adakv_method::make_ada};
 
-constexpr Method kAdaPyramid = {{"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:2407.11550",
-                                 /* score    */ "mean of the last 32 queries and the group, max pool 7",
-                                 /* allocate */ "layers on a falling line; heads of a layer by the layer's best scores",
-                                 /* keep     */ "best tokens, the window, all generated tokens",
-                                 /* refresh  */ kNeverRefreshed,
-                                 /* device   */ kLastQueries,
-                                 /* link     */ kSelectionOnLink,
-                                 all(adakv_method::kPyramidOptions), "As adakv, with pyramidkv's budgets of layers.\n"},
-                                {kMaxWindow},
-                                adakv_method::make_pyramid};
+constexpr Method kAdaPyramid = {
+    {"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:2407.11550",
+     /* score    */ "mean of the last 32 queries and the group, max pool 7",
+     /* allocate */ "layers on a falling line; heads of a layer by the layer's best scores",
+     /* keep     */ "best tokens, the window, all generated tokens",
+     /* refresh  */ kNeverRefreshed,
+     /* device   */ kLastQueries,
+     /* link     */ kSelectionOnLink, all(adakv_method::kPyramidOptions), "As adakv, with pyramidkv's budgets of layers.\n"},
+    {kMaxWindow},
+    adakv_method::make_pyramid};
 
 }  // namespace orrery::policy

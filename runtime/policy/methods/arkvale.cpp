@@ -36,8 +36,7 @@ constexpr Method kArkVale = {{"arkvale", "ArkVale", "NeurIPS 2024",
                               /* keep     */ "sink pages, recent pages, the best of the others, one set for the layer",
                               /* refresh  */ "every step, by its own query, before it attends: the better half",
                               /* device   */ "digests of all pages, the last query, a staging ring",
-                              /* link     */ kSelectionAndWaitOnLink,
-                              all(arkvale_method::kOptions), arkvale_method::kPage},
+                              /* link     */ kSelectionAndWaitOnLink, all(arkvale_method::kOptions), arkvale_method::kPage},
                              {1},
                              arkvale_method::make};
 

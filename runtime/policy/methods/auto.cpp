@@ -1,8 +1,8 @@
 // auto: the default under a KV budget. Two ways, by `by`:
 // codes: keycodes with its defaults. Each step finds its tokens by codes of all keys, with its own query, and reads them in place. Engine:
 // engines/codes.
-// window: CAKE's scores and Ada-KV's selection over heads, and five things of our own: layers compete like heads, a wide max pooling, a short
-// tail, a compensation token, settling in parts. Engine: engines/window.
+// window: CAKE's scores and Ada-KV's selection over heads, and five things of our own: layers compete like heads, a wide max pooling, a
+// short tail, a compensation token, settling in parts. Engine: engines/window.
 //   score     mean + 200 variance, over the last 32 queries, of each query head's softmax weights; max pooling over 15 keys; mean over the
 //             group
 //   allocate  over layers by the best scores of all layers, each times the root of its layer's preference; over a layer's heads by the
@@ -19,28 +19,45 @@ namespace orrery::policy {
 
 namespace auto_method {
 
-constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
-                                      Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 8, 1, 8};
+constexpr WindowSettings kDefaults = {WindowScore::variance,
+                                      Pooling::max,
+                                      15,
+                                      LayerBudgets::adaptive,
+                                      HeadBudgets::adaptive,
+                                      32,
+                                      Safeguard::protect,
+                                      .2,
+                                      20,
+                                      2,
+                                      2,
+                                      200,
+                                      0,
+                                      0,
+                                      16,
+                                      8,
+                                      1,
+                                      8};
 // With slots in Q4_0 and a near reservoir: the shortest tail, and scores that are renewed behind each.
 constexpr WindowSettings kSmallDefaults = [] {
   WindowSettings s = kDefaults;
   s.tail_part = 48, s.tail_least = 4, s.renew = 3;
   return s;
 }();
-constexpr int32_t kLeastBlock = 64;   // of the Hadamard transform, for by=codes without being asked
-// Below 28.1% of F16's bytes Q4_0 does not hold all tokens, below 40.6% K8V4 does not: more tokens are worth more than their last bits. K8V4 that
-// holds all is level with Q8_0 that lacks some. tests/bench/results/real-models.md has the measurements.
+constexpr int32_t kLeastBlock = 64;  // of the Hadamard transform, for by=codes without being asked
+// Below 28.1% of F16's bytes Q4_0 does not hold all tokens, below 40.6% K8V4 does not: more tokens are worth more than their last bits.
+// K8V4 that holds all is level with Q8_0 that lacks some. tests/bench/results/real-models.md has the measurements.
 constexpr TypeBelow kWindowTypes[] = {{.28, KvType::q4_0}, {.5, KvType::k8v4}};
-// Of F16's bytes: from here on auto goes by codes (codes_fit()). Copied tokens need codes of 2 bits in three quarters of the budget, 18 of 256
-// bytes of heads of 64. In place codes of 1 bit take 10 of 256.
+// Of F16's bytes: from here on auto goes by codes (codes_fit()). Copied tokens need codes of 2 bits in three quarters of the budget, 18 of
+// 256 bytes of heads of 64. In place codes of 1 bit take 10 of 256.
 constexpr double kCodesShare = .094, kInPlaceShare = .05;
 constexpr auto kWindowOptions = window_options(kDefaults);
 
 // `by`, the window's options, and those of the codes that the window has not.
 constexpr auto kOptions = [] {
-  constexpr OptionRow kBy = {"by", "(codes, where the backend has them)",
-                             "codes: keycodes, with its options; window: tokens that a window of queries chooses, with the options below. An "
-                             "option without `by` is one of the window's"};
+  constexpr OptionRow kBy = {
+      "by", "(codes, where the backend has them)",
+      "codes: keycodes, with its options; window: tokens that a window of queries chooses, with the options below. An "
+      "option without `by` is one of the window's"};
   std::array<OptionRow, kWindowOptions.size() + 1> all = {kBy};
   for (size_t i = 0; i < kWindowOptions.size(); ++i) all[i + 1] = kWindowOptions[i];
   return all;
@@ -106,7 +123,8 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   for (const auto& option : options)
     if (option.first != "by") others.push_back(option);
   if (by == 0) return make_codes("auto", shape, budget, others);
-  const bool small = shape.finds_by_codes && shape.slot_bytes == KvFormat{KvType::q4_0, 1, 1, static_cast<int32_t>(shape.head_dim)}.token_bytes();
+  const bool small =
+      shape.finds_by_codes && shape.slot_bytes == KvFormat{KvType::q4_0, 1, 1, static_cast<int32_t>(shape.head_dim)}.token_bytes();
   return make_window("auto", small ? kSmallDefaults : kDefaults, shape, budget, others);
 }
 
@@ -117,12 +135,20 @@ constexpr Method kAuto = {
      /* score    */ "codes: as keycodes; window: mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
      /* allocate */ "layers by the best scores of all, weighted by entropy and variance; heads of a layer by the layer's best scores",
      /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
-     /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold, in Q4_0 "
-                    "without a link a forty-eighth",
-     /* device   */ "in Q8_0, at smaller budgets K8V4 or Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
-                    "floats a head",
+     /* refresh  */
+     "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold, in Q4_0 "
+     "without a link a forty-eighth",
+     /* device   */
+     "in Q8_0, at smaller budgets K8V4 or Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
+     "floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(auto_method::kOptions), auto_method::kPage},
-    {kMaxWindow, KvType::q8_0, false, {auto_method::kWindowTypes, std::size(auto_method::kWindowTypes)}, {kCodesTypes, std::size(kCodesTypes)}, auto_method::kCodesShare, auto_method::kInPlaceShare},
+    {kMaxWindow,
+     KvType::q8_0,
+     false,
+     {auto_method::kWindowTypes, std::size(auto_method::kWindowTypes)},
+     {kCodesTypes, std::size(kCodesTypes)},
+     auto_method::kCodesShare,
+     auto_method::kInPlaceShare},
     auto_method::make};
 
 }  // namespace orrery::policy

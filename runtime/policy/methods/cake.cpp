@@ -36,8 +36,7 @@ constexpr Method kCake = {{"cake", "CAKE", "arXiv:2503.12491",
                            /* keep     */ "best tokens, the window, all generated tokens",
                            /* refresh  */ kNeverRefreshed,
                            /* device   */ kLastQueries,
-                           /* link     */ kSelectionOnLink,
-                           all(cake_method::kOptions), cake_method::kPage},
+                           /* link     */ kSelectionOnLink, all(cake_method::kOptions), cake_method::kPage},
                           {kMaxWindow},
                           cake_method::make};
 

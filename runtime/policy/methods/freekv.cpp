@@ -41,8 +41,7 @@ constexpr Method kFreeKv = {{"freekv", "FreeKV", "arXiv:2505.13109",
                              /* keep     */ "sink pages, recent pages, the best of the others",
                              /* refresh  */ "every step, by its query for the next one",
                              /* device   */ "digests of all pages, the last query, a staging ring",
-                             /* link     */ kSelectionAndMissesOnLink,
-                             all(freekv_method::kOptions), freekv_method::kPage},
+                             /* link     */ kSelectionAndMissesOnLink, all(freekv_method::kOptions), freekv_method::kPage},
                             {1},
                             freekv_method::make};
 

@@ -7,7 +7,9 @@
 
 namespace orrery::policy {
 
-constexpr Method kFull = {{"full", "full attention", "",
+constexpr Method kFull = {{"full",
+                           "full attention",
+                           "",
                            /* score    */ "none",
                            /* allocate */ "everything",
                            /* keep     */ "everything",

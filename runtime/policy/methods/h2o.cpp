@@ -1,4 +1,5 @@
-// H2O (Zhang et al., arXiv:2306.14048): heavy hitters, the tokens that all queries together have attended to most, and the most recent tokens.
+// H2O (Zhang et al., arXiv:2306.14048): heavy hitters, the tokens that all queries together have attended to most, and the most recent
+// tokens.
 //   score     the running sum of softmax weights over all queries so far, the mean of the group. Not divided by the number of queries that have
 //             seen the key, which favours early tokens
 //   allocate  evenly
@@ -40,10 +41,7 @@ constexpr char kPage[] =
 class H2O final : public Policy {
  public:
   H2O(const Shape& shape, const Budget& budget, double recent)
-      : uniform_(shape, budget),
-        rings_(shape),
-        recent_(recent),
-        n_context_(shape.n_context),
+      : uniform_(shape, budget), rings_(shape), recent_(recent), n_context_(shape.n_context),
         heads_(size_t{shape.n_layers} * shape.n_kv_heads) {}
 
   // A head holds at least a heavy hitter and a recent token.
@@ -77,7 +75,7 @@ class H2O final : public Policy {
       if (rings_.has(head)) continue;
       Head& h = heads_[head];
       h = {selected_.size(), 0, std::clamp(static_cast<uint32_t>(recent_ * capacity[head] + .5), 1u, capacity[head]), 0};
-      if (capacity[head] >= n_tokens && !sums_attention()) continue;   // nothing is ever replaced
+      if (capacity[head] >= n_tokens && !sums_attention()) continue;  // nothing is ever replaced
       h.n_selected = std::min(capacity[head], n_tokens);
       const uint32_t n_old = n_tokens - std::min(h.n_recent, n_tokens);
       const Span<const float> sums = heads->attention_sums(head);
@@ -93,7 +91,7 @@ class H2O final : public Policy {
   void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) override {
     if (rings_.has(head)) return rings_.select(head, n_tokens, out);
     const Head& h = heads_[head];
-    if (h.n_selected == 0) return sinks_and_recent(n_tokens, 0, capacity, out);   // all tokens
+    if (h.n_selected == 0) return sinks_and_recent(n_tokens, 0, capacity, out);  // all tokens
     const auto first = selected_.begin() + static_cast<ptrdiff_t>(h.first);
     out->assign(first, first + h.n_selected);
   }
@@ -119,10 +117,10 @@ class H2O final : public Policy {
 
  private:
   struct Head {
-    size_t first = 0;          // index of its tokens in selected_
-    uint32_t n_selected = 0;   // 0: the head keeps all tokens, and has none in selected_
+    size_t first = 0;         // index of its tokens in selected_
+    uint32_t n_selected = 0;  // 0: the head keeps all tokens, and has none in selected_
     uint32_t n_recent = 0;
-    uint32_t victim = 0;       // the slot that the next token takes, where all slots are taken
+    uint32_t victim = 0;  // the slot that the next token takes, where all slots are taken
   };
 
   // The slot of the smallest sum, among tokens that are not recent once the token at n_tokens has come; tie: of the later token.
@@ -143,7 +141,7 @@ class H2O final : public Policy {
   double recent_;
   uint32_t n_context_;
   std::vector<Head> heads_;
-  std::vector<uint32_t> selected_;   // since settle()
+  std::vector<uint32_t> selected_;  // since settle()
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
@@ -164,8 +162,7 @@ constexpr Method kH2O = {{"h2o", "H2O", "arXiv:2306.14048",
                           /* keep     */ "the largest sums, and the most recent tokens",
                           /* refresh  */ "every step the newest token replaces the smallest sum that is not recent",
                           /* device   */ "the last query; on the CPU a step's weights, a float a slot and query head",
-                          /* link     */ kSelectionOnLink,
-                          all(h2o_method::kOptions), h2o_method::kPage},
+                          /* link     */ kSelectionOnLink, all(h2o_method::kOptions), h2o_method::kPage},
                          {1},
                          h2o_method::make};
 

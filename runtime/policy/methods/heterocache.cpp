@@ -15,7 +15,7 @@ namespace orrery::policy {
 
 namespace heterocache_method {
 
-constexpr uint32_t kMaxBlock = 64;   // queries that the engine keeps
+constexpr uint32_t kMaxBlock = 64;  // queries that the engine keeps
 constexpr OptionRow kOptions[] = {
     {"tau_sim", ".5", "heads that overlap at least this much are of one cluster"},
     {"tau_stable", ".5", "heads outside clusters that overlap with their own past at least this much are anchors, the others volatile"},
@@ -103,15 +103,15 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 }  // namespace heterocache_method
 
-constexpr Method kHeteroCache = {{"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1",
-                                  /* score    */ "the last query, avg pool 5, mean of the group",
-                                  /* allocate */ "volatile and pivot heads everything; the others by 1 / stability",
-                                  /* keep     */ "best tokens and all generated tokens",
-                                  /* refresh  */ "every 5 steps, where a pivot has drifted",
-                                  /* device   */ "the last 64 positions' queries, its scored heads' weights, a staging ring",
-                                  /* link     */ "the selection, when it is made; misses of refills",
-                                  all(heterocache_method::kOptions), heterocache_method::kPage},
-                                 {kMaxWindow},
-                                 heterocache_method::make};
+constexpr Method kHeteroCache = {
+    {"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1",
+     /* score    */ "the last query, avg pool 5, mean of the group",
+     /* allocate */ "volatile and pivot heads everything; the others by 1 / stability",
+     /* keep     */ "best tokens and all generated tokens",
+     /* refresh  */ "every 5 steps, where a pivot has drifted",
+     /* device   */ "the last 64 positions' queries, its scored heads' weights, a staging ring",
+     /* link     */ "the selection, when it is made; misses of refills", all(heterocache_method::kOptions), heterocache_method::kPage},
+    {kMaxWindow},
+    heterocache_method::make};
 
 }  // namespace orrery::policy

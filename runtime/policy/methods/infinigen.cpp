@@ -1,13 +1,13 @@
-// InfiniGen (Lee et al., OSDI 2024, arXiv:2406.19707), its prefetch: while a layer is computed, the tokens that the next layer will select are
-// fetched.
+// InfiniGen (Lee et al., OSDI 2024, arXiv:2406.19707), its prefetch: while a layer is computed, the tokens that the next layer will select
+// are fetched.
 //   score     queries that the next layer's weights make of this layer's attention input, nearly the next layer's own; their products with keys
 //             along a fifth of the directions of the head's queries
 //   allocate  the first two layers everything, where they are a tenth of the budget or less; the others evenly
 //   select    the last tokens, others by score; the reservoir keeps all tokens
 //   refresh   every step, one layer ahead: a head gets as many tokens as score less than alpha below the best, in the mean over the layer's query
 //             heads, at most a fifth of all tokens. Misses replace the lowest scores
-// Directions are those of the prompt's last queries: a head's right singular vectors; of these, the ones along which queries and keys have the
-// largest products. Paper, code and this build: the page below. Base: engines/tokens.
+// Directions are those of the prompt's last queries: a head's right singular vectors; of these, the ones along which queries and keys have
+// the largest products. Paper, code and this build: the page below. Base: engines/tokens.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -53,7 +53,7 @@ class InfiniGen final : public TokenPolicy {
   uint32_t queries_wanted() const override { return kMaxWindow; }
   bool asks_a_layer_ahead() const override { return true; }
   bool fetches_pages() const override { return asks_before_attend(); }
-  uint64_t host_bytes(const HostShape& host) const override {   // products; best tokens and free slots
+  uint64_t host_bytes(const HostShape& host) const override {  // products; best tokens and free slots
     return tokens_bytes() + bytes_of<float>(uint64_t{n_kv_heads_} * (host.group + 2) * n_context_);
   }
 
@@ -119,7 +119,8 @@ class InfiniGen final : public TokenPolicy {
     return n_within;
   }
 
-  // The distances of a row from its best, and their maximum with the rows before (kFirst: none). Returns how many lie less than alpha below.
+  // The distances of a row from its best, and their maximum with the rows before (kFirst: none). Returns how many lie less than alpha
+  // below.
   template <bool kFirst>
   uint32_t distances(const float* row, float* largest, uint32_t n, float best) const {
     uint32_t within = 0;
@@ -161,11 +162,11 @@ class InfiniGen final : public TokenPolicy {
   }
 
   const float alpha_;
-  const double max_share_;                    // of all tokens: a step asks for at most this share in a head
+  const double max_share_;  // of all tokens: a step asks for at most this share in a head
   // Since settle():
-  std::vector<float> rows_;              // (n_kv_heads, group, candidates) of a layer
-  std::vector<uint64_t> n_within_alpha_;         // (n_kv_heads) products less than alpha below the best
-  std::vector<ReservedVector<uint32_t>> best_, free_;   // (n_kv_heads, candidates), (n_kv_heads, n_selected_pages_)
+  std::vector<float> rows_;                            // (n_kv_heads, group, candidates) of a layer
+  std::vector<uint64_t> n_within_alpha_;               // (n_kv_heads) products less than alpha below the best
+  std::vector<ReservedVector<uint32_t>> best_, free_;  // (n_kv_heads, candidates), (n_kv_heads, n_selected_pages_)
   ReservedVector<ScoresQuery> scores_queries_;
 };
 

@@ -47,16 +47,17 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 }  // namespace keycodes_method
 
-constexpr Method kKeyCodes = {{"keycodes", "Resident key codes", "",
-                               /* score    */ "products with codes of all keys, softmax, maximum of the group",
-                               /* allocate */ "by the best tokens of all heads, for the last 16 queries",
-                               /* keep     */ "the first and the last tokens, the best of the others",
-                               /* refresh  */ "every step, by its own query, before it attends",
-                               /* device   */ "copies in Q8_0, below an eighth of F16's bytes in K8V4, where KV is kept in more; codes of all keys, a mean key a head, the last 16 "
-                                              "positions' queries",
-                               /* link     */ kSelectionAndWaitOnLink,
-                               all(kCodeOptions), keycodes_method::kPage},
-                              {kPageQueries, KvType::q8_0, false, {kCodesTypes, std::size(kCodesTypes)}, {}, 1, 0},
-                              keycodes_method::make};
+constexpr Method kKeyCodes = {
+    {"keycodes", "Resident key codes", "",
+     /* score    */ "products with codes of all keys, softmax, maximum of the group",
+     /* allocate */ "by the best tokens of all heads, for the last 16 queries",
+     /* keep     */ "the first and the last tokens, the best of the others",
+     /* refresh  */ "every step, by its own query, before it attends",
+     /* device   */
+     "copies in Q8_0, below an eighth of F16's bytes in K8V4, where KV is kept in more; codes of all keys, a mean key a head, the last 16 "
+     "positions' queries",
+     /* link     */ kSelectionAndWaitOnLink, all(kCodeOptions), keycodes_method::kPage},
+    {kPageQueries, KvType::q8_0, false, {kCodesTypes, std::size(kCodesTypes)}, {}, 1, 0},
+    keycodes_method::make};
 
 }  // namespace orrery::policy

@@ -14,7 +14,7 @@ namespace orrery::policy {
 namespace loki_method {
 
 constexpr PagedSettings kDefaults = {1, 0, 32, 0};
-constexpr double kRankPart = .25;   // of head_dim
+constexpr double kRankPart = .25;  // of head_dim
 constexpr OptionRow kOptions[] = {
     {"rank", "(a quarter of a key, or less)",
      "coefficients of a rotated key that find it, a multiple of 4; less where the budget is small. All of its dimensions: exact"},
@@ -83,8 +83,7 @@ constexpr Method kLoki = {{"loki", "Loki", "arXiv:2406.02542",
                            /* keep     */ "the last tokens, the best of the others",
                            /* refresh  */ "every step, by its own query, before it attends",
                            /* device   */ "the first dimensions of all rotated keys, a basis for each head, the last query, a staging ring",
-                           /* link     */ kSelectionAndWaitOnLink,
-                           all(loki_method::kOptions), loki_method::kPage},
+                           /* link     */ kSelectionAndWaitOnLink, all(loki_method::kOptions), loki_method::kPage},
                           {1},
                           loki_method::make};
 

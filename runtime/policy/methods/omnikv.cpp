@@ -1,4 +1,5 @@
-// OmniKV (Hao et al., ICLR 2025): layers near each other attend to the same tokens. A few filter layers find the tokens of the layers after them.
+// OmniKV (Hao et al., ICLR 2025): layers near each other attend to the same tokens. A few filter layers find the tokens of the layers after
+// them.
 //   score     scaled products, without softmax, of this step's query with the prompt's keys in a filter layer; maximum over all its query heads
 //   allocate  dense layers everything: the layers up to the first filter, each filter, and the layer after each filter; the others evenly
 //   select    the best prompt tokens, one set for all heads of the layers up to the next filter; and every generated token
@@ -17,10 +18,10 @@ namespace orrery::policy {
 namespace omnikv_method {
 
 struct OmniSettings {
-  std::vector<uint32_t> filters;   // ascending, indices of the layers without window; empty: by the budget
+  std::vector<uint32_t> filters;  // ascending, indices of the layers without window; empty: by the budget
   uint32_t tail = 0;
   bool refresh = true;
-  bool next_dense = true, next_dense_given = false;   // the option `behind`: the layer after a filter is dense
+  bool next_dense = true, next_dense_given = false;  // the option `behind`: the layer after a filter is dense
 };
 constexpr OptionRow kOptions[] = {
     {"filters", "(2+8+18 of 32, as the budget has it)", "layers that find tokens, among those without window, joined by +"},
@@ -47,7 +48,7 @@ class OmniKv final : public TailedPolicy {
       : TailedPolicy(shape, budget, {settings.tail}, {1, 1, {}}, nullptr), refresh_(settings.refresh), filter_of_(shape.n_layers, kDense) {
     for (uint32_t l = 0; l < n_layers_; ++l)
       if (window_[l] == 0) layers_.push_back(l);
-    const uint64_t room = max_slots(budget) / (2 * uint64_t{n_context_} * std::max(n_kv_heads_, 1u));   // layers
+    const uint64_t room = max_slots(budget) / (2 * uint64_t{n_context_} * std::max(n_kv_heads_, 1u));  // layers
     filters_ = settings.filters.empty() ? default_filters(room) : settings.filters;
     const bool next_dense =
         settings.next_dense && (settings.next_dense_given || !settings.filters.empty() || n_dense_with(filters_) <= room);
@@ -162,17 +163,17 @@ class OmniKv final : public TailedPolicy {
   }
 
   const bool refresh_;
-  std::vector<uint32_t> layers_;       // layers without window
-  std::vector<uint32_t> filters_;      // indices of layers_
-  std::vector<uint32_t> filter_of_;    // (n_layers) the filter layer whose set the layer attends to; kDense: it attends to everything
-  uint32_t n_dense_ = 0;               // dense layers
+  std::vector<uint32_t> layers_;     // layers without window
+  std::vector<uint32_t> filters_;    // indices of layers_
+  std::vector<uint32_t> filter_of_;  // (n_layers) the filter layer whose set the layer attends to; kDense: it attends to everything
+  uint32_t n_dense_ = 0;             // dense layers
   // Since settle():
-  uint32_t k_ = 0;                     // prompt tokens of a head that is not dense
-  std::vector<uint32_t> sets_;         // (n_layers, k_) filled for filters only
-  std::vector<float> rows_, scores_;   // (n_kv_heads, group, n_tokens_) of a filter, (n_tokens_)
+  uint32_t k_ = 0;                    // prompt tokens of a head that is not dense
+  std::vector<uint32_t> sets_;        // (n_layers, k_) filled for filters only
+  std::vector<float> rows_, scores_;  // (n_kv_heads, group, n_tokens_) of a filter, (n_tokens_)
   ReservedVector<ScoresQuery> scores_queries_;
   ReservedVector<uint32_t> best_;
-  ReservedVector<uint32_t> held_;               // (k_) tokens of the head that misses_ belong to; empty: no head
+  ReservedVector<uint32_t> held_;  // (k_) tokens of the head that misses_ belong to; empty: no head
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
@@ -197,8 +198,7 @@ constexpr Method kOmniKv = {{"omnikv", "OmniKV", "ICLR 2025",
                              /* keep     */ "best tokens, one set up to the next filter; all generated tokens",
                              /* refresh  */ "every step, by its own query, before it attends",
                              /* device   */ "dense layers, the last query, a staging ring",
-                             /* link     */ kSelectionAndMissesOnLink,
-                             all(omnikv_method::kOptions), omnikv_method::kPage},
+                             /* link     */ kSelectionAndMissesOnLink, all(omnikv_method::kOptions), omnikv_method::kPage},
                             {1},
                             omnikv_method::make};
 

@@ -32,8 +32,7 @@ constexpr Method kPyramidKv = {{"pyramidkv", "PyramidKV", "arXiv:2406.02069",
                                 /* keep     */ "best tokens, the window, all generated tokens",
                                 /* refresh  */ kNeverRefreshed,
                                 /* device   */ kLastQueries,
-                                /* link     */ kSelectionOnLink,
-                                all(pyramidkv_method::kOptions), pyramidkv_method::kPage},
+                                /* link     */ kSelectionOnLink, all(pyramidkv_method::kOptions), pyramidkv_method::kPage},
                                {kMaxWindow},
                                pyramidkv_method::make};
 

@@ -33,8 +33,7 @@ constexpr Method kQuest = {{"quest", "Quest", "arXiv:2406.10774",
                             /* keep     */ "the last pages, the best of the others",
                             /* refresh  */ "every step, by its own query, before it attends",
                             /* device   */ "digests of all pages, the last query, a staging ring",
-                            /* link     */ kSelectionAndWaitOnLink,
-                            all(quest_method::kOptions), quest_method::kPage},
+                            /* link     */ kSelectionAndWaitOnLink, all(quest_method::kOptions), quest_method::kPage},
                            {1},
                            quest_method::make};
 

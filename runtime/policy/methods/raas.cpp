@@ -3,9 +3,9 @@
 //   allocate  evenly
 //   select    sink pages, window pages, and the pages with the latest time stamps
 //   refresh   never: evicted pages do not come back before the next settlement
-// A page's stamp is the last step that attended to it: pages whose score exceeds `threshold` (stamp=threshold, the paper's alpha, 1e-4), or each
-// query head's better half (stamp=top, the authors' code). When a page is complete, the page with the oldest stamp is evicted; tie: the first
-// in the text. Paper, code and this build: the page below. Base: engines/paged.
+// A page's stamp is the last step that attended to it: pages whose score exceeds `threshold` (stamp=threshold, the paper's alpha, 1e-4), or
+// each query head's better half (stamp=top, the authors' code). When a page is complete, the page with the oldest stamp is evicted; tie:
+// the first in the text. Paper, code and this build: the page below. Base: engines/paged.
 #include <algorithm>
 
 #include "runtime/base/checked.h"
@@ -72,15 +72,15 @@ class Raas final : public PagedPolicy {
     for (size_t i = 0; i < heads_.size(); ++i)
       queries.push_back({heads_[i], n_tokens - 1, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
     ORRERY_TRY(heads->top_pages(queries, {GroupReduce::mean, Pooling::none, 1, true, false}));
-    return stamp_pages(heads, n_tokens - 1, n_pages, [&](size_t i) {   // in the order of select()
+    return stamp_pages(heads, n_tokens - 1, n_pages, [&](size_t i) {  // in the order of select()
       for (uint32_t slot = 0; slot < n_pages_; ++slot)
-        pages_[slot] = slot < n_sink_pages_                ? slot
+        pages_[slot] = slot < n_sink_pages_                       ? slot
                        : slot < n_sink_pages_ + n_selected_pages_ ? selected(i)[slot - n_sink_pages_]
-                                                      : n_pages - (n_pages_ - slot);
+                                                                  : n_pages - (n_pages_ - slot);
     });
   }
 
-  uint64_t host_bytes(const HostShape& host) const override {   // a head holds at most all pages
+  uint64_t host_bytes(const HostShape& host) const override {  // a head holds at most all pages
     const uint64_t rows = (host.group + heads_.size() + 3) * (n_context_ / settings_.page);
     return paged_bytes() + bytes_of<ScoresQuery>(heads_.size()) + bytes_of<float>(rows + bounds_at_once(host.group));
   }
@@ -132,7 +132,8 @@ class Raas final : public PagedPolicy {
     for (size_t begin = 0, end = 0; begin < heads_.size(); begin = end) {
       end = std::min(heads_.size(), begin + bounds_.size() / of_head);
       queries_.clear();
-      for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, 0, n_pages, true, false, &bounds_[(i - begin) * of_head]});
+      for (size_t i = begin; i < end; ++i)
+        queries_.push_back({heads_[i], position, 0, n_pages, true, false, &bounds_[(i - begin) * of_head]});
       ORRERY_TRY(heads->scores(queries_));
       for (size_t i = begin; i < end; ++i) {
         find_pages(i);
@@ -158,14 +159,14 @@ class Raas final : public PagedPolicy {
 
   static constexpr size_t kMostBounds = size_t{1} << 20;
   const RaasSettings options_;
-  bool full_tail_ = false;               // the next settle() is due to a full tail, not a new prompt
-  uint32_t n_prompt_ = 0;                // tokens of the last prompt
+  bool full_tail_ = false;  // the next settle() is due to a full tail, not a new prompt
+  uint32_t n_prompt_ = 0;   // tokens of the last prompt
   // Since settle():
-  uint32_t now_ = 0;                     // the step's stamp
-  std::vector<uint32_t> stamps_;         // (heads_, n_pages_) the last step that attended to the page
-  std::vector<uint32_t> pages_;          // (n_pages_) of a head
-  std::vector<float> bounds_;            // (heads, group, pages) of a question
-  std::vector<float> rows_, weights_;    // (group, n_pages_), (n_pages_) of a head
+  uint32_t now_ = 0;                   // the step's stamp
+  std::vector<uint32_t> stamps_;       // (heads_, n_pages_) the last step that attended to the page
+  std::vector<uint32_t> pages_;        // (n_pages_) of a head
+  std::vector<float> bounds_;          // (heads, group, pages) of a question
+  std::vector<float> rows_, weights_;  // (group, n_pages_), (n_pages_) of a head
   ReservedVector<ScoresQuery> queries_;
   ReservedVector<uint32_t> best_;
 };
@@ -196,8 +197,7 @@ constexpr Method kRaas = {{"raas", "RaaS", "arXiv:2502.11147",
                            /* keep     */ "sink pages, recent pages, pages that were attended to latest",
                            /* refresh  */ "never; the page that was not attended to for the longest time is evicted",
                            /* device   */ "digests of all pages, the last query",
-                           /* link     */ kSelectionOnLink,
-                           all(raas_method::kOptions), raas_method::kPage},
+                           /* link     */ kSelectionOnLink, all(raas_method::kOptions), raas_method::kPage},
                           {1},
                           raas_method::make};
 

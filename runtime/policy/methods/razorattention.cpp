@@ -40,8 +40,7 @@ constexpr Method kRazorAttention = {{"razorattention", "RazorAttention", "arXiv:
                                      /* keep     */ "retrieving heads all; the others sinks, recent tokens, and a compensation token",
                                      /* refresh  */ "never",
                                      /* device   */ "the last 64 positions' queries, a token of floats a head",
-                                     /* link     */ kSelectionOnLink,
-                                     all(razorattention_method::kOptions), razorattention_method::kPage},
+                                     /* link     */ kSelectionOnLink, all(razorattention_method::kOptions), razorattention_method::kPage},
                                     {kMaxWindow},
                                     razorattention_method::make};
 

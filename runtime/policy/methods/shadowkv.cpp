@@ -1,5 +1,5 @@
-// ShadowKV (Sun et al., arXiv:2410.21465): values in host memory, low-rank keys on the device. Two methods: ShadowKV, and its "+" of appendix A.1,
-// whose generated tokens become low-rank as well.
+// ShadowKV (Sun et al., arXiv:2410.21465): values in host memory, low-rank keys on the device. Two methods: ShadowKV, and its "+" of
+// appendix A.1, whose generated tokens become low-rank as well.
 //   score     softmax of the query's products with landmarks (chunks' mean keys), maximum over the group
 //   allocate  evenly
 //   select    outlier chunks, the last chunks, and generated tokens exactly; the best of the other chunks with rebuilt keys
@@ -22,7 +22,7 @@ constexpr OptionRow kOptions[] = {
     {"local", "32", "most recent tokens that always stay exact, at most a quarter"},
     kTailRow,
 };
-constexpr size_t kPlusOptions = 4;   // all but the tail
+constexpr size_t kPlusOptions = 4;  // all but the tail
 constexpr char kPage[] =
     "Every step, each layer selects chunks by its own query, and waits for their V alone. The keys of all KV heads of a layer\n"
     "together, before RoPE, are nearly products of a few coefficients per token with a basis of the layer. Coefficients and\n"
@@ -61,14 +61,17 @@ constexpr Method kShadowKv = {{"shadowkv", "ShadowKV", "arXiv:2410.21465",
                               {1, {}, true},
                               shadowkv_method::make};
 
-constexpr Method kShadowKvPlus = {{"shadowkv+", "ShadowKV+", "arXiv:2410.21465, A.1",
+constexpr Method kShadowKvPlus = {{"shadowkv+",
+                                   "ShadowKV+",
+                                   "arXiv:2410.21465, A.1",
                                    /* score    */ "products with chunks' mean keys, softmax, max of the group",
                                    /* allocate */ "evenly",
                                    /* keep     */ "outlier chunks, the last chunks; the best of the others, K rebuilt",
                                    /* refresh  */ "every step, by its own query, before it attends",
                                    /* device   */ "mean keys of all chunks, low-rank keys of all tokens, a staging ring",
                                    /* link     */ "the selection, when it is made; V of every step's misses, which it waits for",
-                                   {shadowkv_method::kOptions, shadowkv_method::kPlusOptions}, shadowkv_method::kPlusPage},
+                                   {shadowkv_method::kOptions, shadowkv_method::kPlusOptions},
+                                   shadowkv_method::kPlusPage},
                                   {1, {}, true},
                                   shadowkv_method::make_plus};
 

@@ -35,8 +35,7 @@ constexpr Method kSnapKv = {{"snapkv", "SnapKV", "arXiv:2404.14469",
                              /* keep     */ "best tokens, the window, all generated tokens",
                              /* refresh  */ kNeverRefreshed,
                              /* device   */ kLastQueries,
-                             /* link     */ kSelectionOnLink,
-                             all(snapkv_method::kOptions), snapkv_method::kPage},
+                             /* link     */ kSelectionOnLink, all(snapkv_method::kOptions), snapkv_method::kPage},
                             {kMaxWindow},
                             snapkv_method::make};
 

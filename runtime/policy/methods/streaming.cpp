@@ -1,4 +1,5 @@
-// StreamingLLM (Xiao et al., arXiv:2309.17453): attention sinks and the most recent tokens. The floor that every other policy is compared with.
+// StreamingLLM (Xiao et al., arXiv:2309.17453): attention sinks and the most recent tokens. The floor that every other policy is compared
+// with.
 //   score     none
 //   allocate  evenly
 //   select    the first `sinks` tokens and the most recent ones; the newest replaces the oldest recent token
@@ -31,8 +32,8 @@ class Streaming final : public Policy {
   Status check() const {
     if (uniform_.fits(sinks_ + uint64_t{1})) return ok_status();
     return error(Code::invalid_argument,
-                 "policy streaming with %u sinks needs a KV budget of at least %llu slots (tokens of one head), %u a head",
-                 sinks_, static_cast<unsigned long long>(uniform_.total_slots(sinks_ + uint64_t{1})), sinks_ + 1);
+                 "policy streaming with %u sinks needs a KV budget of at least %llu slots (tokens of one head), %u a head", sinks_,
+                 static_cast<unsigned long long>(uniform_.total_slots(sinks_ + uint64_t{1})), sinks_ + 1);
   }
 
   const char* name() const override { return "streaming"; }
@@ -64,13 +65,11 @@ class Streaming final : public Policy {
 
  private:
   // A windowed layer has no sinks; at least one slot is for recent tokens.
-  uint32_t sinks(uint32_t head, uint32_t capacity) const {
-    return uniform_.windowed(head) ? 0 : std::min(sinks_, capacity - 1);
-  }
+  uint32_t sinks(uint32_t head, uint32_t capacity) const { return uniform_.windowed(head) ? 0 : std::min(sinks_, capacity - 1); }
 
   UniformAllocation uniform_;
   uint32_t sinks_;
-  std::vector<uint32_t> next_;   // (heads) the oldest slot of the ring, counted from the sinks
+  std::vector<uint32_t> next_;  // (heads) the oldest slot of the ring, counted from the sinks
 };
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
@@ -91,8 +90,7 @@ constexpr Method kStreaming = {{"streaming", "StreamingLLM", "arXiv:2309.17453",
                                 /* keep     */ "the first and the most recent tokens",
                                 /* refresh  */ "every step the newest token replaces the oldest recent one",
                                 /* device   */ "nothing",
-                                /* link     */ kSelectionOnLink,
-                                all(streaming_method::kOptions), streaming_method::kPage},
+                                /* link     */ kSelectionOnLink, all(streaming_method::kOptions), streaming_method::kPage},
                                {0},
                                streaming_method::make};
 

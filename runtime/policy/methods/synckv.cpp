@@ -60,8 +60,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   ORRERY_TRY(reader.finish());
   if (calibration.rule.pool_width > 1) calibration.rule.pooling = Pooling::avg;
   if (profile) {
-    if (reader.given("representatives"))
-      return error(Code::invalid_argument, "policy synckv: representatives come from the head profile");
+    if (reader.given("representatives")) return error(Code::invalid_argument, "policy synckv: representatives come from the head profile");
     for (size_t l = 0; l < profile->layers.size(); ++l)
       if (profile->layers[l].clusters.representatives.empty())
         return error(Code::invalid_argument, "policy synckv: the head profile has no clusters for layer %zu", l);
@@ -71,15 +70,15 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 }  // namespace synckv_method
 
-constexpr Method kSyncKv = {{"synckv", "SyncKV", "section 4 and appendix B",
-                             /* score    */ "the representative's last query, max of the group",
-                             /* allocate */ "representatives everything; a layer's other heads evenly",
-                             /* keep     */ "half of the best for good, half as they change; all generated tokens",
-                             /* refresh  */ "every 5 steps, as the representative attends",
-                             /* device   */ "the last 64 positions' queries, its scored heads' weights, a staging ring",
-                             /* link     */ "the selection, when it is made; misses of refills",
-                             all(synckv_method::kOptions), synckv_method::kPage},
-                            {kMaxWindow},
-                            synckv_method::make};
+constexpr Method kSyncKv = {
+    {"synckv", "SyncKV", "section 4 and appendix B",
+     /* score    */ "the representative's last query, max of the group",
+     /* allocate */ "representatives everything; a layer's other heads evenly",
+     /* keep     */ "half of the best for good, half as they change; all generated tokens",
+     /* refresh  */ "every 5 steps, as the representative attends",
+     /* device   */ "the last 64 positions' queries, its scored heads' weights, a staging ring",
+     /* link     */ "the selection, when it is made; misses of refills", all(synckv_method::kOptions), synckv_method::kPage},
+    {kMaxWindow},
+    synckv_method::make};
 
 }  // namespace orrery::policy

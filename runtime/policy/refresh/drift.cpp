@@ -8,15 +8,13 @@ namespace orrery::policy {
 
 Result<DriftVerdict> check_drift(Span<const Tokens> sets, Span<const uint32_t> base, const DriftRule& rule) {
   if (rule.block_steps == 0 || sets.size() != rule.block_steps || base.empty()) {
-    return error(Code::invalid_argument,
-                 "drift over %zu queries in blocks of %u against a base of %zu tokens", sets.size(),
+    return error(Code::invalid_argument, "drift over %zu queries in blocks of %u against a base of %zu tokens", sets.size(),
                  rule.block_steps, base.size());
   }
   DriftVerdict verdict;
   for (const Tokens& set : sets) {
     if (set.size() != base.size()) {
-      return error(Code::invalid_argument, "drift of a set of %zu tokens against a base of %zu", set.size(),
-                   base.size());
+      return error(Code::invalid_argument, "drift of a set of %zu tokens against a base of %zu", set.size(), base.size());
     }
     verdict.overlaps.push_back(overlap(set, base));
   }

@@ -16,16 +16,13 @@ Result<Tokens> sorted_unique(Span<const uint32_t> tokens, const char* what) {
   return sorted;
 }
 
-bool contains(const Tokens& sorted, uint32_t token) {
-  return std::binary_search(sorted.begin(), sorted.end(), token);
-}
+bool contains(const Tokens& sorted, uint32_t token) { return std::binary_search(sorted.begin(), sorted.end(), token); }
 
 }  // namespace
 
 Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Span<const uint32_t> wanted) {
   if (resident.size() != wanted.size()) {
-    return error(Code::invalid_argument, "%zu tokens are wanted in %zu slots", wanted.size(),
-                 resident.size());
+    return error(Code::invalid_argument, "%zu tokens are wanted in %zu slots", wanted.size(), resident.size());
   }
   ORRERY_ASSIGN(const Tokens held, sorted_unique(resident, "resident"));
   ORRERY_ASSIGN(const Tokens needed, sorted_unique(wanted, "wanted"));
@@ -40,8 +37,8 @@ Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Spa
   return out;
 }
 
-void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_t first_slot,
-                 std::vector<uint8_t>* marks, std::vector<Replacement>* misses) {
+void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_t first_slot, std::vector<uint8_t>* marks,
+                 std::vector<Replacement>* misses) {
   // Without branches, which could not be predicted.
   enum : uint8_t { kUnmarked, kWanted, kResident = 3 };
   uint8_t* mark = marks->data();

@@ -25,8 +25,8 @@ void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_
 Status refill_selection(Heads* heads, uint32_t head, uint32_t first_slot, Span<const uint32_t> wanted, uint64_t visible_at,
                         std::vector<uint8_t>* marks, std::vector<Replacement>* misses, Report* report);
 
-// Policy::refill_share() of policies whose refills are visible in the next step. That step waits for them anyway; half of the ring is filled
-// while the other half is read.
+// Policy::refill_share() of policies whose refills are visible in the next step. That step waits for them anyway; half of the ring is
+// filled while the other half is read.
 inline constexpr double kNextStepShare = 1. / 32;
 
 }  // namespace orrery::policy

@@ -10,7 +10,7 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr uint64_t kKeysOfPart = 2048;   // keys of one head: the parts of all rows stay in the second-level cache
+constexpr uint64_t kKeysOfPart = 2048;  // keys of one head: the parts of all rows stay in the second-level cache
 
 // The natural logarithm of a positive normal number, to a relative or absolute error of 2e-7. A loop over it vectorizes.
 float log_of(float x) {
@@ -18,7 +18,7 @@ float log_of(float x) {
   int32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   const int32_t exponent = (bits - kRootHalf) >> 23;
-  bits -= exponent * (1 << 23);   // from sqrt(1/2) to sqrt(2)
+  bits -= exponent * (1 << 23);  // from sqrt(1/2) to sqrt(2)
   float m;
   std::memcpy(&m, &bits, sizeof m);
   // log((1 + s) / (1 - s)) = 2 (s + s^3 / 3 + ...); s is at most .172

@@ -1,4 +1,5 @@
-// Score: moments of the attention weights of a window of queries. CAKE scores keys by mean and variance, and layers by entropy and variance.
+// Score: moments of the attention weights of a window of queries. CAKE scores keys by mean and variance, and layers by entropy and
+// variance.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct Moments {
   void scores(double gamma, Span<float> out) const;
 
  private:
-  std::vector<double> entropies_;   // of parts
+  std::vector<double> entropies_;  // of parts
 };
 
 // CAKE: how dispersed a layer's attention is, summed over KV heads, query heads and keys. Dispersed layers prefer a larger budget.
@@ -42,7 +43,7 @@ struct Dispersion {
   double entropy = 0, variance = 0;
   void add(const Moments& m);
   void add(const Dispersion& other) { entropy += other.entropy, variance += other.variance; }
-  double preference(double tau_1, double tau_2) const;   // entropy^(1/tau_1) variance^(1/tau_2)
+  double preference(double tau_1, double tau_2) const;  // entropy^(1/tau_1) variance^(1/tau_2)
 };
 
 // CAKE: pools each query head's scores (n_heads, n), then takes the mean over the heads: out (n).

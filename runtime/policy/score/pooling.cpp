@@ -8,8 +8,7 @@ namespace {
 
 Status check_pool(Span<const float> in, uint32_t width, Span<float> out) {
   if (width % 2 == 0) {
-    return error(Code::invalid_argument, "pooling needs an odd width, not %u: an even one shifts the scores",
-                 width);
+    return error(Code::invalid_argument, "pooling needs an odd width, not %u: an even one shifts the scores", width);
   }
   if (in.size() != out.size()) {
     return error(Code::invalid_argument, "pooling %zu scores into %zu", in.size(), out.size());
@@ -24,8 +23,8 @@ struct Window {
       : from(i - std::min<size_t>(i, width / 2)), to(i + 1 + std::min<size_t>(n - 1 - i, width / 2)) {}
 };
 
-// out[i] = the fold of the values of its window, in order, by meet(). Away from the ends the outer loop runs over the window's keys, the inner
-// one over the outputs: it vectorizes, on parts that stay in the first-level cache.
+// out[i] = the fold of the values of its window, in order, by meet(). Away from the ends the outer loop runs over the window's keys, the
+// inner one over the outputs: it vectorizes, on parts that stay in the first-level cache.
 template <class Meet>
 void pool(Span<const float> in, uint32_t width, Span<float> out, const Meet& meet) {
   const size_t n = in.size(), half = width / 2, first = std::min(half, n), last = std::max(first, n - std::min(half, n));

@@ -53,11 +53,10 @@ double normalize(Span<float> weights) {
 Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce reduce, Span<float> out) {
   const size_t n = out.size();
   if (n_query_heads == 0 || rows.size() / n_query_heads != n || rows.size() % n_query_heads != 0) {
-    return error(Code::invalid_argument, "%zu weights are not %u query heads of %zu keys", rows.size(),
-                 n_query_heads, n);
+    return error(Code::invalid_argument, "%zu weights are not %u query heads of %zu keys", rows.size(), n_query_heads, n);
   }
   if (out.data() != rows.data()) std::copy(rows.begin(), rows.begin() + n, out.begin());
-  for (uint32_t h = 1; h < n_query_heads; ++h) {   // row by row, so that the loop over keys vectorizes
+  for (uint32_t h = 1; h < n_query_heads; ++h) {  // row by row, so that the loop over keys vectorizes
     const float* row = rows.data() + h * n;
     if (reduce == GroupReduce::mean) {
       for (size_t j = 0; j < n; ++j) out[j] += row[j];
@@ -69,18 +68,15 @@ Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce 
   return ok_status();
 }
 
-Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule,
-                   ScoreScratch* scratch, Span<float> out) {
+Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule, ScoreScratch* scratch, Span<float> out) {
   const size_t n = out.size();
   if (n_query_heads == 0 || logits.size() / n_query_heads != n || logits.size() % n_query_heads != 0) {
-    return error(Code::invalid_argument, "%zu logits are not %u query heads of %zu keys", logits.size(),
-                 n_query_heads, n);
+    return error(Code::invalid_argument, "%zu logits are not %u query heads of %zu keys", logits.size(), n_query_heads, n);
   }
   const auto pool = [&](Span<const float> in, Span<float> to) { return pool1d(in, rule.pooling, rule.pool_width, to); };
   std::vector<float>& weights = scratch->weights;
   weights.resize(logits.size());
-  for (size_t h = 0; h < n_query_heads; ++h)
-    softmax(logits.subspan(h * n, n), Span<float>(weights).subspan(h * n, n));
+  for (size_t h = 0; h < n_query_heads; ++h) softmax(logits.subspan(h * n, n), Span<float>(weights).subspan(h * n, n));
   if (rule.pooling == Pooling::none) return group_reduce(weights, n_query_heads, rule.reduce, out);
   std::vector<float>& pooled = scratch->pooled;
   if (rule.pool_first) {

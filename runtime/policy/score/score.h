@@ -25,15 +25,15 @@ struct ScoreRule {
   uint32_t pool_width = 5;  // odd
   // Pool each query head before the reduction. The order matters except for mean+avg and max+max.
   bool pool_first = true;
-  bool scaled = true;       // logits are scaled as attention scales them
+  bool scaled = true;  // logits are scaled as attention scales them
 };
 
 // out = softmax(logits) over exactly these keys, both (n_keys); they may be the same memory. Logits are scaled already. -inf masks a key;
 // all keys masked: all weights 0. Several +inf share the weight.
 void softmax(Span<const float> logits, Span<float> out);
 
-// Divides weights by their sum; no weight is negative. Returns their perplexity e^entropy, 1 to n: the number of equal weights that would be
-// spread out as far. A sum of 0, or one that is not finite, makes all weights 0 and returns 0.
+// Divides weights by their sum; no weight is negative. Returns their perplexity e^entropy, 1 to n: the number of equal weights that would
+// be spread out as far. A sum of 0, or one that is not finite, makes all weights 0 and returns 0.
 double normalize(Span<float> weights);
 
 // out[j] = mean or max over h of rows[h][j]. rows: (n_query_heads, n_keys); out: (n_keys), distinct memory or the first row.

@@ -11,8 +11,7 @@ void sinks_and_recent(uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent, To
   for (uint32_t p = n_tokens - recent; p < n_tokens; ++p) out->push_back(p);
 }
 
-WindowRings::WindowRings(const Shape& shape)
-    : n_kv_heads_(shape.n_kv_heads), next_(size_t{shape.n_layers} * shape.n_kv_heads) {
+WindowRings::WindowRings(const Shape& shape) : n_kv_heads_(shape.n_kv_heads), next_(size_t{shape.n_layers} * shape.n_kv_heads) {
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
     window_.push_back(std::min(static_cast<uint32_t>(shape.window[l]), shape.n_context));
     slots_ += uint64_t{window_.back()} * n_kv_heads_;

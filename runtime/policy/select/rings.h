@@ -18,9 +18,9 @@ void sinks_and_recent(uint32_t n_tokens, uint32_t n_sinks, uint32_t n_recent, To
 class WindowRings {
  public:
   explicit WindowRings(const Shape& shape);
-  bool has(uint32_t head) const { return window_[head / n_kv_heads_] > 0; }   // the head's layer has a sliding window
+  bool has(uint32_t head) const { return window_[head / n_kv_heads_] > 0; }  // the head's layer has a sliding window
   uint32_t n_other_heads() const { return n_other_; }
-  uint64_t slots() const { return slots_; }             // of all windows together
+  uint64_t slots() const { return slots_; }  // of all windows together
   uint32_t capacity(uint32_t head) const { return window_[head / n_kv_heads_]; }
   void settle() { std::fill(next_.begin(), next_.end(), 0); }
   void select(uint32_t head, uint32_t n_tokens, Tokens* out) const { sinks_and_recent(n_tokens, 0, capacity(head), out); }
@@ -28,8 +28,8 @@ class WindowRings {
 
  private:
   uint32_t n_kv_heads_, n_other_ = 0;
-  std::vector<uint32_t> window_;   // (n_layers) at most the context; 0: none
-  std::vector<uint32_t> next_;     // (n_layers * n_kv_heads) the oldest token's slot
+  std::vector<uint32_t> window_;  // (n_layers) at most the context; 0: none
+  std::vector<uint32_t> next_;    // (n_layers * n_kv_heads) the oldest token's slot
   uint64_t slots_ = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace orrery::policy {
 
 size_t count_common(Span<const uint32_t> a, Span<const uint32_t> b) {
-  Tokens copies[2];   // of sets that are not ascending
+  Tokens copies[2];  // of sets that are not ascending
   Span<const uint32_t> sets[2] = {a, b};
   for (size_t i = 0; i < 2; ++i) {
     if (std::is_sorted(sets[i].begin(), sets[i].end())) continue;

@@ -42,15 +42,15 @@ void top_k(Span<const float> scores, size_t k, Tokens* out) {
 void top_k_ascending(Span<const float> scores, size_t k, Tokens* out) {
   const size_t n = scores.size();
   out->resize(n);
-  uint32_t* left = out->data();   // candidates that may be among the best, ascending
+  uint32_t* left = out->data();  // candidates that may be among the best, ascending
   if (k >= n) {
     for (size_t i = 0; i < n; ++i) left[i] = static_cast<uint32_t>(i);
     return;
   }
   if (k == 0) return out->clear();
-  const auto keep = [&](size_t n_left, size_t n_equal, uint32_t least) {   // of the n_left candidates the k best; of equal scores the first
+  const auto keep = [&](size_t n_left, size_t n_equal, uint32_t least) {  // of the n_left candidates the k best; of equal scores the first
     size_t kept = 0;
-    for (size_t i = 0; i < n_left; ++i) {   // without branches, which could not be predicted
+    for (size_t i = 0; i < n_left; ++i) {  // without branches, which could not be predicted
       const uint32_t at = left[i], x = order_of(scores[at]);
       const bool equal = x == least && n_equal > 0;
       left[kept] = at;
@@ -62,10 +62,8 @@ void top_k_ascending(Span<const float> scores, size_t k, Tokens* out) {
   const LeastScore last = find_least_score(scores.data(), static_cast<int64_t>(n), static_cast<int64_t>(k), left, order_of);
   if (last.n_left > 0) return keep(static_cast<size_t>(last.n_left), static_cast<size_t>(last.n_equal), last.order);
   // Finds order_of() the k-th best score, digit by digit: each round counts the next digit among the scores with the digits so far.
-  constexpr struct {
-    int shift, width;
-  } kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
-  size_t n_left = n, n_wanted = k;      // of the scores with the digits so far
+  constexpr struct { int shift, width; } kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
+  size_t n_left = n, n_wanted = k;  // of the scores with the digits so far
   uint32_t least = 0;
   for (const auto digit : kDigits) {
     uint32_t counts[2048] = {};

@@ -16,7 +16,7 @@ using grammar::CharSet;
 using grammar::Tree;
 
 constexpr size_t kMostTools = 1024;
-constexpr uint32_t kMostBlanks = 4;   // between reasoning and what follows
+constexpr uint32_t kMostBlanks = 4;  // between reasoning and what follows
 
 std::string_view without_leading_blanks(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \n\r\t");
@@ -92,7 +92,7 @@ class AnswerTree {
       }
     };
     while (at < text.size()) {
-      const TokenSpan* next = nullptr;   // the span that begins first; of spans that begin at one place, the longest
+      const TokenSpan* next = nullptr;  // the span that begins first; of spans that begin at one place, the longest
       for (const TokenSpan& s : spans)
         if (s.begin >= at && (next == nullptr || s.begin < next->begin || (s.begin == next->begin && s.end > next->end))) next = &s;
       plain(next == nullptr ? text.size() : next->begin);
@@ -129,10 +129,11 @@ class AnswerTree {
       bool bare = false;
       if (f.call && rules_.choice != ToolChoice::ignored) marks.push_back(f.call->trigger()), bare = f.call->trigger().empty();
       text = free_text(marks);
-      if (bare && f.content_open.empty() && rules_.calls()) {   // a call has no mark but its beginning
+      if (bare && f.content_open.empty() && rules_.calls()) {  // a call has no mark but its beginning
         const std::string_view first = without_leading_blanks(f.call->first);
         CharSet begin = CharSet::all();
-        if (!first.empty()) begin = begin.minus(CharSet{{static_cast<uint8_t>(first[0]), static_cast<uint8_t>(first[0])}, {' ', ' '}, {'\n', '\n'}});
+        if (!first.empty())
+          begin = begin.minus(CharSet{{static_cast<uint8_t>(first[0]), static_cast<uint8_t>(first[0])}, {' ', ' '}, {'\n', '\n'}});
         text = tree_.optional(tree_.sequence({tree_.chars(begin), text}));
       }
     }
@@ -184,7 +185,7 @@ class AnswerTree {
     if (f.tagged) {
       tagged.format = &*f.tagged;
       tagged.is_string = &tool->is_string;
-      tagged.literal = [this](Tree* tree, std::string_view text) {   // a node of the schema's own tree
+      tagged.literal = [this](Tree* tree, std::string_view text) {  // a node of the schema's own tree
         std::swap(*tree, tree_);
         const uint32_t node = literal(text);
         std::swap(*tree, tree_);
@@ -226,7 +227,8 @@ Result<std::vector<Tool>> tools_of(const Value& list) {
     Tool tool;
     tool.name = name->as_string();
     if (tool.name.empty() || tool.name.size() > 128 || !std::all_of(tool.name.begin(), tool.name.end(), is_name_byte))
-      return error(Code::invalid_argument, "tool %zu is named '%.128s': names have 1 to 128 letters, digits, '_', '-' and '.'", index, tool.name.c_str());
+      return error(Code::invalid_argument, "tool %zu is named '%.128s': names have 1 to 128 letters, digits, '_', '-' and '.'", index,
+                   tool.name.c_str());
     if (std::any_of(tools.begin(), tools.end(), [&](const Tool& t) { return t.name == tool.name; }))
       return error(Code::invalid_argument, "two tools are named '%s'", tool.name.c_str());
     const Value* parameters = function.find("parameters");

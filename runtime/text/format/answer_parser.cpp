@@ -63,20 +63,14 @@ void AnswerParser::feed(std::string_view bytes, std::vector<Piece>* out) {
 void AnswerParser::byte(char c, std::vector<Piece>* out) {
   switch (state_) {
     case State::start:
-    case State::after:
-      held_ += c;
-      return decide(false, out);
-    case State::reasoning:
-      return mark_text(c, rules_.format.reasoning.close, Piece::reasoning, State::after, out);
+    case State::after: held_ += c; return decide(false, out);
+    case State::reasoning: return mark_text(c, rules_.format.reasoning.close, Piece::reasoning, State::after, out);
     case State::content:
       if (!rules_.format.content_open.empty()) return mark_text(c, rules_.format.content_close, Piece::text, State::content_end, out);
       return mark_text(c, trigger_, Piece::text, State::literal, out);
-    case State::content_end:
-      return emit(Piece::mark, {&c, 1}, {}, out);
-    case State::done:
-      return emit(Piece::text, {&c, 1}, {}, out);
-    case State::literal:
-      return match(c, out);
+    case State::content_end: return emit(Piece::mark, {&c, 1}, {}, out);
+    case State::done: return emit(Piece::text, {&c, 1}, {}, out);
+    case State::literal: return match(c, out);
     case State::name:
     case State::id:
       if (is_name_byte(c)) {
@@ -86,12 +80,10 @@ void AnswerParser::byte(char c, std::vector<Piece>* out) {
       }
       end_field(out);
       return byte(c, out);
-    case State::json:
-      return json_byte(c, out);
+    case State::json: return json_byte(c, out);
     case State::key:
     case State::string_value:
-    case State::other_value:
-      return raw_byte(c, out);
+    case State::other_value: return raw_byte(c, out);
   }
 }
 
@@ -118,7 +110,7 @@ void AnswerParser::decide(bool last, std::vector<Piece>* out) {
     state_ = State::reasoning;
     return;
   }
-  if (!is_start && is(f.reasoning.after)) {   // the next bytes decide whether content or a call follows
+  if (!is_start && is(f.reasoning.after)) {  // the next bytes decide whether content or a call follows
     take_all(Piece::mark);
     return;
   }
@@ -161,14 +153,14 @@ void AnswerParser::mark_text(char c, std::string_view mark, Piece::Type type, St
     held_.clear();
     return;
   }
-  if (begins(held_, mark)) {   // all of it: held_ is never longer
+  if (begins(held_, mark)) {  // all of it: held_ is never longer
     held_.clear();
     state_ = then;
     emit(Piece::mark, mark, {}, out);
     if (then == State::literal) begin_call(out);
     return;
   }
-  size_t keep = 0;   // from here on, held_ may begin the mark
+  size_t keep = 0;  // from here on, held_ may begin the mark
   while (keep < held_.size() && !begins(mark, std::string_view(held_).substr(keep))) ++keep;
   const std::string free = held_.substr(0, keep);
   held_.erase(0, keep);
@@ -204,7 +196,8 @@ bool AnswerParser::is_string(const std::string& key) const {
   return false;
 }
 
-// A byte of a literal. Of several that may follow, those that go on with it remain; a literal that ends decides where no longer one goes on.
+// A byte of a literal. Of several that may follow, those that go on with it remain; a literal that ends decides where no longer one goes
+// on.
 void AnswerParser::match(char c, std::vector<Piece>* out) {
   const auto ended = [&](size_t i) { return at_[i].first == branches_[i].text.size(); };
   const std::vector<std::pair<size_t, uint8_t>> before = at_;
@@ -230,7 +223,7 @@ void AnswerParser::match(char c, std::vector<Piece>* out) {
       at = kDead;
     }
   }
-  if (!any) {   // the byte belongs to what follows a literal that had ended
+  if (!any) {  // the byte belongs to what follows a literal that had ended
     for (size_t i = 0; i < branches_.size(); ++i) {
       const std::string& text = branches_[i].text;
       const auto [at, digits] = before[i];
@@ -239,7 +232,7 @@ void AnswerParser::match(char c, std::vector<Piece>* out) {
       take(branches_[i].then, out);
       return byte(c, out);
     }
-    emit(Piece::mark, {&c, 1}, {}, out);   // no text of the grammar
+    emit(Piece::mark, {&c, 1}, {}, out);  // no text of the grammar
     return;
   }
   emit(Piece::mark, {&c, 1}, {}, out);
@@ -251,11 +244,10 @@ void AnswerParser::match(char c, std::vector<Piece>* out) {
 
 void AnswerParser::take(Branch::Then then, std::vector<Piece>* out) {
   switch (then) {
-    case Branch::field:
-      return begin_field(out);
+    case Branch::field: return begin_field(out);
     case Branch::next_call:
     case Branch::end:
-      if (!calls_.back().whole) {   // tagged arguments end with what follows them
+      if (!calls_.back().whole) {  // tagged arguments end with what follows them
         give_json({}, any_key_ ? "}" : "{}", out);
         end_call(out);
       }
@@ -284,12 +276,8 @@ void AnswerParser::begin_field(std::vector<Piece>* out) {
   if (field_ == 0) calls_.emplace_back();
   held_.clear();
   switch (format().fields[field_]) {
-    case Field::name:
-      state_ = State::name;
-      return;
-    case Field::id:
-      state_ = State::id;
-      return;
+    case Field::name: state_ = State::name; return;
+    case Field::id: state_ = State::id; return;
     case Field::arguments:
       depth_ = 0;
       in_string_ = escaped_ = any_key_ = false;
@@ -352,8 +340,7 @@ void AnswerParser::noted_byte(char c, std::vector<Piece>* out) {
   const TaggedFormat& t = *format().tagged;
   const bool python = notation_ == grammar::Notation::python, in_object = !closers_.empty() && closers_.back() == '}';
   switch (place_) {
-    case Place::string:
-      return noted_string(c, out);
+    case Place::string: return noted_string(c, out);
     case Place::open:
       held_ += c;
       if (held_.size() < t.bare.open.size()) return;
@@ -376,7 +363,7 @@ void AnswerParser::noted_byte(char c, std::vector<Piece>* out) {
         held_ += c;
         return;
       }
-      if (c == ':') {   // in Python's notation its string has been given
+      if (c == ':') {  // in Python's notation its string has been given
         const std::string raw = std::exchange(held_, {}) + c;
         give_json(raw, python ? ": " : "\"" + escaped(std::string_view(raw).substr(0, raw.size() - 1)) + "\": ", out);
         place_ = Place::value;
@@ -384,10 +371,8 @@ void AnswerParser::noted_byte(char c, std::vector<Piece>* out) {
       }
       place_ = Place::after;
       return noted_byte(c, out);
-    case Place::value:
-      return noted_value(c, out);
-    case Place::after:
-      break;
+    case Place::value: return noted_value(c, out);
+    case Place::after: break;
   }
   if (c == ',') {
     give_json({&c, 1}, ", ", out);
@@ -401,7 +386,7 @@ void AnswerParser::noted_byte(char c, std::vector<Piece>* out) {
     if (closers_.empty()) after_value(0, out);
     return;
   }
-  give_json({&c, 1}, {}, out);   // blanks
+  give_json({&c, 1}, {}, out);  // blanks
 }
 
 void AnswerParser::noted_value(char c, std::vector<Piece>* out) {
@@ -483,7 +468,7 @@ void AnswerParser::raw_byte(char c, std::vector<Piece>* out) {
     after_value(0, out);
     return byte(c, out);
   }
-  const std::string mark = state_ == State::key ? std::string(t.key_end()) : t.string_end;   // a key ends where its value's text begins
+  const std::string mark = state_ == State::key ? std::string(t.key_end()) : t.string_end;  // a key ends where its value's text begins
   held_ += c;
   if (begins(held_, mark)) {
     if (state_ == State::key) {
@@ -523,7 +508,7 @@ void AnswerParser::finish(std::vector<Piece>* out) {
     emit(Piece::reasoning, held_, {}, out);
   } else if (state_ == State::content) {
     emit(Piece::text, held_, {}, out);
-  } else if (state_ == State::literal) {   // a literal that had ended, before a longer one
+  } else if (state_ == State::literal) {  // a literal that had ended, before a longer one
     for (size_t i = 0; i < branches_.size() && state_ == State::literal; ++i)
       if (at_[i].first == branches_[i].text.size()) take(branches_[i].then, out);
   } else if (state_ != State::done) {

@@ -1,6 +1,6 @@
-// A chat template's format, by probes. Words that no template contains stand for names, keys, values and ids; where they appear in a rendering,
-// and what lies between them, is the format. Two renderings that differ in one thing show what belongs to it. At last print() must give every
-// rendering back.
+// A chat template's format, by probes. Words that no template contains stand for names, keys, values and ids; where they appear in a
+// rendering, and what lies between them, is the format. Two renderings that differ in one thing show what belongs to it. At last print()
+// must give every rendering back.
 #include <algorithm>
 #include <array>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kNames[3] = {"aqfirst", "zvsecond", "mwthird"};
 constexpr const char* kKeys[3] = {"bkeyone", "ykeytwo", "akeythree"};
-constexpr const char* kUpperKey = "Ykeyupper";   // behind the others, but before them by its bytes
+constexpr const char* kUpperKey = "Ykeyupper";  // behind the others, but before them by its bytes
 constexpr const char* kValues[3] = {"cvalueone", "xvaluetwo", "lvaluethree"};
 constexpr const char* kIds[3] = {"probe0001", "probe0002", "probe0003"};
 constexpr const char *kContent = "dcontent", *kThought = "wthought";
@@ -27,7 +27,9 @@ size_t common_suffix(std::string_view a, std::string_view b) {
   while (n < a.size() && n < b.size() && a[a.size() - 1 - n] == b[b.size() - 1 - n]) ++n;
   return n;
 }
-bool ends(std::string_view text, std::string_view with) { return text.size() >= with.size() && text.substr(text.size() - with.size()) == with; }
+bool ends(std::string_view text, std::string_view with) {
+  return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
+}
 std::string_view without_blanks(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \n\r\t");
   if (begin == std::string_view::npos) return {};
@@ -62,18 +64,20 @@ struct Shape {
 class Prober {
  public:
   Prober(const ChatTemplate& chat_template, const ChatOptions& options) : template_(chat_template), options_(options) {
-    options_.limits.max_output_bytes = 1u << 18;   // all probes together take at most seconds, whatever the template
+    options_.limits.max_output_bytes = 1u << 18;  // all probes together take at most seconds, whatever the template
     options_.limits.max_steps = 1'000'000;
     options_.limits.max_work_bytes = 32u << 20;
     std::vector<Value> tools;
     for (const char* name : kNames) {
       Map properties;
-      for (const char* key : kKeys) properties.set(key, arguments_of({{"type", text_value("string")}, {"description", text_value("some")}}));
+      for (const char* key : kKeys)
+        properties.set(key, arguments_of({{"type", text_value("string")}, {"description", text_value("some")}}));
       Map function;
       function.set("name", text_value(name));
       function.set("description", text_value("does"));
-      function.set("parameters", arguments_of({{"type", text_value("object")}, {"properties", Value::map(std::move(properties))},
-                                               {"required", Value::list({})}}));
+      function.set(
+          "parameters",
+          arguments_of({{"type", text_value("object")}, {"properties", Value::map(std::move(properties))}, {"required", Value::list({})}}));
       tools.push_back(arguments_of({{"type", text_value("function")}, {"function", Value::map(std::move(function))}}));
     }
     tools_ = Value::list(std::move(tools));
@@ -121,7 +125,8 @@ class Prober {
         arguments = Value::string(*json);
       }
       function.set("arguments", std::move(arguments));
-      list.push_back(arguments_of({{"type", text_value("function")}, {"id", Value::string(shape.short_id ? call.id.substr(6) : call.id)},
+      list.push_back(arguments_of({{"type", text_value("function")},
+                                   {"id", Value::string(shape.short_id ? call.id.substr(6) : call.id)},
                                    {"function", Value::map(std::move(function))}}));
     }
     if (!calls.empty()) message.set("tool_calls", Value::list(std::move(list)));
@@ -170,17 +175,21 @@ class Deriver {
     reasoning();
     if (!format_.reasoning.known()) format_.reasoning = known_reasoning(source);
     settle_header();
-    const std::string_view before = without_reasoning(std::string_view(before_content_).substr(std::min(before_content_.size(), header_.size())));
-    if (!without_blanks(before).empty()) format_.content_open = before, format_.content_close = turn_end_;
+    const std::string_view before =
+        without_reasoning(std::string_view(before_content_).substr(std::min(before_content_.size(), header_.size())));
+    // A template whose prompt for an answer is not how its answers begin shows nothing about content.
+    if (!without_blanks(before).empty() && begins(before_content_, prompt_))
+      format_.content_open = before, format_.content_close = turn_end_;
     std::string first_reason;
-    for (const Shape& shape : {Shape{false, false, false}, Shape{true, false, false}, Shape{false, true, false}, Shape{true, true, false}}) {
+    for (const Shape& shape :
+         {Shape{false, false, false}, Shape{true, false, false}, Shape{false, true, false}, Shape{true, true, false}}) {
       std::string reason;
       std::optional<CallFormat> call = calls(shape, &reason);
       if (call) {
         format_.call = std::move(call);
         return format_;
       }
-      const bool refuses_null = shape.null_content && begins(reason, kRefuses);   // not calls, but content that is null
+      const bool refuses_null = shape.null_content && begins(reason, kRefuses);  // not calls, but content that is null
       if (first_reason.empty() || (first_reason == kNoCalls && reason != kNoCalls && !refuses_null)) first_reason = reason;
     }
     if (const KnownFormat* known = known_format(source)) {
@@ -200,7 +209,7 @@ class Deriver {
   // What stands before an answer, and what the template asks the model with.
   Status frame() {
     Result<std::string> base = prober_.question(false);
-    if (!base.ok()) {   // not with tools, or not without names that callers give as variables
+    if (!base.ok()) {  // not with tools, or not without names that callers give as variables
       prober_.use_tools(false);
       base = prober_.question(false);
     }
@@ -260,7 +269,8 @@ class Deriver {
     const ReasoningFormat& r = format_.reasoning;
     if (!r.known()) return;
     if (const size_t at = header_.find(r.open); at != std::string::npos) header_.resize(at);
-    while (!header_.empty() && before_content_.size() > header_.size() && header_.back() == '\n' && !begins(prompt_, header_)) header_.pop_back();
+    while (!header_.empty() && before_content_.size() > header_.size() && header_.back() == '\n' && !begins(prompt_, header_))
+      header_.pop_back();
   }
 
   // Cuts reasoning that is empty off the beginning of an answer, with the blanks around it.
@@ -281,7 +291,8 @@ class Deriver {
   // An answer between what stands before it and the end of its turn.
   std::optional<std::string> body(const Probe& probe, const Shape& shape) {
     const auto text = prober_.answer(probe.content, probe.thought, probe.calls, shape);
-    if (!text || text->size() < cut_base_ || std::string_view(*text).substr(0, cut_base_) != std::string_view(base_).substr(0, cut_base_)) return std::nullopt;
+    if (!text || text->size() < cut_base_ || std::string_view(*text).substr(0, cut_base_) != std::string_view(base_).substr(0, cut_base_))
+      return std::nullopt;
     std::string_view rest = std::string_view(*text).substr(cut_base_);
     if (!begins(rest, header_)) return std::nullopt;
     rest.remove_prefix(header_.size());
@@ -361,7 +372,8 @@ class Deriver {
     if (std::find(f.fields.begin(), f.fields.end(), Field::id) != f.fields.end()) {
       Shape short_ids = shape;
       short_ids.short_id = true;
-      if (!body({"", nullptr, {call_of(0, one_argument(0))}}, short_ids)) f.id_length = static_cast<uint32_t>(std::string_view(kIds[0]).size());
+      if (!body({"", nullptr, {call_of(0, one_argument(0))}}, short_ids))
+        f.id_length = static_cast<uint32_t>(std::string_view(kIds[0]).size());
     }
     if (!readable(f, why) || !proved(shape, &f, why)) return std::nullopt;
     return f;
@@ -371,7 +383,7 @@ class Deriver {
   static bool readable(const CallFormat& f, std::string* why) {
     for (size_t i = 0; i + 1 < f.fields.size(); ++i) {
       const std::string& behind = f.tagged && f.fields[i + 1] == Field::arguments ? f.tagged->open : f.between[i];
-      const bool is_json = f.fields[i + 1] == Field::arguments && !f.tagged;   // which begins with a brace
+      const bool is_json = f.fields[i + 1] == Field::arguments && !f.tagged;  // which begins with a brace
       if (f.fields[i] == Field::arguments || (behind.empty() ? is_json : !is_name_byte(behind[0]))) continue;
       *why = "the chat template prints a name or an id without an end";
       return false;
@@ -389,7 +401,7 @@ class Deriver {
       last->resize(last->rfind(blanks));
       return true;
     }
-    return true;   // another end of turn: it stays, and the grammar ends where an end of generation stands
+    return true;  // another end of turn: it stays, and the grammar ends where an end of generation stands
   }
 
   // Where each call ends and the next one begins. Texts that count the calls get kCounter.
@@ -400,7 +412,8 @@ class Deriver {
       const size_t value = text.find(kValues[i]);
       if (value == std::string::npos) return std::string::npos;
       const size_t end = value + std::string_view(kValues[i]).size();
-      const bool json = begins(std::string_view(text).substr(end), "\"}") && text.rfind(std::string("{\"") + kKeys[i], value) != std::string::npos;
+      const bool json =
+          begins(std::string_view(text).substr(end), "\"}") && text.rfind(std::string("{\"") + kKeys[i], value) != std::string::npos;
       return end + (json ? 2 : 0);
     };
     const size_t end = end_of(two, 0), next = first_of(two, 1);
@@ -442,8 +455,10 @@ class Deriver {
     TaggedFormat t;
     *why = "the chat template writes arguments in a notation that probes do not show";
     const std::string_view key0 = kKeys[0], value0 = kValues[0];
-    const auto pair = body({"", nullptr, {call_of(0, arguments_of({{kKeys[0], text_value(kValues[0])}, {kKeys[1], text_value(kValues[1])}}))}}, shape);
-    const auto mixed = body({"", nullptr, {call_of(0, arguments_of({{kKeys[0], Value::integer(7357)}, {kKeys[1], text_value(kValues[1])}}))}}, shape);
+    const auto pair =
+        body({"", nullptr, {call_of(0, arguments_of({{kKeys[0], text_value(kValues[0])}, {kKeys[1], text_value(kValues[1])}}))}}, shape);
+    const auto mixed =
+        body({"", nullptr, {call_of(0, arguments_of({{kKeys[0], Value::integer(7357)}, {kKeys[1], text_value(kValues[1])}}))}}, shape);
     const auto number = body({"", nullptr, {call_of(0, arguments_of({{kKeys[0], Value::integer(7357)}}))}}, shape);
     const auto none = body({"", nullptr, {call_of(0, arguments_of({}))}}, shape);
     if (!pair || !mixed || !number || !none) return false;
@@ -458,7 +473,8 @@ class Deriver {
     for (const size_t found : {p_value, p_key, m_key, m_value})
       if (found == std::string::npos) return false;
     if (p_key < p_value || m_key < m_value) return false;
-    const std::string strings = pair->substr(p_value + value0.size(), p_key - p_value - value0.size()), others = mixed->substr(m_value + 4, m_key - m_value - 4);
+    const std::string strings = pair->substr(p_value + value0.size(), p_key - p_value - value0.size()),
+                      others = mixed->substr(m_value + 4, m_key - m_value - 4);
     // After the last value, and without arguments, to the end of the turn.
     std::string last[2] = {one.substr(value + value0.size()), number->substr(n_value + 4)};
     std::string last_none = none->substr(std::min(none->size(), none->find(kNames[0]) + std::string_view(kNames[0]).size()));
@@ -493,9 +509,11 @@ class Deriver {
       return false;
     }
     // Order of keys; words; lists.
-    const auto order = body({"", nullptr, {call_of(0, arguments_of({{kKeys[1], text_value(kValues[1])}, {kKeys[0], text_value(kValues[0])}}))}}, shape);
+    const auto order =
+        body({"", nullptr, {call_of(0, arguments_of({{kKeys[1], text_value(kValues[1])}, {kKeys[0], text_value(kValues[0])}}))}}, shape);
     if (order && order->find(kKeys[0]) < order->find(kKeys[1])) {
-      const auto upper = body({"", nullptr, {call_of(0, arguments_of({{kUpperKey, text_value(kValues[1])}, {kKeys[0], text_value(kValues[0])}}))}}, shape);
+      const auto upper =
+          body({"", nullptr, {call_of(0, arguments_of({{kUpperKey, text_value(kValues[1])}, {kKeys[0], text_value(kValues[0])}}))}}, shape);
       t.order = upper && upper->find(kKeys[0]) < upper->find(kUpperKey) ? KeyOrder::letters : KeyOrder::bytes;
     }
     const Value words[3] = {Value::boolean(true), Value::boolean(false), Value::none()};
@@ -515,9 +533,10 @@ class Deriver {
 
   // Lists and objects in one another, with what notations write in ways of their own.
   static Value deep_lists() {
-    const Value texts = Value::list({text_value("it's"), text_value("a \"b\""), text_value("\xC3\xA9\n\t\\ <c>"), Value::none(), Value::boolean(false),
-                                     Value::floating(2.5)});
-    const Value inner = arguments_of({{kKeys[1], texts}, {kUpperKey, arguments_of({})}, {kKeys[0], Value::list({})}, {kKeys[2], Value::integer(-3)}});
+    const Value texts = Value::list({text_value("it's"), text_value("a \"b\""), text_value("\xC3\xA9\n\t\\ <c>"), Value::none(),
+                                     Value::boolean(false), Value::floating(2.5)});
+    const Value inner =
+        arguments_of({{kKeys[1], texts}, {kUpperKey, arguments_of({})}, {kKeys[0], Value::list({})}, {kKeys[2], Value::integer(-3)}});
     const Value in_object = arguments_of({{kKeys[0], inner}, {kKeys[1], Value::list({inner, texts})}});
     return arguments_of({{kKeys[0], Value::list({texts, inner, Value::list({inner})})}, {kKeys[1], in_object}});
   }
@@ -532,7 +551,8 @@ class Deriver {
     };
     if (is(Notation::json, Notation::json, false) || is(Notation::json, Notation::json, true)) return;
     const std::string_view value = t.to_value[0], close = t.close[0];
-    if (begins(value, t.to_value[1]) && value.size() > t.to_value[1].size() && ends(close, t.close[1]) && close.size() > t.close[1].size()) {
+    if (begins(value, t.to_value[1]) && value.size() > t.to_value[1].size() && ends(close, t.close[1]) &&
+        close.size() > t.close[1].size()) {
       t.bare.open = value.substr(t.to_value[1].size());
       t.bare.close = close.substr(0, close.size() - t.close[1].size());
       for (const bool spaced : {false, true}) {
@@ -558,7 +578,7 @@ class Deriver {
       std::string_view rendered = *text;
       if (ends(rendered, turn_end_)) {
         rendered.remove_suffix(turn_end_.size());
-      } else {   // ends that differ in blanks alone
+      } else {  // ends that differ in blanks alone
         std::string whole(rendered);
         if (cut_turn_end(&whole)) rendered = rendered.substr(0, whole.size());
       }
@@ -568,19 +588,28 @@ class Deriver {
       difference_ = "after '" + before + "' the template prints '" + there + "', the format '" + printed->substr(n, 30) + "'";
       return false;
     };
-    const Value rich = arguments_of({{kKeys[2], Value::boolean(true)}, {kKeys[0], text_value("it's <a> \"b\" \xC3\xA9\nc")}, {kKeys[1], Value::integer(-5)}});
+    const Value rich = arguments_of(
+        {{kKeys[2], Value::boolean(true)}, {kKeys[0], text_value("it's <a> \"b\" \xC3\xA9\nc")}, {kKeys[1], Value::integer(-5)}});
     const Value words = arguments_of({{kKeys[0], Value::boolean(false)}, {kKeys[1], Value::none()}, {kKeys[2], Value::floating(2.5)}});
     const Value lists = arguments_of({{kKeys[0], Value::list({Value::integer(1), text_value("x"), Value::boolean(true)})},
                                       {kKeys[1], arguments_of({{"a", Value::integer(2)}, {"b", Value::none()}})}});
     bool good = same({"", nullptr, {call_of(0, one_argument(0))}}) && same({"", nullptr, {call_of(1, arguments_of({}))}}) &&
                 same({"", nullptr, {call_of(0, rich)}}) && same({"", nullptr, {call_of(2, words)}});
     if (good && f->tagged) {
-      find_notation([&] { return same({"", nullptr, {call_of(0, lists)}}); }, [&] { return same({"", nullptr, {call_of(0, deep_lists())}}); }, f);
+      find_notation(
+          [&] {
+            return same({"", nullptr, {call_of(0, lists)}});
+          },
+          [&] {
+            return same({"", nullptr, {call_of(0, deep_lists())}});
+          },
+          f);
     } else if (good) {
       good = same({"", nullptr, {call_of(0, lists)}});
     }
     if (good && f->many)
-      f->many = same({"", nullptr, {call_of(0, one_argument(0)), call_of(1, rich)}}) && same({"", nullptr, {call_of(1, arguments_of({})), call_of(2, rich)}}) &&
+      f->many = same({"", nullptr, {call_of(0, one_argument(0)), call_of(1, rich)}}) &&
+                same({"", nullptr, {call_of(1, arguments_of({})), call_of(2, rich)}}) &&
                 same({"", nullptr, {call_of(0, rich), call_of(1, words), call_of(2, one_argument(2))}});
     if (good && f->with_content) f->with_content = same({kContent, nullptr, {call_of(0, rich)}});
     if (!good) *why = "the format that probes show does not print the template's text: " + difference_;
@@ -590,7 +619,7 @@ class Deriver {
   Prober prober_;
   ChatFormat format_;
   std::string base_, prompt_, header_, before_content_, turn_end_, difference_;
-  size_t cut_base_ = 0;   // bytes that stand before every answer
+  size_t cut_base_ = 0;  // bytes that stand before every answer
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-// How a model writes what is not plain text: its reasoning and its calls of tools. The format comes from the model's own chat template: small
-// conversations are rendered (probes), their differences show what stands around names, arguments and ids, and print() of the format must give
-// the renderings back, byte for byte. A table beside has what probes cannot see. So a call that is written in its format is rendered again as
-// it was written, and the next turn finds its KV.
+// How a model writes what is not plain text: its reasoning and its calls of tools. The format comes from the model's own chat template:
+// small conversations are rendered (probes), their differences show what stands around names, arguments and ids, and print() of the format
+// must give the renderings back, byte for byte. A table beside has what probes cannot see. So a call that is written in its format is
+// rendered again as it was written, and the next turn finds its KV.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace orrery::text::format {
 
-// What stands around the model's reasoning: <think> and </think>. An answer may begin inside: then the prompt ends with `open`, or `open` is
-// empty.
+// What stands around the model's reasoning: <think> and </think>. An answer may begin inside: then the prompt ends with `open`, or `open`
+// is empty.
 struct ReasoningFormat {
   std::string open, close;
-  std::string after;   // stands between `close` and the rest of the answer, blanks aside
+  std::string after;  // stands between `close` and the rest of the answer, blanks aside
   bool known() const { return !close.empty(); }
 };
 
@@ -37,18 +37,18 @@ using grammar::Notation;
 using grammar::TaggedFormat;
 
 struct CallFormat {
-  std::string first;                  // from the answer's start to the first call's first field
-  std::string after_content;          // the same behind content
-  std::string next;                   // from a call's last field to the next call's first one
-  std::string last;                   // from the last call's last field to the end of the turn
+  std::string first;          // from the answer's start to the first call's first field
+  std::string after_content;  // the same behind content
+  std::string next;           // from a call's last field to the next call's first one
+  std::string last;           // from the last call's last field to the end of the turn
   std::vector<Field> fields;
-  std::vector<std::string> between;   // (fields.size() - 1)
-  std::optional<TaggedFormat> tagged; // none: the arguments are a JSON object
-  bool compact = false;               // JSON without spaces after ',' and ':'
-  bool many = false;                  // several calls in one message
-  bool with_content = false;          // calls may follow content
-  bool text_arguments = false;        // the template takes arguments as JSON text
-  uint32_t id_length = 0;             // an id has so many letters and digits; 0: it has 1 to 40 of the characters of tools' names
+  std::vector<std::string> between;    // (fields.size() - 1)
+  std::optional<TaggedFormat> tagged;  // none: the arguments are a JSON object
+  bool compact = false;                // JSON without spaces after ',' and ':'
+  bool many = false;                   // several calls in one message
+  bool with_content = false;           // calls may follow content
+  bool text_arguments = false;         // the template takes arguments as JSON text
+  uint32_t id_length = 0;              // an id has so many letters and digits; 0: it has 1 to 40 of the characters of tools' names
 
   // The text that begins a call and that content cannot have: the first tag of `first`. Empty: a call has no mark of its own.
   std::string trigger() const;
@@ -64,7 +64,7 @@ inline constexpr const char* kFromProbes = "probes";
 
 struct ChatFormat {
   ReasoningFormat reasoning;
-  std::string content_open, content_close;   // what stands around content that is no blank; content_close: to the end of the turn
+  std::string content_open, content_close;  // what stands around content that is no blank; content_close: to the end of the turn
   std::optional<CallFormat> call;
   std::string prompt_end;  // what the template ends a prompt with, for the model to go on
   std::string source;      // kFromProbes, or the name of the table's row
@@ -75,13 +75,13 @@ struct ChatFormat {
 enum class Opening : uint8_t { none, open, closed };
 Opening opening(const ReasoningFormat& reasoning, std::string_view prompt_end);
 
-// `source`: the template's own. `options`: tools are not read. Fails only where the template cannot render a question: unsupported_template and
-// invalid_argument, as render_chat().
+// `source`: the template's own. `options`: tools are not read. Fails only where the template cannot render a question: unsupported_template
+// and invalid_argument, as render_chat().
 Result<ChatFormat> derive(const ChatTemplate& chat_template, std::string_view source, const ChatOptions& options);
 
 struct Call {
   std::string name, id;
-  Value arguments;   // a map
+  Value arguments;  // a map
 };
 // The calls as the template prints them from the answer's start to the end of the turn; with content before them where it is not empty.
 Result<std::string> print(const CallFormat& format, const std::vector<Call>& calls, std::string_view content);

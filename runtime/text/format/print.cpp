@@ -15,7 +15,8 @@ std::string counted(std::string_view literal, size_t number) {
 }
 
 void sort_keys(const TaggedFormat& tagged, std::vector<Map::Entry>* entries) {
-  std::stable_sort(entries->begin(), entries->end(), [&](const auto& a, const auto& b) { return tagged.before(a.first.as_string(), b.first.as_string()); });
+  std::stable_sort(entries->begin(), entries->end(),
+                   [&](const auto& a, const auto& b) { return tagged.before(a.first.as_string(), b.first.as_string()); });
 }
 
 Result<std::string> json_of(const Value& value, bool compact) {
@@ -35,7 +36,7 @@ std::string python_string(std::string_view text) {
       out.append(1, '\\').append(1, c);
     } else if (c == '\n' || c == '\r' || c == '\t') {
       out.append(c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
-    } else {   // others that repr() writes as numbers are in no answer
+    } else {  // others that repr() writes as numbers are in no answer
       out.append(text.substr(at, n));
     }
     at += n;
@@ -60,7 +61,8 @@ Result<std::string> noted(const TaggedFormat& tagged, Notation notation, const V
     *out += text;
     return ok_status();
   };
-  if (value.is_string()) return python ? python_string(value.as_string()) : tagged.bare.open + std::string(value.as_string()) + tagged.bare.close;
+  if (value.is_string())
+    return python ? python_string(value.as_string()) : tagged.bare.open + std::string(value.as_string()) + tagged.bare.close;
   if (value.is_bool() || value.is_none()) {
     const size_t word = value.is_none() ? 2 : value.as_bool() ? 0 : 1;
     return python ? std::string(kPython[word]) : tagged.words[word];
@@ -111,16 +113,12 @@ Result<std::string> print(const CallFormat& format, const std::vector<Call>& cal
     for (size_t f = 0; f < format.fields.size(); ++f) {
       if (f > 0) out += counted(format.between[f - 1], i);
       switch (format.fields[f]) {
-        case Field::name:
-          out += call.name;
-          break;
-        case Field::id:
-          out += call.id;
-          break;
+        case Field::name: out += call.name; break;
+        case Field::id: out += call.id; break;
         case Field::arguments: {
           if (!call.arguments.is_map()) return error(Code::invalid_argument, "a call's arguments are not an object");
-          ORRERY_ASSIGN(const std::string text, format.tagged ? tagged_arguments(format, call.arguments.as_map())
-                                                              : json_of(call.arguments, format.compact));
+          ORRERY_ASSIGN(const std::string text,
+                        format.tagged ? tagged_arguments(format, call.arguments.as_map()) : json_of(call.arguments, format.compact));
           out += text;
           break;
         }
@@ -136,7 +134,7 @@ Opening opening(const ReasoningFormat& reasoning, std::string_view prompt_end) {
   const std::string_view text = prompt_end.substr(0, end == std::string_view::npos ? 0 : end + 1);
   const auto ends = [&](std::string_view mark) { return text.size() >= mark.size() && text.substr(text.size() - mark.size()) == mark; };
   if (ends(reasoning.close)) return Opening::closed;
-  return ends(reasoning.open) ? Opening::open : Opening::none;   // an empty mark is always there
+  return ends(reasoning.open) ? Opening::open : Opening::none;  // an empty mark is always there
 }
 
 std::string CallFormat::trigger() const {

@@ -28,10 +28,8 @@ Result<Tree> Grammar::tree_of(std::string_view source, const GrammarOptions& opt
       if (tokenizer != nullptr) gbnf.find_token = [tokenizer](std::string_view name) { return tokenizer->find(name); };
       return parse_gbnf(source, gbnf, options.limits);
     }
-    case Language::json_schema:
-      return schema_tree(source, options.schema, options.limits, notices);
-    case Language::expression:
-      break;
+    case Language::json_schema: return schema_tree(source, options.schema, options.limits, notices);
+    case Language::expression: break;
   }
   return tree_of_expression(source, options.limits);
 }

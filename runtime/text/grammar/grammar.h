@@ -27,8 +27,8 @@ struct GrammarOptions {
 
 class Grammar {
  public:
-  // Errors: invalid_argument with line, column and offset; unsupported, by name, for what a language has and this compiler has not, and beyond
-  // a limit; cancelled. `tokenizer` may be null: names of tokens are then refused.
+  // Errors: invalid_argument with line, column and offset; unsupported, by name, for what a language has and this compiler has not, and
+  // beyond a limit; cancelled. `tokenizer` may be null: names of tokens are then refused.
   static Result<std::shared_ptr<Grammar>> compile(std::string_view source, const GrammarOptions& options,
                                                   std::shared_ptr<const TokenTrie> trie, const Tokenizer* tokenizer = nullptr);
 

@@ -12,14 +12,12 @@ Result<ChatTemplate> ChatTemplate::compile(std::string_view source) {
   return ChatTemplate(std::move(program));
 }
 
-Result<Text> ChatTemplate::render(const Value& context, const TemplateLimits& limits,
-                                         const std::tm* now) const {
+Result<Text> ChatTemplate::render(const Value& context, const TemplateLimits& limits, const std::tm* now) const {
   if (!context.is_map()) return error(Code::invalid_argument, "the context of a chat template must be a map");
   return jinja::Interp(*program_, context, limits, now).run();
 }
 
-Result<Text> render_chat(const ChatTemplate& chat_template, const Value& messages,
-                                const ChatOptions& options) {
+Result<Text> render_chat(const ChatTemplate& chat_template, const Value& messages, const ChatOptions& options) {
   if (!messages.is_list()) return error(Code::invalid_argument, "messages must be a list");
   if (options.extra != nullptr && !options.extra->is_map())
     return error(Code::invalid_argument, "the further names of a chat template must be a map");

@@ -35,8 +35,7 @@ class ChatTemplate {
   // longer than limits.max_output_bytes, with both numbers in the detail; cancelled if limits.cancel was set;
   // unsupported_template for every other failure, including the other limits. Every error names the line and column
   // of the expression.
-  Result<Text> render(const Value& context, const TemplateLimits& limits = {},
-                             const std::tm* now = nullptr) const;
+  Result<Text> render(const Value& context, const TemplateLimits& limits = {}, const std::tm* now = nullptr) const;
 
  private:
   explicit ChatTemplate(std::shared_ptr<const jinja::Program> program) : program_(std::move(program)) {}
@@ -49,14 +48,12 @@ struct ChatOptions {
   const Value* documents = nullptr;  // for retrieval templates; null: none
   bool add_generation_prompt = false;
   std::string bos_token, eos_token;  // their bytes count as the template's
-  const Value* extra =
-      nullptr;  // a map of further names (enable_thinking, custom_tools, ...); they replace the names above
-  const std::tm* now = nullptr;  // for strftime_now; null: the local time
+  const Value* extra = nullptr;      // a map of further names (enable_thinking, custom_tools, ...); they replace the names above
+  const std::tm* now = nullptr;      // for strftime_now; null: the local time
   TemplateLimits limits;
 };
 
 // Renders `messages`, a list of {role, content, ...} maps.
-Result<Text> render_chat(const ChatTemplate& chat_template, const Value& messages,
-                                const ChatOptions& options);
+Result<Text> render_chat(const ChatTemplate& chat_template, const Value& messages, const ChatOptions& options);
 
 }  // namespace orrery::text

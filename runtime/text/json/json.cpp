@@ -23,9 +23,8 @@ class Reader {
 
   Result<Value> read() {
     if (text_.size() > limits_.max_bytes) {
-      return memory_error(Code::invalid_argument, text_.size(), limits_.max_bytes,
-                          "JSON text of %zu bytes is longer than the %llu allowed", text_.size(),
-                          static_cast<unsigned long long>(limits_.max_bytes));
+      return memory_error(Code::invalid_argument, text_.size(), limits_.max_bytes, "JSON text of %zu bytes is longer than the %llu allowed",
+                          text_.size(), static_cast<unsigned long long>(limits_.max_bytes));
     }
     Value v;
     skip_space();
@@ -57,8 +56,7 @@ class Reader {
       }
     }
     const auto column = static_cast<uint32_t>(error_at_ - line_start + 1);
-    Status status = error(Code::invalid_argument, "JSON: %s at line %u, column %u (byte %zu)", error_, line,
-                          column, error_at_);
+    Status status = error(Code::invalid_argument, "JSON: %s at line %u, column %u (byte %zu)", error_, line, column, error_at_);
     status.detail().line = line;
     status.detail().column = column;
     status.detail().offset = error_at_;
@@ -66,9 +64,7 @@ class Reader {
   }
 
   void skip_space() {
-    while (pos_ < text_.size() &&
-           (text_[pos_] == ' ' || text_[pos_] == '\t' || text_[pos_] == '\n' || text_[pos_] == '\r'))
-      ++pos_;
+    while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\t' || text_[pos_] == '\n' || text_[pos_] == '\r')) ++pos_;
   }
   bool at(char c) const { return pos_ < text_.size() && text_[pos_] == c; }
   bool digit() const { return pos_ < text_.size() && text_[pos_] >= '0' && text_[pos_] <= '9'; }
@@ -83,22 +79,17 @@ class Reader {
     if (pace_.stop()) return false;
     if (pos_ >= text_.size()) return fail("a value is missing");
     switch (text_[pos_]) {
-      case '{':
-        return read_object(out, depth);
-      case '[':
-        return read_list(out, depth);
+      case '{': return read_object(out, depth);
+      case '[': return read_list(out, depth);
       case '"': {
         std::string s;
         if (!read_string(&s)) return false;
         *out = Value::string(std::move(s));
         return true;
       }
-      case 't':
-        return read_word("true", Value::boolean(true), out);
-      case 'f':
-        return read_word("false", Value::boolean(false), out);
-      case 'n':
-        return read_word("null", Value::none(), out);
+      case 't': return read_word("true", Value::boolean(true), out);
+      case 'f': return read_word("false", Value::boolean(false), out);
+      case 'n': return read_word("null", Value::none(), out);
       default:
         if (at('-') || digit()) return read_number(out);
         return fail("unexpected character");
@@ -169,14 +160,10 @@ class Reader {
     for (int i = 0; i < 4; ++i) {
       const char c = text_[pos_ + static_cast<size_t>(i)];
       uint32_t d;
-      if (c >= '0' && c <= '9')
-        d = static_cast<uint32_t>(c - '0');
-      else if (c >= 'a' && c <= 'f')
-        d = static_cast<uint32_t>(c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F')
-        d = static_cast<uint32_t>(c - 'A' + 10);
-      else
-        return fail("\\u wants four hexadecimal digits");
+      if (c >= '0' && c <= '9') d = static_cast<uint32_t>(c - '0');
+      else if (c >= 'a' && c <= 'f') d = static_cast<uint32_t>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F') d = static_cast<uint32_t>(c - 'A' + 10);
+      else return fail("\\u wants four hexadecimal digits");
       v = v * 16 + d;
     }
     pos_ += 4;
@@ -217,28 +204,14 @@ class Reader {
     switch (c) {
       case '"':
       case '\\':
-      case '/':
-        out->push_back(c);
-        return true;
-      case 'b':
-        out->push_back('\b');
-        return true;
-      case 'f':
-        out->push_back('\f');
-        return true;
-      case 'n':
-        out->push_back('\n');
-        return true;
-      case 'r':
-        out->push_back('\r');
-        return true;
-      case 't':
-        out->push_back('\t');
-        return true;
-      case 'u':
-        break;
-      default:
-        return fail_at(start, "unknown escape");
+      case '/': out->push_back(c); return true;
+      case 'b': out->push_back('\b'); return true;
+      case 'f': out->push_back('\f'); return true;
+      case 'n': out->push_back('\n'); return true;
+      case 'r': out->push_back('\r'); return true;
+      case 't': out->push_back('\t'); return true;
+      case 'u': break;
+      default: return fail_at(start, "unknown escape");
     }
     uint32_t code;
     if (!read_hex4(&code)) return false;
@@ -282,18 +255,15 @@ class Reader {
     const char *first = text_.data() + start, *last = text_.data() + pos_;
     if (integral) {
       int64_t i;
-      if (std::from_chars(first, last, i).ec == std::errc())
-        *out = Value::integer(i);
-      else
-        *out = Value::big_integer(std::string(first, last));
+      if (std::from_chars(first, last, i).ec == std::errc()) *out = Value::integer(i);
+      else *out = Value::big_integer(std::string(first, last));
       return true;
     }
     double d;
     const auto parsed = std::from_chars(first, last, d);
     if (parsed.ec == std::errc::result_out_of_range) {
       // A number too small for a double reads as zero, as in other readers. A number too large has no value.
-      if (!underflows(std::string_view(first, static_cast<size_t>(last - first))))
-        return fail_at(start, "number out of range");
+      if (!underflows(std::string_view(first, static_cast<size_t>(last - first)))) return fail_at(start, "number out of range");
       d = *first == '-' ? -0.0 : 0.0;
     }
     *out = Value::floating(d);
@@ -332,9 +302,7 @@ class Reader {
 class Writer {
  public:
   explicit Writer(const JsonFormat& format) : format_(format), pace_(format.cancel) {
-    item_separator_ = format.custom_separators || !format.item_separator.empty() ? format.item_separator
-                      : format.pretty                                            ? ","
-                                                                                 : ", ";
+    item_separator_ = format.custom_separators || !format.item_separator.empty() ? format.item_separator : format.pretty ? "," : ", ";
   }
 
   bool write(const Value& v, uint32_t depth) {
@@ -348,32 +316,17 @@ class Writer {
     if (depth > kMaxDumpDepth) return fail("nesting is too deep");
     if (out.size() > format_.max_bytes) return fail("the text is longer than allowed");
     switch (v.kind()) {
-      case Kind::none:
-        out += "null";
-        return true;
-      case Kind::boolean:
-        out += v.as_bool() ? "true" : "false";
-        return true;
-      case Kind::integer:
-        out += std::to_string(v.as_int());
-        return true;
-      case Kind::big_integer:
-        out += v.as_string();
-        return true;
-      case Kind::floating:
-        write_float(v.as_float());
-        return true;
-      case Kind::string:
-        return write_string(v.as_text());
+      case Kind::none: out += "null"; return true;
+      case Kind::boolean: out += v.as_bool() ? "true" : "false"; return true;
+      case Kind::integer: out += std::to_string(v.as_int()); return true;
+      case Kind::big_integer: out += v.as_string(); return true;
+      case Kind::floating: write_float(v.as_float()); return true;
+      case Kind::string: return write_string(v.as_text());
       case Kind::list:
-      case Kind::tuple:
-        return write_list(v, depth);
-      case Kind::map:
-        return write_map(v.as_map(), depth);
-      case Kind::undefined:
-        return fail("an undefined value has no JSON form");
-      default:
-        return fail("a value of this type has no JSON form");
+      case Kind::tuple: return write_list(v, depth);
+      case Kind::map: return write_map(v.as_map(), depth);
+      case Kind::undefined: return fail("an undefined value has no JSON form");
+      default: return fail("a value of this type has no JSON form");
     }
   }
 
@@ -390,12 +343,9 @@ class Writer {
   }
 
   void write_float(double d) {
-    if (std::isnan(d))
-      out += "NaN";
-    else if (std::isinf(d))
-      out += d > 0 ? "Infinity" : "-Infinity";
-    else
-      out += format_float(d);
+    if (std::isnan(d)) out += "NaN";
+    else if (std::isinf(d)) out += d > 0 ? "Infinity" : "-Infinity";
+    else out += format_float(d);
   }
 
   void line(uint32_t depth) {
@@ -423,14 +373,9 @@ class Writer {
 
   bool write_key(const Value& key) {
     switch (key.kind()) {
-      case Kind::string:
-        return write_string(key.as_text());
-      case Kind::none:
-        out += "\"null\"";
-        return true;
-      case Kind::boolean:
-        out += key.as_bool() ? "\"true\"" : "\"false\"";
-        return true;
+      case Kind::string: return write_string(key.as_text());
+      case Kind::none: out += "\"null\""; return true;
+      case Kind::boolean: out += key.as_bool() ? "\"true\"" : "\"false\""; return true;
       case Kind::integer:
       case Kind::big_integer:
       case Kind::floating:
@@ -438,8 +383,7 @@ class Writer {
         if (!write(key, 0)) return false;
         out += '"';
         return true;
-      default:
-        return fail("keys must be strings, numbers, booleans or none");
+      default: return fail("keys must be strings, numbers, booleans or none");
     }
   }
 
@@ -454,9 +398,8 @@ class Writer {
     if (format_.sort_keys) {
       for (const Map::Entry* e : entries)
         if (!e->first.is_string()) return fail("only string keys can be sorted");
-      std::stable_sort(entries.begin(), entries.end(), [](const Map::Entry* a, const Map::Entry* b) {
-        return a->first.as_string() < b->first.as_string();
-      });
+      std::stable_sort(entries.begin(), entries.end(),
+                       [](const Map::Entry* a, const Map::Entry* b) { return a->first.as_string() < b->first.as_string(); });
     }
     out += '{';
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -493,32 +436,16 @@ class Writer {
       if (c < 0x80) {
         ++pos;
         switch (c) {
-          case '"':
-            out += "\\\"";
-            break;
-          case '\\':
-            out += "\\\\";
-            break;
-          case '\n':
-            out += "\\n";
-            break;
-          case '\r':
-            out += "\\r";
-            break;
-          case '\t':
-            out += "\\t";
-            break;
-          case '\b':
-            out += "\\b";
-            break;
-          case '\f':
-            out += "\\f";
-            break;
+          case '"': out += "\\\""; break;
+          case '\\': out += "\\\\"; break;
+          case '\n': out += "\\n"; break;
+          case '\r': out += "\\r"; break;
+          case '\t': out += "\\t"; break;
+          case '\b': out += "\\b"; break;
+          case '\f': out += "\\f"; break;
           default:
-            if (c < 0x20 || (c == 0x7F && format_.ensure_ascii))
-              escape(c);
-            else
-              out += static_cast<char>(c);
+            if (c < 0x20 || (c == 0x7F && format_.ensure_ascii)) escape(c);
+            else out += static_cast<char>(c);
         }
         continue;
       }
@@ -553,9 +480,7 @@ class Writer {
 
 }  // namespace
 
-Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
-  return Reader(text, limits).read();
-}
+Result<Value> parse_json(std::string_view text, const JsonLimits& limits) { return Reader(text, limits).read(); }
 
 Result<std::string> dump_json(const Value& value, const JsonFormat& format) {
   Writer writer(format);
@@ -565,8 +490,7 @@ Result<std::string> dump_json(const Value& value, const JsonFormat& format) {
   if (writer.cancelled()) return error(Code::cancelled, "JSON: writing was cancelled");
   if (!writer.no_stack.ok()) return std::move(writer.no_stack);
   if (!written) return error(Code::invalid_argument, "JSON: %s", writer.problem);
-  if (writer.out.size() > format.max_bytes)
-    return error(Code::invalid_argument, "JSON: the text is longer than allowed");
+  if (writer.out.size() > format.max_bytes) return error(Code::invalid_argument, "JSON: the text is longer than allowed");
   return std::move(writer.out);
 }
 

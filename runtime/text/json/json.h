@@ -13,8 +13,8 @@
 namespace orrery::text {
 
 struct JsonLimits {
-  uint32_t max_depth = 200;         // nesting of lists and objects
-  uint64_t max_bytes = 1ull << 30;  // of the text
+  uint32_t max_depth = 200;                   // nesting of lists and objects
+  uint64_t max_bytes = 1ull << 30;            // of the text
   const std::atomic<bool>* cancel = nullptr;  // set by another thread to end the reading: cancelled
 };
 
@@ -30,8 +30,8 @@ struct JsonFormat {
   std::string indent;
   std::string item_separator;  // empty: ", ", or "," if pretty
   std::string key_separator = ": ";
-  bool custom_separators = false;   // an empty item_separator is used as it is
-  uint64_t max_bytes = 1ull << 30;  // of the result
+  bool custom_separators = false;             // an empty item_separator is used as it is
+  uint64_t max_bytes = 1ull << 30;            // of the result
   const std::atomic<bool>* cancel = nullptr;  // set by another thread to end the writing: cancelled
   uint64_t* bytes_written = nullptr;          // filled in, also where the writing fails
   Origins* origins = nullptr;                 // filled in: of the strings' bytes; all others are data

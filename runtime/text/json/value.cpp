@@ -97,12 +97,9 @@ Likeness compare_outside(const Value& a, const Value& b, uint64_t* work) {
     case Kind::list:
     case Kind::tuple:
     case Kind::view:
-    case Kind::map:
-      break;
-    case Kind::object:
-      return verdict(a.as_node() == b.as_node());
-    default:
-      return Likeness::equal;  // none, undefined
+    case Kind::map: break;
+    case Kind::object: return verdict(a.as_node() == b.as_node());
+    default: return Likeness::equal;  // none, undefined
   }
   if (a.as_node() == b.as_node()) return Likeness::equal;
   if (a.is_map()) return a.as_map().size() == b.as_map().size() ? Likeness::by_entries : Likeness::unequal;
@@ -127,10 +124,8 @@ bool equal_values(const Value& left, const Value& right, uint64_t* work) {
     if (*work == 0) return false;
     --*work;
     switch (compare_outside(*a, *b, work)) {
-      case Likeness::unequal:
-        return false;
-      case Likeness::equal:
-        break;
+      case Likeness::unequal: return false;
+      case Likeness::equal: break;
       default:
         if (depth >= detail::kMaxCompareDepth) return false;
         frames[depth++] = {a, b, 0};
@@ -159,22 +154,15 @@ bool equal_values(const Value& left, const Value& right, uint64_t* work) {
 // Keys of different ranks are never equal.
 int key_rank(const Value& v) {
   switch (v.kind()) {
-    case Kind::none:
-      return 0;
+    case Kind::none: return 0;
     case Kind::boolean:
     case Kind::integer:
-    case Kind::floating:
-      return 1;
-    case Kind::big_integer:
-      return 2;
-    case Kind::string:
-      return 3;
-    case Kind::tuple:
-      return 4;
-    case Kind::undefined:
-      return 5;
-    default:
-      return 6;
+    case Kind::floating: return 1;
+    case Kind::big_integer: return 2;
+    case Kind::string: return 3;
+    case Kind::tuple: return 4;
+    case Kind::undefined: return 5;
+    default: return 6;
   }
 }
 
@@ -185,8 +173,7 @@ int compare_keys(const Value& a, const Value& b, size_t depth) {
     case 1: {
       const int order = compare_numbers(a, b);
       if (order != 2) return order;
-      const bool nan_a = a.is_float() && std::isnan(a.as_float()),
-                 nan_b = b.is_float() && std::isnan(b.as_float());
+      const bool nan_a = a.is_float() && std::isnan(a.as_float()), nan_b = b.is_float() && std::isnan(b.as_float());
       return nan_a == nan_b ? 0 : (nan_a ? 1 : -1);
     }
     case 2:
@@ -201,10 +188,8 @@ int compare_keys(const Value& a, const Value& b, size_t depth) {
         if (const int order = compare_keys(x[i], y[i], depth + 1); order != 0) return order;
       return x.size() == y.size() ? 0 : (x.size() < y.size() ? -1 : 1);
     }
-    case 6:
-      return a.as_node() == b.as_node() ? 0 : (std::less<>()(a.as_node(), b.as_node()) ? -1 : 1);
-    default:
-      return 0;
+    case 6: return a.as_node() == b.as_node() ? 0 : (std::less<>()(a.as_node(), b.as_node()) ? -1 : 1);
+    default: return 0;
   }
 }
 
@@ -298,9 +283,7 @@ Value Value::markup(Text s) {
   node->markup = true;
   return Value(Kind::string, node);
 }
-Value Value::big_integer(std::string digits) {
-  return Value(Kind::big_integer, make_string(Text::data(std::move(digits))));
-}
+Value Value::big_integer(std::string digits) { return Value(Kind::big_integer, make_string(Text::data(std::move(digits)))); }
 Value Value::list(std::vector<Value> items) {
   auto* node = new ListNode;
   node->items = std::move(items);
@@ -337,9 +320,7 @@ Value Value::group(Value grouper, Value items) {
   static_cast<ListNode*>(v.data_.node)->type = ViewType::group;
   return v;
 }
-bool Value::is_group() const {
-  return kind_ == Kind::tuple && static_cast<const ListNode*>(data_.node)->type == ViewType::group;
-}
+bool Value::is_group() const { return kind_ == Kind::tuple && static_cast<const ListNode*>(data_.node)->type == ViewType::group; }
 
 std::string_view Value::as_string() const {
   if (data_.node == nullptr) return {};
@@ -360,9 +341,7 @@ void Value::clear() const {
 }
 const std::vector<Value>& Value::as_items() const { return static_cast<const ListNode*>(data_.node)->items; }
 const Map& Value::as_map() const { return static_cast<const MapNode*>(data_.node)->map; }
-Value::ViewType Value::view_type() const {
-  return kind_ == Kind::view ? static_cast<const ListNode*>(data_.node)->type : ViewType::none;
-}
+Value::ViewType Value::view_type() const { return kind_ == Kind::view ? static_cast<const ListNode*>(data_.node)->type : ViewType::none; }
 const int64_t* Value::range_bounds() const { return static_cast<const ListNode*>(data_.node)->range; }
 
 size_t Value::string_length() const { return static_cast<const StringNode*>(data_.node)->length; }
@@ -373,8 +352,7 @@ size_t Value::string_offset(size_t index) const {
   if (index >= s->length) return s->text.size();
   const size_t mark = index / detail::kMarkEvery;
   size_t pos = mark == 0 ? 0 : s->marks[mark - 1];
-  for (size_t left = index % detail::kMarkEvery; left > 0; --left)
-    pos += unicode::sequence_length(s->text.bytes(), pos);
+  for (size_t left = index % detail::kMarkEvery; left > 0; --left) pos += unicode::sequence_length(s->text.bytes(), pos);
   return pos;
 }
 

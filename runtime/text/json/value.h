@@ -96,20 +96,19 @@ class Value {
   static Value boolean(bool v);
   static Value integer(int64_t v);
   static Value floating(double v);
-  static Value string(std::string v);            // data; see origin_text.h
-  static Value literal(std::string v);           // of the chat template
+  static Value string(std::string v);   // data; see origin_text.h
+  static Value literal(std::string v);  // of the chat template
   static Value text(Text v);
   static Value markup(Text v);                   // text marked as already escaped; otherwise as a string
   static Value big_integer(std::string digits);  // "-" and digits, canonical, outside int64
   static Value list(std::vector<Value> items);
-  static Value growing_list(std::vector<Value> items);   // that a template makes: the one value that can change
+  static Value growing_list(std::vector<Value> items);  // that a template makes: the one value that can change
   static Value tuple(std::vector<Value> items);
   static Value map(Map items);
   static Value object(detail::Node* node);  // takes ownership of the caller's reference
 
   enum class ViewType : uint8_t { none, range, keys, values, items, group };
-  static Value view(ViewType type, std::vector<Value> items, int64_t start = 0, int64_t stop = 0,
-                    int64_t step = 1);
+  static Value view(ViewType type, std::vector<Value> items, int64_t start = 0, int64_t stop = 0, int64_t step = 1);
 
   Kind kind() const { return kind_; }
   bool is_undefined() const { return kind_ == Kind::undefined; }
@@ -131,7 +130,7 @@ class Value {
   int64_t as_int() const { return kind_ == Kind::boolean ? data_.boolean : data_.integer; }
   double as_float() const { return kind_ == Kind::floating ? data_.floating : static_cast<double>(as_int()); }
   std::string_view as_string() const;  // UTF-8; for a big integer its digits; for an undefined value its hint
-  TextView as_text() const;             // of a string, with the origins of its bytes
+  TextView as_text() const;            // of a string, with the origins of its bytes
   bool is_markup() const;
   bool is_growing() const;
   // Of a growing list; all copies of the Value see it. A list may then hold itself: whoever appends clears the list at last.
@@ -165,8 +164,7 @@ class Value {
 
  private:
   bool counted() const {
-    return (kind_ >= Kind::string || kind_ == Kind::undefined || kind_ == Kind::big_integer) &&
-           data_.node != nullptr;
+    return (kind_ >= Kind::string || kind_ == Kind::undefined || kind_ == Kind::big_integer) && data_.node != nullptr;
   }
   void retain() const noexcept {
     if (counted()) data_.node->refs_.fetch_add(1, std::memory_order_relaxed);

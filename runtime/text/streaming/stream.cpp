@@ -16,8 +16,7 @@ Result<TextStream> TextStream::create(Span<const std::string> stops) {
   size_t total = 0;
   for (size_t i = 0; i < stops.size(); i++) {
     if (stops[i].empty()) return error(Code::invalid_argument, "stop string %zu is empty", i);
-    if (stops[i].size() > kMaxBytes - total)
-      return error(Code::invalid_argument, "stop strings of more than %zu bytes in all", kMaxBytes);
+    if (stops[i].size() > kMaxBytes - total) return error(Code::invalid_argument, "stop strings of more than %zu bytes in all", kMaxBytes);
     total += stops[i].size();
     stream.stop_bytes_.push_back(static_cast<uint32_t>(stops[i].size()));
   }

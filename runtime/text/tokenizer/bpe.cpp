@@ -23,9 +23,7 @@ void BpeModel::reset(const int32_t* byte_ids, Span<const MergeRule> rules, uint6
   rules_.assign(slots, Rule{});
   seed_ = seed;
   const size_t mask = slots - 1;
-  const auto slot_of = [&](size_t rank) {
-    return hash_pair(pair_of(rules[rank].left, rules[rank].right), seed) & mask;
-  };
+  const auto slot_of = [&](size_t rank) { return hash_pair(pair_of(rules[rank].left, rules[rank].right), seed) & mask; };
   constexpr size_t kAhead = 16;  // the table exceeds the cache, so look-ups overlap their misses
   for (size_t rank = 0; rank < rules.size(); rank++) {
     if (rank + kAhead < rules.size()) __builtin_prefetch(&rules_[slot_of(rank + kAhead)], 1);
@@ -55,7 +53,8 @@ bool BpeModel::encode(std::string_view piece, int32_t unknown, const std::atomic
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(piece[i])); };
   const size_t n = piece.size();
   if (n > kShortPiece)
-    return encode_tokens(n, [&](size_t i) { return byte_ids_[byte(i)]; }, unknown, cancel, scratch, out);
+    return encode_tokens(
+        n, [&](size_t i) { return byte_ids_[byte(i)]; }, unknown, cancel, scratch, out);
   int32_t ids[kShortPiece];
   uint64_t merges[kShortPiece];
   for (size_t i = 0; i < n; i++) ids[i] = byte_ids_[byte(i)];

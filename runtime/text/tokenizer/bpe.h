@@ -37,8 +37,7 @@ class BpeModel {
 
   // Appends the tokens of one piece in O(n log n). A byte without a token gives `unknown`, or nothing if `unknown` <
   // 0. Returns false if `cancel` (may be null) ended the encoding.
-  bool encode(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel, Scratch* scratch,
-              std::vector<int32_t>* out) const;
+  bool encode(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel, Scratch* scratch, std::vector<int32_t>* out) const;
 
   // The same for a row of n tokens, of which some may be -1: token_at(i) gives the i-th one, and is called once for each
   // i, in order. n is below 2^32 - 1.
@@ -47,7 +46,7 @@ class BpeModel {
                      std::vector<int32_t>* out) const {
     if (n <= kShortPiece) {
       int32_t ids[kShortPiece];
-      uint64_t merges[kShortPiece];   // [i]: the merge of ids[i] and ids[i + 1]
+      uint64_t merges[kShortPiece];  // [i]: the merge of ids[i] and ids[i + 1]
       for (size_t i = 0; i < n; i++) ids[i] = token_at(i);
       for (size_t i = 0; i + 1 < n; i++) merges[i] = merge_of(ids[i], ids[i + 1]);
       merge_short(ids, merges, n, unknown, out);
@@ -56,8 +55,7 @@ class BpeModel {
     Pace pace(cancel);
     scratch->symbols.resize(n);
     const auto last = static_cast<uint32_t>(n) - 1;
-    for (uint32_t i = 0; i <= last && !pace.stop(); i++)
-      scratch->symbols[i] = {token_at(i), i - 1, i < last ? i + 1 : kNobody};
+    for (uint32_t i = 0; i <= last && !pace.stop(); i++) scratch->symbols[i] = {token_at(i), i - 1, i < last ? i + 1 : kNobody};
     return merge_long(unknown, &pace, scratch, out);
   }
 
@@ -69,9 +67,7 @@ class BpeModel {
     uint64_t pair = UINT64_MAX;  // left << 32 | right; both are below 2^31
     uint64_t merge = kNoMerge;
   };
-  static uint64_t pair_of(int32_t left, int32_t right) {
-    return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
-  }
+  static uint64_t pair_of(int32_t left, int32_t right) { return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right); }
   uint64_t merge_of(int32_t left, int32_t right) const;
   static constexpr size_t kShortPiece = 32;
   static constexpr uint32_t kNobody = UINT32_MAX;

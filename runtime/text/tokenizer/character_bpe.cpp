@@ -8,8 +8,8 @@
 
 namespace orrery::text {
 
-void CharacterBpe::reset(const TokenTable* table, const TokenIndex* index, const int32_t* byte_ids,
-                         Span<const BpeModel::MergeRule> rules, uint64_t seed) {
+void CharacterBpe::reset(const TokenTable* table, const TokenIndex* index, const int32_t* byte_ids, Span<const BpeModel::MergeRule> rules,
+                         uint64_t seed) {
   table_ = table;
   index_ = index;
   std::copy(byte_ids, byte_ids + 256, byte_ids_);
@@ -26,8 +26,8 @@ void CharacterBpe::reset(const TokenTable* table, const TokenIndex* index, const
   bpe_.reset(byte_ids, rules, seed);
 }
 
-bool CharacterBpe::encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size,
-                          Scratch* scratch, std::vector<int32_t>* out) const {
+bool CharacterBpe::encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size, Scratch* scratch,
+                          std::vector<int32_t>* out) const {
   for (size_t from = 0, at = 0; from < text.size(); from = at) {
     const bool newlines = text[from] == '\n';
     for (at = from + 1; at < text.size() && (text[at] == '\n') == newlines; at++)
@@ -53,13 +53,13 @@ bool CharacterBpe::encode_run(std::string_view run, int32_t unknown, const std::
     const uint32_t length = utf8_decode(p, end).length;
     const auto byte = static_cast<uint8_t>(*p);
     const int32_t id = byte < 0x80 ? ascii_ids_[byte] : index_->find(*table_, {p, length});
-    if (id >= 0)
-      row.push_back(id);
+    if (id >= 0) row.push_back(id);
     else
       for (uint32_t i = 0; i < length; i++) row.push_back(byte_ids_[static_cast<uint8_t>(p[i])]);
     p += length;
   }
-  return bpe_.encode_tokens(row.size(), [&](size_t i) { return row[i]; }, unknown, cancel, &scratch->bpe, out);
+  return bpe_.encode_tokens(
+      row.size(), [&](size_t i) { return row[i]; }, unknown, cancel, &scratch->bpe, out);
 }
 
 }  // namespace orrery::text

@@ -222,11 +222,9 @@ Step punctuation_run(const char* p, End end) {
       case '>':
       case '^':
       case '~':
-      case '|':
-        return true;  // clang-format off
+      case '|': return true;  // clang-format off
       case '`': return backtick;  // clang-format on
-      default:
-        return false;
+      default: return false;
     }
   };
   Char c = char_at(p, end);
@@ -306,23 +304,20 @@ struct Range {
 };
 // The cased letters of \s?[A-Za-z...]+ in DeepSeek LLM, sorted.
 constexpr Range kDeepseekLetters[] = {
-    {0x41, 0x5A},       {0x61, 0x7A},       {0xB5, 0xB5},       {0xC0, 0xD6},       {0xD8, 0xF6},
-    {0xF8, 0x1BA},      {0x1BC, 0x1BF},     {0x1C4, 0x293},     {0x295, 0x2AF},     {0x370, 0x373},
-    {0x376, 0x377},     {0x37B, 0x37D},     {0x37F, 0x37F},     {0x386, 0x386},     {0x388, 0x38A},
-    {0x38C, 0x38C},     {0x38E, 0x3A1},     {0x3A3, 0x3F5},     {0x3F7, 0x481},     {0x48A, 0x52F},
-    {0x531, 0x556},     {0x10A0, 0x10C5},   {0x13A0, 0x13F5},   {0x13F8, 0x13FD},   {0x1C90, 0x1CBA},
-    {0x1CBD, 0x1CBF},   {0x1D00, 0x1D2B},   {0x1D6B, 0x1D77},   {0x1D79, 0x1D9A},   {0x1E00, 0x1F15},
-    {0x1F18, 0x1F1D},   {0x1F20, 0x1F45},   {0x1F48, 0x1F4D},   {0x1F50, 0x1F57},   {0x1F59, 0x1F59},
-    {0x1F5B, 0x1F5B},   {0x1F5D, 0x1F5D},   {0x1F5F, 0x1F7D},   {0x1F80, 0x1FB4},   {0x1FB6, 0x1FBC},
-    {0x1FBE, 0x1FBE},   {0x1FC2, 0x1FC4},   {0x1FC6, 0x1FCC},   {0x1FD0, 0x1FD3},   {0x1FD6, 0x1FDB},
-    {0x1FE0, 0x1FEC},   {0x1FF2, 0x1FF4},   {0x1FF6, 0x1FFC},   {0x2102, 0x2102},   {0x2107, 0x2107},
-    {0x210A, 0x2113},   {0x2115, 0x2115},   {0x2119, 0x211D},   {0x2124, 0x2124},   {0x2126, 0x2126},
-    {0x2128, 0x2128},   {0x212A, 0x212D},   {0x212F, 0x2134},   {0x2139, 0x2139},   {0x213C, 0x213F},
-    {0x2145, 0x2149},   {0x214E, 0x214E},   {0x2183, 0x2184},   {0x2C00, 0x2C7B},   {0x2C7E, 0x2CE4},
-    {0x2CEB, 0x2CEE},   {0x2CF2, 0x2CF3},   {0xA640, 0xA66D},   {0xA680, 0xA69B},   {0xA722, 0xA76F},
-    {0xA771, 0xA787},   {0xA78B, 0xA78E},   {0xAB70, 0xABBF},   {0xFB00, 0xFB06},   {0xFB13, 0xFB17},
-    {0xFF21, 0xFF3A},   {0xFF41, 0xFF5A},   {0x10400, 0x1044F}, {0x104B0, 0x104D3}, {0x104D8, 0x104FB},
-    {0x10C80, 0x10CB2}, {0x10CC0, 0x10CF2}, {0x118A0, 0x118DF}, {0x1E900, 0x1E943},
+    {0x41, 0x5A},       {0x61, 0x7A},       {0xB5, 0xB5},       {0xC0, 0xD6},       {0xD8, 0xF6},       {0xF8, 0x1BA},
+    {0x1BC, 0x1BF},     {0x1C4, 0x293},     {0x295, 0x2AF},     {0x370, 0x373},     {0x376, 0x377},     {0x37B, 0x37D},
+    {0x37F, 0x37F},     {0x386, 0x386},     {0x388, 0x38A},     {0x38C, 0x38C},     {0x38E, 0x3A1},     {0x3A3, 0x3F5},
+    {0x3F7, 0x481},     {0x48A, 0x52F},     {0x531, 0x556},     {0x10A0, 0x10C5},   {0x13A0, 0x13F5},   {0x13F8, 0x13FD},
+    {0x1C90, 0x1CBA},   {0x1CBD, 0x1CBF},   {0x1D00, 0x1D2B},   {0x1D6B, 0x1D77},   {0x1D79, 0x1D9A},   {0x1E00, 0x1F15},
+    {0x1F18, 0x1F1D},   {0x1F20, 0x1F45},   {0x1F48, 0x1F4D},   {0x1F50, 0x1F57},   {0x1F59, 0x1F59},   {0x1F5B, 0x1F5B},
+    {0x1F5D, 0x1F5D},   {0x1F5F, 0x1F7D},   {0x1F80, 0x1FB4},   {0x1FB6, 0x1FBC},   {0x1FBE, 0x1FBE},   {0x1FC2, 0x1FC4},
+    {0x1FC6, 0x1FCC},   {0x1FD0, 0x1FD3},   {0x1FD6, 0x1FDB},   {0x1FE0, 0x1FEC},   {0x1FF2, 0x1FF4},   {0x1FF6, 0x1FFC},
+    {0x2102, 0x2102},   {0x2107, 0x2107},   {0x210A, 0x2113},   {0x2115, 0x2115},   {0x2119, 0x211D},   {0x2124, 0x2124},
+    {0x2126, 0x2126},   {0x2128, 0x2128},   {0x212A, 0x212D},   {0x212F, 0x2134},   {0x2139, 0x2139},   {0x213C, 0x213F},
+    {0x2145, 0x2149},   {0x214E, 0x214E},   {0x2183, 0x2184},   {0x2C00, 0x2C7B},   {0x2C7E, 0x2CE4},   {0x2CEB, 0x2CEE},
+    {0x2CF2, 0x2CF3},   {0xA640, 0xA66D},   {0xA680, 0xA69B},   {0xA722, 0xA76F},   {0xA771, 0xA787},   {0xA78B, 0xA78E},
+    {0xAB70, 0xABBF},   {0xFB00, 0xFB06},   {0xFB13, 0xFB17},   {0xFF21, 0xFF3A},   {0xFF41, 0xFF5A},   {0x10400, 0x1044F},
+    {0x104B0, 0x104D3}, {0x104D8, 0x104FB}, {0x10C80, 0x10CB2}, {0x10CC0, 0x10CF2}, {0x118A0, 0x118DF}, {0x1E900, 0x1E943},
 };
 
 bool deepseek_letter(uint32_t c) {
@@ -342,8 +337,8 @@ bool deepseek_letter(uint32_t c) {
 constexpr bool within(uint32_t c, uint32_t first, uint32_t last) { return c >= first && c <= last; }
 
 bool deepseek_punctuation(uint32_t c) {
-  return within(c, '!', '/') || within(c, ':', '~') || within(c, 0xFF01, 0xFF0F) ||
-         within(c, 0xFF1A, 0xFF5E) || within(c, 0x2018, 0x201F) || within(c, 0x3000, 0x3002);
+  return within(c, '!', '/') || within(c, ':', '~') || within(c, 0xFF01, 0xFF0F) || within(c, 0xFF1A, 0xFF5E) ||
+         within(c, 0x2018, 0x201F) || within(c, 0x3000, 0x3002);
 }
 bool cjk(uint32_t c) { return within(c, 0x0800, 0x9FA5) || within(c, 0xAC00, 0xD7FF); }
 bool cjk_and_kana(uint32_t c) { return within(c, 0x4E00, 0x9FA5) || within(c, 0x3040, 0x30FF); }
@@ -378,12 +373,9 @@ Step trailing_space(const char* p, End end) {
 Step deepseek_v3_words(const char* p, End end) {
   const Char c = char_at(p, end);
   const Char next = char_at(p + c.length, end);
-  if (c.code_point < 0x80 && c.set & (kPunctuation | kSymbol) && next.code_point < 0x80 &&
-      next.set & kLetter) {
+  if (c.code_point < 0x80 && c.set & (kPunctuation | kSymbol) && next.code_point < 0x80 && next.set & kLetter) {
     p += 2;
-    while (p != end && static_cast<uint8_t>(*p) < 0x80 && kAscii.set[static_cast<uint8_t>(*p)] & kLetter &&
-           !end.stop())
-      p++;
+    while (p != end && static_cast<uint8_t>(*p) < 0x80 && kAscii.set[static_cast<uint8_t>(*p)] & kLetter && !end.stop()) p++;
     return {p, true};
   }
   if (c.set & (kLetter | kMark)) return {skip_in(p, end, kLetter | kMark), true};
@@ -399,39 +391,28 @@ Step deepseek_v3_words(const char* p, End end) {
 template <class Emit>
 void run_stages(PreTokenizer kind, const char* begin, End end, Emit& emit) {
   switch (kind) {
-    case PreTokenizer::classic:
-      return stages<punctuation_run<false>, gpt2, run_of<kNumber>, three_ascii_digits>(begin, end, emit);
-    case PreTokenizer::gpt2:
-      return stages<gpt2>(begin, end, emit);
-    case PreTokenizer::digits_gpt2:
-      return stages<one_number, gpt2>(begin, end, emit);
-    case PreTokenizer::falcon:
-      return stages<punctuation_run<true>, gpt2, three_ascii_digits>(begin, end, emit);
-    case PreTokenizer::llama3:
-      return stages<llama3<3>>(begin, end, emit);
-    case PreTokenizer::qwen2:
-      return stages<llama3<1>>(begin, end, emit);
-    case PreTokenizer::qwen35:
-      return stages<llama3<1, kLetter | kMark>>(begin, end, emit);
-    case PreTokenizer::tekken:
-      return stages<cased<1, false>>(begin, end, emit);
-    case PreTokenizer::gpt4o:
-      return stages<cased<3, true>>(begin, end, emit);
+    case PreTokenizer::classic: return stages<punctuation_run<false>, gpt2, run_of<kNumber>, three_ascii_digits>(begin, end, emit);
+    case PreTokenizer::gpt2: return stages<gpt2>(begin, end, emit);
+    case PreTokenizer::digits_gpt2: return stages<one_number, gpt2>(begin, end, emit);
+    case PreTokenizer::falcon: return stages<punctuation_run<true>, gpt2, three_ascii_digits>(begin, end, emit);
+    case PreTokenizer::llama3: return stages<llama3<3>>(begin, end, emit);
+    case PreTokenizer::qwen2: return stages<llama3<1>>(begin, end, emit);
+    case PreTokenizer::qwen35: return stages<llama3<1, kLetter | kMark>>(begin, end, emit);
+    case PreTokenizer::tekken: return stages<cased<1, false>>(begin, end, emit);
+    case PreTokenizer::gpt4o: return stages<cased<3, true>>(begin, end, emit);
     case PreTokenizer::deepseek_llm:
-      return stages<one_newline, listed_run<deepseek_letter, true>, listed_run<deepseek_punctuation, true>,
-                    trailing_space, listed_run<cjk, false>, one_number>(begin, end, emit);
-    case PreTokenizer::deepseek_coder:
-      return stages<one_newline, run_after_space<kLetter>, run_after_space<kPunctuation>,
+      return stages<one_newline, listed_run<deepseek_letter, true>, listed_run<deepseek_punctuation, true>, trailing_space,
                     listed_run<cjk, false>, one_number>(begin, end, emit);
-    case PreTokenizer::deepseek_v3:
-      return stages<three_numbers, listed_run<cjk_and_kana, false>, deepseek_v3_words>(begin, end, emit);
+    case PreTokenizer::deepseek_coder:
+      return stages<one_newline, run_after_space<kLetter>, run_after_space<kPunctuation>, listed_run<cjk, false>, one_number>(begin, end,
+                                                                                                                              emit);
+    case PreTokenizer::deepseek_v3: return stages<three_numbers, listed_run<cjk_and_kana, false>, deepseek_v3_words>(begin, end, emit);
   }
 }
 
 }  // namespace
 
-bool pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends,
-                  const std::atomic<bool>* cancel) {
+bool pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends, const std::atomic<bool>* cancel) {
   Pace pace(cancel);
   const char* begin = text.data();
   auto emit = [&](const char*, const char* to) { ends->push_back(static_cast<uint32_t>(to - begin)); };

@@ -50,7 +50,6 @@ const PreTokenizerAlias* find_pre_tokenizer(std::string_view name);
 
 // Appends the end of every piece, in order (exclusive, in bytes from the start of `text`, below 4 GiB). The pieces
 // cover the text. Returns false if `cancel` (may be null) ended the walk.
-bool pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends,
-                  const std::atomic<bool>* cancel = nullptr);
+bool pre_tokenize(PreTokenizer kind, std::string_view text, std::vector<uint32_t>* ends, const std::atomic<bool>* cancel = nullptr);
 
 }  // namespace orrery::text

@@ -31,31 +31,20 @@ constexpr PreTokenizerSpec kPreTokenizers[] = {
     {PreTokenizer::gpt2, "gpt2", {GPT2}},
     {PreTokenizer::digits_gpt2, "digits_gpt2", {R"(\p{N})", GPT2}},
     {PreTokenizer::falcon, "falcon", {R"([\p{P}\$\+<=>\^~\|`]+)", GPT2, "[0-9][0-9][0-9]"}},
-    {PreTokenizer::llama3,
-     "llama3",
-     {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)" WHITE_SPACE}},
-    {PreTokenizer::qwen2,
-     "qwen2",
-     {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)" WHITE_SPACE}},
-    {PreTokenizer::qwen35,
-     "qwen35",
-     {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)" WHITE_SPACE}},
-    {PreTokenizer::tekken,
-     "tekken",
-     {CASED_WORD_1 "|" CASED_WORD_2 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" WHITE_SPACE}},
+    {PreTokenizer::llama3, "llama3", {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)" WHITE_SPACE}},
+    {PreTokenizer::qwen2, "qwen2", {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)" WHITE_SPACE}},
+    {PreTokenizer::qwen35, "qwen35", {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)" WHITE_SPACE}},
+    {PreTokenizer::tekken, "tekken", {CASED_WORD_1 "|" CASED_WORD_2 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" WHITE_SPACE}},
     {PreTokenizer::gpt4o,
      "gpt4o",
-     {CASED_WORD_1 CONTRACTION "?|" CASED_WORD_2 CONTRACTION
-                               R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" WHITE_SPACE}},
+     {CASED_WORD_1 CONTRACTION "?|" CASED_WORD_2 CONTRACTION R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" WHITE_SPACE}},
     {PreTokenizer::deepseek_llm,
      "deepseek_llm",
-     {R"([\r\n])", R"(\s?[)" DEEPSEEK_LETTERS "]+",
-      R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)", R"(\s+$)",
-      R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)", R"(\p{N})"}},
+     {R"([\r\n])", R"(\s?[)" DEEPSEEK_LETTERS "]+", R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)",
+      R"(\s+$)", R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)", R"(\p{N})"}},
     {PreTokenizer::deepseek_coder,
      "deepseek_coder",
-     {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)",
-      R"(\p{N})"}},
+     {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)", R"(\p{N})"}},
     {PreTokenizer::deepseek_v3,
      "deepseek_v3",
      {R"(\p{N}{1,3})", R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)",
@@ -105,13 +94,9 @@ constexpr PreTokenizerAlias kAliases[] = {
 
 }  // namespace
 
-Span<const PreTokenizerSpec> pre_tokenizer_specs() {
-  return {kPreTokenizers, sizeof kPreTokenizers / sizeof *kPreTokenizers};
-}
+Span<const PreTokenizerSpec> pre_tokenizer_specs() { return {kPreTokenizers, sizeof kPreTokenizers / sizeof *kPreTokenizers}; }
 
-Span<const PreTokenizerAlias> pre_tokenizer_aliases() {
-  return {kAliases, sizeof kAliases / sizeof *kAliases};
-}
+Span<const PreTokenizerAlias> pre_tokenizer_aliases() { return {kAliases, sizeof kAliases / sizeof *kAliases}; }
 
 const PreTokenizerAlias* find_pre_tokenizer(std::string_view name) {
   for (const PreTokenizerAlias& alias : kAliases)

@@ -12,8 +12,7 @@ namespace {
 constexpr uint32_t kNoSymbol = UINT32_MAX;
 }  // namespace
 
-void SpmModel::reset(const TokenTable* table, const TokenIndex* index, std::vector<float> scores,
-                     const int32_t* byte_ids) {
+void SpmModel::reset(const TokenTable* table, const TokenIndex* index, std::vector<float> scores, const int32_t* byte_ids) {
   table_ = table;
   index_ = index;
   scores_ = std::move(scores);
@@ -24,13 +23,12 @@ void SpmModel::reset(const TokenTable* table, const TokenIndex* index, std::vect
     const std::string_view token = (*table)[id];
     longest_ = std::max(longest_, token.size());
     const size_t word = token.find_first_not_of(' ');
-    if (word != token.npos && token.find(' ', word) != token.npos && index->find(*table, token) >= 0)
-      space_only_first_ = false;
+    if (word != token.npos && token.find(' ', word) != token.npos && index->find(*table, token) >= 0) space_only_first_ = false;
   }
 }
 
-bool SpmModel::encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size,
-                      Scratch* scratch, std::vector<int32_t>* out) const {
+bool SpmModel::encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size, Scratch* scratch,
+                      std::vector<int32_t>* out) const {
   Pace pace(cancel);
   bool after_unknown = false;
   size_t from = 0;
@@ -42,13 +40,12 @@ bool SpmModel::encode(std::string_view text, int32_t unknown, const std::atomic<
       from = i;
     }
   }
-  if (from < text.size() && !encode_segment(text.substr(from), unknown, &after_unknown, &pace, scratch, out))
-    return false;
+  if (from < text.size() && !encode_segment(text.substr(from), unknown, &after_unknown, &pace, scratch, out)) return false;
   return out->size() <= max_size;
 }
 
-bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* after_unknown, Pace* pace,
-                              Scratch* scratch, std::vector<int32_t>* out) const {
+bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* after_unknown, Pace* pace, Scratch* scratch,
+                              std::vector<int32_t>* out) const {
   auto& symbols = scratch->symbols;
   auto& heap = scratch->heap;
   symbols.clear();
@@ -63,9 +60,7 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
   symbols.back().next = kNoSymbol;
 
   using Candidate = Scratch::Candidate;
-  const auto worse = [](const Candidate& a, const Candidate& b) {
-    return a.score < b.score || (a.score == b.score && a.left > b.left);
-  };
+  const auto worse = [](const Candidate& a, const Candidate& b) { return a.score < b.score || (a.score == b.score && a.left > b.left); };
   // The candidate of a symbol and its right neighbour, if together they are a token.
   const auto candidate = [&](uint32_t left, Candidate* c) {
     const uint32_t right = symbols[left].next;
@@ -94,8 +89,7 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
     heap.pop_back();
     const uint32_t left = c.left, right = symbols[left].next;
     // Symbols only grow, so equal length means equal text.
-    if (symbols[left].bytes == 0 || right == kNoSymbol || symbols[left].bytes + symbols[right].bytes != c.bytes)
-      continue;
+    if (symbols[left].bytes == 0 || right == kNoSymbol || symbols[left].bytes + symbols[right].bytes != c.bytes) continue;
     symbols[left].bytes = c.bytes;
     symbols[right].bytes = 0;
     symbols[left].next = symbols[right].next;
@@ -113,8 +107,7 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
       *after_unknown = false;
       continue;
     }
-    const bool all_bytes = std::all_of(symbol.begin(), symbol.end(),
-                                       [this](char c) { return byte_ids_[static_cast<uint8_t>(c)] >= 0; });
+    const bool all_bytes = std::all_of(symbol.begin(), symbol.end(), [this](char c) { return byte_ids_[static_cast<uint8_t>(c)] >= 0; });
     if (all_bytes) {
       for (const char c : symbol) out->push_back(byte_ids_[static_cast<uint8_t>(c)]);
     } else if (unknown >= 0 && !*after_unknown) {

@@ -31,14 +31,13 @@ class SpmModel {
 
   // `table` and `index` outlive the model. `index` holds the tokens that text may become. scores: (n_vocab), no NaN.
   // byte_ids: (256) the token of each byte, or -1.
-  void reset(const TokenTable* table, const TokenIndex* index, std::vector<float> scores,
-             const int32_t* byte_ids);
+  void reset(const TokenTable* table, const TokenIndex* index, std::vector<float> scores, const int32_t* byte_ids);
 
   // Appends the tokens of `text` in O(n log n). A run of characters whose bytes have no token gives one `unknown`, or
   // nothing if `unknown` < 0. Returns false if `cancel` (may be null) ended the encoding, or if `out` grew beyond
   // `max_size`.
-  bool encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size,
-              Scratch* scratch, std::vector<int32_t>* out) const;
+  bool encode(std::string_view text, int32_t unknown, const std::atomic<bool>* cancel, size_t max_size, Scratch* scratch,
+              std::vector<int32_t>* out) const;
 
  private:
   bool encode_segment(std::string_view text, int32_t unknown, bool* after_unknown, Pace* pace, Scratch* scratch,

@@ -27,9 +27,7 @@ TokenType Tokenizer::token_type(int32_t id) const {
   return id >= 0 && id < n_vocab() ? impl_->types[static_cast<size_t>(id)] : TokenType::unused;
 }
 bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < n_vocab() && impl_->is_special(id); }
-std::string_view Tokenizer::token_bytes(int32_t id) const {
-  return id >= 0 && id < n_vocab() ? impl_->table[id] : std::string_view();
-}
+std::string_view Tokenizer::token_bytes(int32_t id) const { return id >= 0 && id < n_vocab() ? impl_->table[id] : std::string_view(); }
 void Tokenizer::append_piece(int32_t id, bool render_special, std::string* out) const {
   if (render_special || !is_special(id)) out->append(token_bytes(id));
 }
@@ -60,9 +58,7 @@ Status Tokenizer::encode(TextView text, const EncodeOptions& options, std::vecto
 Status Tokenizer::encode_within(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options,
                                 std::vector<int32_t>* out) const {
   constexpr size_t kMaxBytes = size_t{1} << 30;
-  if (text.size() >= kMaxBytes)
-    return error(Code::invalid_argument, "a text of %zu bytes: expected less than %zu", text.size(),
-                 kMaxBytes);
+  if (text.size() >= kMaxBytes) return error(Code::invalid_argument, "a text of %zu bytes: expected less than %zu", text.size(), kMaxBytes);
   const size_t first = out->size();
   Status status = encode_bounded(text, written, options, out);
   if (!status.ok()) out->resize(first);
@@ -75,13 +71,11 @@ Status Tokenizer::encode_bounded(std::string_view text, Span<const ByteRange> wr
   const SpecialMatcher& matcher = written.empty() ? impl.user_defined : impl.all_special;
   Impl::Scratch scratch;
   const size_t first = out->size();
-  const Impl::Bounds bounds = {options.cancel,
-                               options.max_tokens == 0 ? SIZE_MAX : first + options.max_tokens};
+  const Impl::Bounds bounds = {options.cancel, options.max_tokens == 0 ? SIZE_MAX : first + options.max_tokens};
   const auto ended = [&] {
     if (is_cancelled(options.cancel)) return error(Code::cancelled, "encoding a text was cancelled");
     return memory_error(Code::context_full, out->size() - first, options.max_tokens,
-                        "the text has at least %zu tokens, more than the %zu allowed", out->size() - first,
-                        options.max_tokens);
+                        "the text has at least %zu tokens, more than the %zu allowed", out->size() - first, options.max_tokens);
   };
   for (size_t at = 0; at < text.size();) {
     const SpecialMatcher::Match match = matcher.find(text, at, written, options.cancel);
@@ -135,8 +129,7 @@ size_t Tokenizer::max_text_bytes(size_t n_tokens) const {
   return each == 0 || n_tokens > SIZE_MAX / each ? SIZE_MAX : n_tokens * each;
 }
 
-bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, Scratch* scratch,
-                                  std::vector<int32_t>* out) const {
+bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, Scratch* scratch, std::vector<int32_t>* out) const {
   if (family == Family::spm) {
     normalize(text, &scratch->normalized);
     return spm.encode(scratch->normalized, special.unk, bounds.cancel, bounds.max_size, &scratch->spm, out);
@@ -153,8 +146,7 @@ bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, S
     const std::string_view piece = text.substr(from, end - from);
     from = end;
     if (ignore_merges || piece.size() == 1) {
-      const int32_t id =
-          piece.size() == 1 ? byte_ids[static_cast<uint8_t>(piece[0])] : text_index.find(table, piece);
+      const int32_t id = piece.size() == 1 ? byte_ids[static_cast<uint8_t>(piece[0])] : text_index.find(table, piece);
       if (id >= 0) {
         out->push_back(id);
         continue;
@@ -165,8 +157,8 @@ bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, S
   return bounds.allow(out->size());
 }
 
-// SentencePiece and Gemma 4 read U+2581 as a space, but not as an extra space. In SentencePiece one more space goes in front, so that the first
-// word looks like all other words.
+// SentencePiece and Gemma 4 read U+2581 as a space, but not as an extra space. In SentencePiece one more space goes in front, so that the
+// first word looks like all other words.
 void Tokenizer::Impl::normalize(std::string_view text, std::string* out) const {
   if (remove_extra_whitespaces) {
     text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));

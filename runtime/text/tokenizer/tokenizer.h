@@ -28,14 +28,7 @@ namespace orrery::text {
 
 struct ByteRange;
 
-enum class TokenType : uint8_t {
-  normal = 1,
-  unknown = 2,
-  control = 3,
-  user_defined = 4,
-  unused = 5,
-  byte = 6
-};
+enum class TokenType : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
 // Ids of the tokens with a role; -1 if the vocabulary has none.
 struct SpecialTokens {
@@ -53,7 +46,7 @@ struct VocabData {
   std::vector<std::string_view> merges;  // "left right", best first; not SentencePiece
   SpecialTokens special;                 // as in the file
   int add_bos = -1, add_eos = -1;        // 0, 1, or -1: the family's default
-  int add_space_prefix = -1;  // SentencePiece: a space before every text between special tokens
+  int add_space_prefix = -1;             // SentencePiece: a space before every text between special tokens
   bool remove_extra_whitespaces = false;
   bool strip_after_special = false;  // Phi-3: white space after a special token belongs to the token
 };
@@ -65,10 +58,9 @@ struct TokenSpan {
 };
 
 struct EncodeOptions {
-  bool add_bos = false;  // bos() first, unless the text itself begins with bos()
-  bool add_eos = false;  // eos() last
-  bool parse_special =
-      false;  // recognize control tokens in the text; keep false for users' text
+  bool add_bos = false;        // bos() first, unless the text itself begins with bos()
+  bool add_eos = false;        // eos() last
+  bool parse_special = false;  // recognize control tokens in the text; keep false for users' text
   // Limit on the number of tokens, bos() and eos() included. Beyond it, the encoding ends early with context_full. 0:
   // no limit.
   size_t max_tokens = 0;
@@ -136,8 +128,7 @@ class Tokenizer {
   friend struct TokenizerLoader;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
-  Status encode_within(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options,
-                       std::vector<int32_t>* out) const;
+  Status encode_within(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options, std::vector<int32_t>* out) const;
   Status encode_bounded(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options,
                         std::vector<int32_t>* out) const;
   std::unique_ptr<const Impl> impl_;

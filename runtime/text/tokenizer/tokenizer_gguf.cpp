@@ -10,26 +10,22 @@ namespace orrery::text {
 namespace {
 
 // Null if the key is absent and optional. An error if the value is no array of `element`.
-Result<const gguf::Value*> array(const gguf::File& file, const char* key, gguf::ValueType element,
-                                 bool required) {
+Result<const gguf::Value*> array(const gguf::File& file, const char* key, gguf::ValueType element, bool required) {
   const gguf::Value* value = file.find(key);
   if (!value && !required) return static_cast<const gguf::Value*>(nullptr);
   if (!value) return error(Code::bad_model, "%s: %s is missing", file.path().c_str(), key);
   if (!value->is_array_of(element))
     return error(Code::bad_model, "%s: %s: found %s, expected an array of %s", file.path().c_str(), key,
-                 gguf::value_type_name(value->type() == gguf::ValueType::array ? value->element_type()
-                                                                               : value->type()),
+                 gguf::value_type_name(value->type() == gguf::ValueType::array ? value->element_type() : value->type()),
                  gguf::value_type_name(element));
   return value;
 }
 
-Status read_strings(const gguf::File& file, const char* key, bool required,
-                    std::vector<std::string_view>* out) {
+Status read_strings(const gguf::File& file, const char* key, bool required, std::vector<std::string_view>* out) {
   ORRERY_ASSIGN(const gguf::Value* value, array(file, key, gguf::ValueType::string, required));
   if (!value) return ok_status();
   out->resize(value->size());
-  for (uint64_t i = 0; i < value->size(); i++)
-    (void)value->at(i).as_string(&(*out)[i]);  // cannot fail: the array holds strings
+  for (uint64_t i = 0; i < value->size(); i++) (void)value->at(i).as_string(&(*out)[i]);  // cannot fail: the array holds strings
   return ok_status();
 }
 
@@ -51,11 +47,9 @@ Status read_flag(const gguf::File& file, const char* key, int* flag) {
 // Keys that change the tokens of a text in ways that the tokenizers here do not support. Each key is harmless if it
 // is empty, false or 0.
 constexpr const char* kNotRun[] = {
-    "tokenizer.ggml.precompiled_charsmap",      // a normalisation of SentencePiece
-    "tokenizer.ggml.normalizer.lowercase",
-    "tokenizer.ggml.normalizer.strip_accents",
-    "tokenizer.ggml.add_sep_token",
-    "tokenizer.ggml.suppress_tokens",           // tokens that must never be generated
+    "tokenizer.ggml.precompiled_charsmap",  // a normalisation of SentencePiece
+    "tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents", "tokenizer.ggml.add_sep_token",
+    "tokenizer.ggml.suppress_tokens",  // tokens that must never be generated
 };
 
 Status refuse_what_is_not_run(const gguf::File& file) {
@@ -81,8 +75,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
   ORRERY_TRY(read_strings(file, "tokenizer.ggml.tokens", true, &vocab.tokens));
   ORRERY_TRY(read_strings(file, "tokenizer.ggml.merges", vocab.model != "llama", &vocab.merges));
 
-  ORRERY_ASSIGN(const gguf::Value* scores,
-                array(file, "tokenizer.ggml.scores", gguf::ValueType::f32, vocab.model == "llama"));
+  ORRERY_ASSIGN(const gguf::Value* scores, array(file, "tokenizer.ggml.scores", gguf::ValueType::f32, vocab.model == "llama"));
   if (scores) {
     vocab.scores.resize(scores->size());
     for (uint64_t i = 0; i < scores->size(); i++) {
@@ -115,8 +108,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
   ORRERY_TRY(read_flag(file, "tokenizer.ggml.add_bos_token", &vocab.add_bos));
   ORRERY_TRY(read_flag(file, "tokenizer.ggml.add_eos_token", &vocab.add_eos));
   ORRERY_TRY(read_flag(file, "tokenizer.ggml.add_space_prefix", &vocab.add_space_prefix));
-  ORRERY_ASSIGN(vocab.remove_extra_whitespaces,
-                file.get_bool("tokenizer.ggml.remove_extra_whitespaces", false));
+  ORRERY_ASSIGN(vocab.remove_extra_whitespaces, file.get_bool("tokenizer.ggml.remove_extra_whitespaces", false));
 
   // No key says that Phi-3's special tokens absorb white space. The model's name or architecture says it.
   std::string_view name, architecture;
@@ -125,8 +117,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
   std::string lower(name);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   vocab.strip_after_special =
-      vocab.model == "llama" &&
-      (architecture == "phi3" || lower.find("phi-3") != lower.npos || lower.find("phi3") != lower.npos);
+      vocab.model == "llama" && (architecture == "phi3" || lower.find("phi-3") != lower.npos || lower.find("phi3") != lower.npos);
 
   Result<Tokenizer> made = from_vocab(vocab);
   if (!made.ok()) {

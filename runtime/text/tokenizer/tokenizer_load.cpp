@@ -45,10 +45,7 @@ void append_byte_decoded(std::string_view text, std::string* out) {
 // "<0x0A>" -> 10, else -1.
 int byte_token_value(std::string_view text) {
   const auto digit = [](char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                  : -1;
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
   };
   if (text.size() != 6 || text.substr(0, 3) != "<0x" || text[5] != '>') return -1;
   const int high = digit(text[3]), low = digit(text[4]);
@@ -103,8 +100,7 @@ struct TokenizerLoader {
   }
 
   void measure_tokens() {
-    for (int32_t id = 0; id < t.table.size(); id++)
-      t.longest_token_bytes = std::max(t.longest_token_bytes, t.table[id].size());
+    for (int32_t id = 0; id < t.table.size(); id++) t.longest_token_bytes = std::max(t.longest_token_bytes, t.table[id].size());
     const bool all_bytes = std::all_of(t.byte_ids, t.byte_ids + 256, [](int32_t id) { return id >= 0; });
     const bool bpe = t.family == Impl::Family::bpe;
     // BPE gives one unknown token per missing byte; SentencePiece gives one per run of missing bytes.
@@ -118,9 +114,7 @@ struct TokenizerLoader {
       t.family = Impl::Family::bpe;
       const std::string_view name = data.pre.empty() ? "default" : data.pre;
       const PreTokenizerAlias* alias = find_pre_tokenizer(name);
-      if (!alias)
-        return error(Code::unsupported, "tokenizer.ggml.pre: no pre-tokenizer '%s' here",
-                     shown(name).c_str());
+      if (!alias) return error(Code::unsupported, "tokenizer.ggml.pre: no pre-tokenizer '%s' here", shown(name).c_str());
       t.pre = alias->kind;
       t.ignore_merges = alias->ignore_merges;
       t.add_bos = alias->add_bos;
@@ -135,14 +129,12 @@ struct TokenizerLoader {
       if (data.remove_extra_whitespaces)
         return error(Code::unsupported, "tokenizer.ggml.remove_extra_whitespaces: no gemma4 tokenizer here is run with it");
     } else {
-      return error(Code::unsupported, "tokenizer.ggml.model: found '%s', expected gpt2, llama or gemma4",
-                   shown(data.model).c_str());
+      return error(Code::unsupported, "tokenizer.ggml.model: found '%s', expected gpt2, llama or gemma4", shown(data.model).c_str());
     }
     if (data.add_bos >= 0) t.add_bos = data.add_bos != 0;
-    if (t.family == Impl::Family::gemma4) t.add_bos = true;   // files say otherwise, and the model needs it
+    if (t.family == Impl::Family::gemma4) t.add_bos = true;  // files say otherwise, and the model needs it
     if (data.add_eos >= 0) t.add_eos = data.add_eos != 0;
-    if (t.family == Impl::Family::spm && data.add_space_prefix >= 0)
-      t.add_space_prefix = data.add_space_prefix != 0;
+    if (t.family == Impl::Family::spm && data.add_space_prefix >= 0) t.add_space_prefix = data.add_space_prefix != 0;
     t.remove_extra_whitespaces = data.remove_extra_whitespaces;
     t.strip_after_special = data.strip_after_special;
     return ok_status();
@@ -153,17 +145,12 @@ struct TokenizerLoader {
     if (n == 0) return error(Code::bad_model, "%s is empty", kTokens);
     if (n > INT32_MAX / 4) return error(Code::bad_model, "%s: %zu tokens are too many", kTokens, n);
     if (!data.types.empty() && data.types.size() != n)
-      return error(Code::bad_model,
-                   "tokenizer.ggml.token_type: found %zu values, expected %zu (one per token)",
-                   data.types.size(), n);
+      return error(Code::bad_model, "tokenizer.ggml.token_type: found %zu values, expected %zu (one per token)", data.types.size(), n);
     if (!data.scores.empty() && data.scores.size() != n)
-      return error(Code::bad_model, "tokenizer.ggml.scores: found %zu values, expected %zu (one per token)",
-                   data.scores.size(), n);
+      return error(Code::bad_model, "tokenizer.ggml.scores: found %zu values, expected %zu (one per token)", data.scores.size(), n);
     uint64_t bytes = 0;
     for (const std::string_view token : data.tokens) bytes += token.size();
-    if (bytes > UINT32_MAX)
-      return error(Code::bad_model, "%s: %llu bytes are too many", kTokens,
-                   static_cast<unsigned long long>(bytes));
+    if (bytes > UINT32_MAX) return error(Code::bad_model, "%s: %llu bytes are too many", kTokens, static_cast<unsigned long long>(bytes));
     t.table.reserve(n, bytes);
     return ok_status();
   }
@@ -173,8 +160,7 @@ struct TokenizerLoader {
     t.types.assign(n, TokenType::normal);
     for (size_t i = 0; i < data.types.size(); i++) {
       const int32_t type = data.types[i];
-      if (type < 0 || type > 6)
-        return error(Code::bad_model, "tokenizer.ggml.token_type[%zu]: found %d, expected 0 to 6", i, type);
+      if (type < 0 || type > 6) return error(Code::bad_model, "tokenizer.ggml.token_type[%zu]: found %d, expected 0 to 6", i, type);
       if (type != 0) t.types[i] = static_cast<TokenType>(type);  // 0: undefined, treated as normal
     }
     for (size_t i = 0; t.family == Impl::Family::gemma4 && i < n; i++) {
@@ -191,15 +177,12 @@ struct TokenizerLoader {
     const struct {
       const char* key;
       int32_t id;
-    } named[] = {{"bos", t.special.bos},      {"eos", t.special.eos},     {"eot", t.special.eot},
-                 {"eom", t.special.eom},      {"unknown", t.special.unk}, {"padding", t.special.pad},
-                 {"seperator", t.special.sep}};
+    } named[] = {{"bos", t.special.bos},     {"eos", t.special.eos},     {"eot", t.special.eot},      {"eom", t.special.eom},
+                 {"unknown", t.special.unk}, {"padding", t.special.pad}, {"seperator", t.special.sep}};
     const auto n = static_cast<int32_t>(data.tokens.size());
     for (const auto& s : named)
       if (s.id < -1 || s.id >= n)
-        return error(Code::bad_model,
-                     "tokenizer.ggml.%s_token_id: found %d, expected less than %d (the vocabulary)", s.key,
-                     s.id, n);
+        return error(Code::bad_model, "tokenizer.ggml.%s_token_id: found %d, expected less than %d (the vocabulary)", s.key, s.id, n);
     if (t.family == Impl::Family::spm) {  // defaults that SentencePiece models rely on
       const auto default_id = [&](int32_t* id, int32_t usual, TokenType type) {
         if (*id < 0 && usual < n && t.types[static_cast<size_t>(usual)] == type) *id = usual;
@@ -216,16 +199,14 @@ struct TokenizerLoader {
     std::string& blob = t.table.blob();
     for (size_t i = 0; i < data.tokens.size(); i++) {
       const std::string_view text = data.tokens[i];
-      if (!utf8_valid(text))
-        return error(Code::bad_model, "%s[%zu]: '%s' is not valid UTF-8", kTokens, i, shown(text).c_str());
+      if (!utf8_valid(text)) return error(Code::bad_model, "%s[%zu]: '%s' is not valid UTF-8", kTokens, i, shown(text).c_str());
       const size_t before = blob.size();
       const TokenType type = t.types[i];
       int byte = -1;
       if (t.family != Impl::Family::bpe && type == TokenType::byte) {
         byte = byte_token_value(text);
         if (byte < 0)
-          return error(Code::bad_model, "%s[%zu]: found '%s' of type byte, expected <0x00> to <0xFF>",
-                       kTokens, i, shown(text).c_str());
+          return error(Code::bad_model, "%s[%zu]: found '%s' of type byte, expected <0x00> to <0xFF>", kTokens, i, shown(text).c_str());
         blob.push_back(static_cast<char>(byte));
       } else if (t.family != Impl::Family::bpe && type == TokenType::normal) {
         append_spaces_for_blocks(text, &blob);
@@ -246,8 +227,7 @@ struct TokenizerLoader {
   // file gives.
   void find_end_of_generation() {
     static constexpr std::string_view kEndOfTurn[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>"};
-    static constexpr std::string_view kOther[] = {"<|eom_id|>", "<|endoftext|>", "<|end_of_text|>",
-                                                  "<|return|>", "<|call|>"};
+    static constexpr std::string_view kOther[] = {"<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|return|>", "<|call|>"};
     const auto among = [](std::string_view text, const auto& names) {
       return std::find(std::begin(names), std::end(names), text) != std::end(names);
     };
@@ -261,7 +241,7 @@ struct TokenizerLoader {
       if (text == "<|eom_id|>" && t.special.eom < 0) t.special.eom = id;
       if (among(text, kEndOfTurn)) turns.push_back(id);
       if (among(text, kOther)) found.push_back(id);
-      if (t.family == Impl::Family::gemma4 && text == "<|tool_response>") found.push_back(id);   // the tool writes it
+      if (t.family == Impl::Family::gemma4 && text == "<|tool_response>") found.push_back(id);  // the tool writes it
     }
     for (const int32_t id : turns) {
       // In the harmony format, <|end|> ends one of several messages of a turn. The other two tokens end the turn.
@@ -270,8 +250,7 @@ struct TokenizerLoader {
       if (t.special.eot < 0) t.special.eot = id;
     }
     for (const int32_t id : found)
-      if (t.types[static_cast<size_t>(id)] != TokenType::unused)
-        t.types[static_cast<size_t>(id)] = TokenType::control;
+      if (t.types[static_cast<size_t>(id)] != TokenType::unused) t.types[static_cast<size_t>(id)] = TokenType::control;
     for (const int32_t id : {t.special.eos, t.special.eot, t.special.eom})
       if (id >= 0) found.push_back(id);
     std::sort(found.begin(), found.end());
@@ -334,9 +313,7 @@ struct TokenizerLoader {
         // again.
         int32_t merged = -1;
         for (const int32_t id : {guess + 1, guess})
-          if (merged < 0 && id >= 0 && id < t.table.size() && type_of(id) == TokenType::normal &&
-              t.table[id] == m.both)
-            merged = id;
+          if (merged < 0 && id >= 0 && id < t.table.size() && type_of(id) == TokenType::normal && t.table[id] == m.both) merged = id;
         if (merged < 0) merged = t.text_index.find(t.table, m.both);
         const int32_t left = t.text_index.find(t.table, m.left(), m.left_hash);
         const int32_t right = t.text_index.find(t.table, m.right(), m.right_hash);
@@ -346,18 +323,16 @@ struct TokenizerLoader {
           // Text never becomes a control token. A text that is no token at all is an error.
           for (const std::string_view text : {m.left(), m.right(), std::string_view(m.both)})
             if (t.text_index.find(t.table, text) < 0 && t.name_index.find(t.table, text) < 0)
-              return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: '%s': there is no token '%s'",
-                           from + i, shown(data.merges[from + i]).c_str(), shown(text).c_str());
+              return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: '%s': there is no token '%s'", from + i,
+                           shown(data.merges[from + i]).c_str(), shown(text).c_str());
           continue;
         }
         guess = merged;
         rules.push_back({left, right, merged});
       }
     }
-    if (t.family == Impl::Family::gemma4)
-      t.character_bpe.reset(&t.table, &t.text_index, t.byte_ids, rules, seed);
-    else
-      t.bpe.reset(t.byte_ids, rules, seed);
+    if (t.family == Impl::Family::gemma4) t.character_bpe.reset(&t.table, &t.text_index, t.byte_ids, rules, seed);
+    else t.bpe.reset(t.byte_ids, rules, seed);
     return ok_status();
   }
 
@@ -365,8 +340,7 @@ struct TokenizerLoader {
     const std::string_view text = data.merges[i];
     const size_t space = text.find(' ', 1);
     if (space == text.npos || space + 1 == text.size() || !utf8_valid(text))
-      return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: found '%s', expected two tokens", i,
-                   shown(text).c_str());
+      return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: found '%s', expected two tokens", i, shown(text).c_str());
     out->both.clear();
     const auto append = t.family == Impl::Family::gemma4 ? append_spaces_for_blocks : append_byte_decoded;
     append(text.substr(0, space), &out->both);
@@ -383,8 +357,7 @@ struct TokenizerLoader {
     std::vector<float> scores = data.scores;
     scores.resize(data.tokens.size(), 0.0f);
     for (size_t i = 0; i < scores.size(); i++)
-      if (std::isnan(scores[i]))
-        return error(Code::bad_model, "tokenizer.ggml.scores[%zu] is not a number", i);
+      if (std::isnan(scores[i])) return error(Code::bad_model, "tokenizer.ggml.scores[%zu] is not a number", i);
     t.spm.reset(&t.table, &t.text_index, std::move(scores), t.byte_ids);
     return ok_status();
   }

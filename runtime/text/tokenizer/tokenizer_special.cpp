@@ -9,9 +9,9 @@ namespace orrery::text {
 
 void SpecialMatcher::reset(std::vector<Entry> entries) {
   entries_ = std::move(entries);
-  entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
-                                [](const Entry& e) { return e.name.empty() || e.name.size() > kMaxBytes; }),
-                 entries_.end());
+  entries_.erase(
+      std::remove_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.name.empty() || e.name.size() > kMaxBytes; }),
+      entries_.end());
   std::sort(entries_.begin(), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.name != b.name ? a.name < b.name : a.id < b.id; });
   entries_.erase(std::unique(entries_.begin(), entries_.end(),

@@ -22,7 +22,7 @@ class SpecialMatcher {
   struct Entry {
     std::string_view name;  // not empty; its owner outlives the matcher
     int32_t id;
-    bool control;           // of the template's bytes alone
+    bool control;  // of the template's bytes alone
   };
   struct Match {
     size_t at, bytes;

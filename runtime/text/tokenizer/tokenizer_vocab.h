@@ -37,9 +37,7 @@ inline uint64_t hash_bytes(const char* p, size_t n, uint64_t seed) {
   }
   return hash_mix(h ^ word, k2 ^ seed);
 }
-inline uint64_t hash_pair(uint64_t key, uint64_t seed) {
-  return hash_mix(key ^ seed, 0x9E3779B97F4A7C15 ^ seed);
-}
+inline uint64_t hash_pair(uint64_t key, uint64_t seed) { return hash_mix(key ^ seed, 0x9E3779B97F4A7C15 ^ seed); }
 
 class TokenTable {
  public:
@@ -80,9 +78,7 @@ class TokenIndex {
     *slot = {static_cast<uint32_t>(h >> 32), id};
     return true;
   }
-  int32_t find(const TokenTable& table, std::string_view bytes) const {
-    return find(table, bytes, hash(bytes));
-  }
+  int32_t find(const TokenTable& table, std::string_view bytes) const { return find(table, bytes, hash(bytes)); }
   // For many look-ups, three passes: hash and prefetch, prefetch_token, find. A vocabulary exceeds the cache, and the
   // passes overlap the misses.
   int32_t find(const TokenTable& table, std::string_view bytes, uint64_t hash) const {

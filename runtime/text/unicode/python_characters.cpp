@@ -26,8 +26,7 @@ struct LongCase {
 
 template <size_t N>
 bool map_one(const CaseRange (&table)[N], uint32_t code, uint32_t* out) {
-  const auto* it = std::upper_bound(std::begin(table), std::end(table), code,
-                                    [](uint32_t c, const CaseRange& r) { return c < r.first; });
+  const auto* it = std::upper_bound(std::begin(table), std::end(table), code, [](uint32_t c, const CaseRange& r) { return c < r.first; });
   // Ranges of stride 2 may interleave, so the previous range may hold the code point too.
   for (int back = 0; back < 2 && it != std::begin(table); ++back) {
     --it;
@@ -41,8 +40,7 @@ bool map_one(const CaseRange (&table)[N], uint32_t code, uint32_t* out) {
 
 template <size_t N>
 bool map_long(const LongCase (&table)[N], uint32_t code, std::string* out) {
-  const auto* it = std::lower_bound(std::begin(table), std::end(table), code,
-                                    [](const LongCase& e, uint32_t c) { return e.code < c; });
+  const auto* it = std::lower_bound(std::begin(table), std::end(table), code, [](const LongCase& e, uint32_t c) { return e.code < c; });
   if (it == std::end(table) || it->code != code) return false;
   for (uint32_t c : it->mapped)
     if (c != 0) append(c, out);
@@ -89,10 +87,8 @@ void append_lower_at(std::string_view s, size_t pos, size_t n, std::string* out)
     return;
   }
   const uint32_t c = decode(s, pos);
-  if (c == 0x3A3)
-    append(final_sigma(s, pos, pos + n) ? 0x3C2 : 0x3C3, out);
-  else
-    append_lower(c, out);
+  if (c == 0x3A3) append(final_sigma(s, pos, pos + n) ? 0x3C2 : 0x3C3, out);
+  else append_lower(c, out);
 }
 
 }  // namespace
@@ -122,16 +118,11 @@ size_t valid_sequence(std::string_view s, size_t pos) {
 uint32_t decode(std::string_view s, size_t pos) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(s[pos + i])); };
   switch (valid_sequence(s, pos)) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-    case 3:
-      return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    case 4:
-      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-    default:
-      return 0xFFFD;
+    case 1: return byte(0);
+    case 2: return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
+    case 3: return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
+    case 4: return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
+    default: return 0xFFFD;
   }
 }
 
@@ -155,8 +146,8 @@ void append(uint32_t code, std::string* out) {
 }
 
 uint32_t classes(uint32_t code) {
-  const auto* it = std::upper_bound(std::begin(kClasses), std::end(kClasses), code,
-                                    [](uint32_t c, const ClassRange& r) { return c < r.first; });
+  const auto* it =
+      std::upper_bound(std::begin(kClasses), std::end(kClasses), code, [](uint32_t c, const ClassRange& r) { return c < r.first; });
   if (it == std::begin(kClasses)) return 0;
   --it;
   return code <= it->last ? it->flags : 0;
@@ -179,10 +170,8 @@ std::string upper(std::string_view s, const std::atomic<bool>* cancel, OriginMap
   for (size_t i = 0; i < s.size() && !pace.stop();) {
     const size_t n = sequence_length(s, i);
     const auto b = static_cast<unsigned char>(s[i]);
-    if (n == 1)
-      out += static_cast<char>(b >= 'a' && b <= 'z' ? b - 32 : b);
-    else
-      append_upper(decode(s, i), &out);
+    if (n == 1) out += static_cast<char>(b >= 'a' && b <= 'z' ? b - 32 : b);
+    else append_upper(decode(s, i), &out);
     i += n;
     if (origins != nullptr) origins->pass(i, out.size());
   }
@@ -210,12 +199,9 @@ std::string title(std::string_view s, const std::atomic<bool>* cancel, OriginMap
     const size_t n = sequence_length(s, i);
     const bool stray = n == 1 && static_cast<unsigned char>(s[i]) >= 0x80;
     const uint32_t c = decode(s, i);
-    if (stray)
-      out += s[i];
-    else if (inside)
-      append_lower_at(s, i, n, &out);
-    else
-      append_title(c, &out);
+    if (stray) out += s[i];
+    else if (inside) append_lower_at(s, i, n, &out);
+    else append_title(c, &out);
     inside = !stray && cased(c);
     i += n;
     if (origins != nullptr) origins->pass(i, out.size());
@@ -228,10 +214,8 @@ std::string capitalize(std::string_view s, const std::atomic<bool>* cancel, Orig
   std::string out;
   for (size_t i = 0; i < s.size() && !pace.stop();) {
     const size_t n = sequence_length(s, i);
-    if (i == 0 && (n > 1 || static_cast<unsigned char>(s[0]) < 0x80))
-      append_title(decode(s, 0), &out);
-    else
-      append_lower_at(s, i, n, &out);
+    if (i == 0 && (n > 1 || static_cast<unsigned char>(s[0]) < 0x80)) append_title(decode(s, 0), &out);
+    else append_lower_at(s, i, n, &out);
     i += n;
     if (origins != nullptr) origins->pass(i, out.size());
   }
@@ -245,14 +229,10 @@ std::string swapcase(std::string_view s, const std::atomic<bool>* cancel, Origin
     const size_t n = sequence_length(s, i);
     const bool stray = n == 1 && static_cast<unsigned char>(s[i]) >= 0x80;
     const uint32_t c = decode(s, i);
-    if (stray)
-      out += s[i];
-    else if (is(c, kUpperCase))
-      append_lower_at(s, i, n, &out);
-    else if (is(c, kLowerCase))
-      append_upper(c, &out);
-    else
-      append(c, &out);
+    if (stray) out += s[i];
+    else if (is(c, kUpperCase)) append_lower_at(s, i, n, &out);
+    else if (is(c, kLowerCase)) append_upper(c, &out);
+    else append(c, &out);
     i += n;
     if (origins != nullptr) origins->pass(i, out.size());
   }

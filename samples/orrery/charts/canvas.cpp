@@ -1,7 +1,6 @@
 // See canvas.h.
 #include "charts/canvas.h"
 
-
 #include <algorithm>
 #include <cmath>
 
@@ -69,9 +68,7 @@ Canvas::Span Canvas::rows(double from, double to) const {
 
 void Canvas::blend(int x, int y, Rgb color, double alpha) {
   uint8_t* p = &pixels_[(static_cast<size_t>(y) * static_cast<size_t>(width_) + static_cast<size_t>(x)) * 3];
-  const auto mix = [&](uint8_t under, uint8_t over) {
-    return static_cast<uint8_t>(std::lround(under + (over - under) * alpha));
-  };
+  const auto mix = [&](uint8_t under, uint8_t over) { return static_cast<uint8_t>(std::lround(under + (over - under) * alpha)); };
   p[0] = mix(p[0], color.r);
   p[1] = mix(p[1], color.g);
   p[2] = mix(p[2], color.b);
@@ -127,8 +124,7 @@ void Canvas::stroke(Point from, Point to, double thickness) {
     }
     if (xs.first < xs.last) {
       const bool fresh = mask_x_.first == mask_x_.last;
-      mask_x_ = {fresh ? xs.first : std::min(mask_x_.first, xs.first),
-                 fresh ? xs.last : std::max(mask_x_.last, xs.last)};
+      mask_x_ = {fresh ? xs.first : std::min(mask_x_.first, xs.first), fresh ? xs.last : std::max(mask_x_.last, xs.last)};
       mask_y_ = {fresh ? y : std::min(mask_y_.first, y), fresh ? y + 1 : std::max(mask_y_.last, y + 1)};
     }
   }
@@ -145,9 +141,7 @@ void Canvas::blend_mask(Rgb color) {
   mask_x_ = mask_y_ = {0, 0};
 }
 
-void Canvas::line(Point from, Point to, Rgb color, double thickness, Dash dash) {
-  polyline({from, to}, color, thickness, dash);
-}
+void Canvas::line(Point from, Point to, Rgb color, double thickness, Dash dash) { polyline({from, to}, color, thickness, dash); }
 
 void Canvas::polyline(const std::vector<Point>& points, Rgb color, double thickness, Dash dash) {
   if (!(thickness > 0)) return;
@@ -180,9 +174,7 @@ void Canvas::stroke_dashed(const std::vector<Point>& points, double thickness, D
     for (double done = 0; done < length;) {
       const bool on = at < dash.on;
       const double step = std::min(std::max((on ? dash.on : period) - at, 1e-3), length - done);
-      const auto along = [&](double d) {
-        return Point{a.x + (b.x - a.x) * d / length, a.y + (b.y - a.y) * d / length};
-      };
+      const auto along = [&](double d) { return Point{a.x + (b.x - a.x) * d / length, a.y + (b.y - a.y) * d / length}; };
       if (on) stroke(along(done), along(done + step), thickness);
       done += step;
       at += step;
@@ -225,22 +217,15 @@ void Canvas::marker(Marker shape, Point c, double radius, Rgb color) {
   c = tamed(c);
   const double r = radius;
   switch (shape) {  // radii at which all four shapes look equally large
-    case Marker::circle:
-      disc(c, r, color);
-      break;
+    case Marker::circle: disc(c, r, color); break;
     case Marker::square:
-      convex({{c.x - .88 * r, c.y - .88 * r},
-              {c.x + .88 * r, c.y - .88 * r},
-              {c.x + .88 * r, c.y + .88 * r},
-              {c.x - .88 * r, c.y + .88 * r}},
-             color);
+      convex(
+          {{c.x - .88 * r, c.y - .88 * r}, {c.x + .88 * r, c.y - .88 * r}, {c.x + .88 * r, c.y + .88 * r}, {c.x - .88 * r, c.y + .88 * r}},
+          color);
       break;
-    case Marker::triangle:
-      convex({{c.x, c.y - 1.2 * r}, {c.x + 1.15 * r, c.y + .8 * r}, {c.x - 1.15 * r, c.y + .8 * r}}, color);
-      break;
+    case Marker::triangle: convex({{c.x, c.y - 1.2 * r}, {c.x + 1.15 * r, c.y + .8 * r}, {c.x - 1.15 * r, c.y + .8 * r}}, color); break;
     case Marker::diamond:
-      convex({{c.x, c.y - 1.25 * r}, {c.x + 1.25 * r, c.y}, {c.x, c.y + 1.25 * r}, {c.x - 1.25 * r, c.y}},
-             color);
+      convex({{c.x, c.y - 1.25 * r}, {c.x + 1.25 * r, c.y}, {c.x, c.y + 1.25 * r}, {c.x - 1.25 * r, c.y}}, color);
       break;
   }
 }
@@ -273,9 +258,8 @@ void Canvas::text(Point anchor, std::string_view words, const TextStyle& style) 
   const double before = style.align == Align::left ? 0 : style.align == Align::centre ? width / 2 : width;
   // Stems and the baseline are centred on pixels: at size 1, a stem fills one column and touches no other.
   const double half = kCapHeight * style.size / 2;
-  const Point origin = style.upwards
-                           ? Point{std::round(anchor.x + half + .5) - .5, std::round(anchor.y + before)}
-                           : Point{std::round(anchor.x - before), std::round(anchor.y + half + .5) - .5};
+  const Point origin = style.upwards ? Point{std::round(anchor.x + half + .5) - .5, std::round(anchor.y + before)}
+                                     : Point{std::round(anchor.x - before), std::round(anchor.y + half + .5) - .5};
   const double thickness = style.size * (style.bold ? 1.45 : 1.15);
   double pen = 0;
   for (const Glyph& glyph : glyphs_of(words)) {
@@ -283,8 +267,7 @@ void Canvas::text(Point anchor, std::string_view words, const TextStyle& style) 
     for (const std::vector<Point>& outline : outline_of(glyph)) {
       const auto place = [&](Point p) {
         const double along = start + p.x * style.size, up = p.y * style.size;
-        return style.upwards ? Point{origin.x - up, origin.y - along}
-                             : Point{origin.x + along, origin.y - up};
+        return style.upwards ? Point{origin.x - up, origin.y - along} : Point{origin.x + along, origin.y - up};
       };
       for (size_t i = 1; i < outline.size(); ++i) stroke(place(outline[i - 1]), place(outline[i]), thickness);
     }

@@ -39,8 +39,7 @@ void draw_binned(Canvas* canvas, const CellArea& cells, const Grid& grid, Range 
           if (present(value)) sum += share_of(value, range), ++n;
         }
       }
-      canvas->fill({cells.plot.x + double(u) * w, cells.plot.y + double(v) * h, w, h},
-                   n ? ramp_color(sum / double(n)) : kNoValue);
+      canvas->fill({cells.plot.x + double(u) * w, cells.plot.y + double(v) * h, w, h}, n ? ramp_color(sum / double(n)) : kNoValue);
     }
   }
 }
@@ -72,8 +71,7 @@ double widest_name(const std::vector<std::string>& names, size_t n, double large
 }
 
 void draw_cell_names(Canvas* canvas, const CellArea& cells, const std::vector<std::string>& row_names,
-                     const std::vector<std::string>& column_names, const std::string& row_label,
-                     const std::string& column_label) {
+                     const std::vector<std::string>& column_names, const std::string& row_label, const std::string& column_label) {
   const Rect plot = cells.plot;
   // Strides of 1, 2, 5, 10 ..., which are easy to count.
   const auto stride_for = [](double needed) {
@@ -83,15 +81,13 @@ void draw_cell_names(Canvas* canvas, const CellArea& cells, const std::vector<st
       }
     }
   };
-  const TextStyle right{kFaint, 1, Align::right, false, false},
-      centre{kFaint, 1, Align::centre, false, false};
+  const TextStyle right{kFaint, 1, Align::right, false, false}, centre{kFaint, 1, Align::centre, false, false};
   const double row_names_width = widest_name(row_names, cells.rows, kWidestName);
   if (cells.rows > 0) {
     const double h = plot.h / double(cells.rows);
     const size_t stride = stride_for(15 / h);
     for (size_t r = 0; r < cells.rows; r += stride) {
-      canvas->text({plot.x - 7, plot.y + (double(r) + .5) * h},
-                   Canvas::fitted(cell_name(row_names, r), kWidestName), right);
+      canvas->text({plot.x - 7, plot.y + (double(r) + .5) * h}, Canvas::fitted(cell_name(row_names, r), kWidestName), right);
     }
   }
   if (cells.columns > 0) {
@@ -99,20 +95,19 @@ void draw_cell_names(Canvas* canvas, const CellArea& cells, const std::vector<st
     const double widest = widest_name(column_names, cells.columns, kWidestName);
     const size_t stride = stride_for((widest + 6) / w);
     for (size_t c = 0; c < cells.columns; c += stride) {
-      canvas->text({plot.x + (double(c) + .5) * w, plot.bottom() + 15},
-                   Canvas::fitted(cell_name(column_names, c), kWidestName), centre);
+      canvas->text({plot.x + (double(c) + .5) * w, plot.bottom() + 15}, Canvas::fitted(cell_name(column_names, c), kWidestName), centre);
     }
   }
   const double below = canvas->width() - plot.x - kEdge;
   const std::string words = Canvas::fitted(column_label, below);
   const double middle = std::max(plot.x + plot.w / 2, plot.x + Canvas::text_width(words) / 2);
   canvas->text({middle, plot.bottom() + 38}, words, {kInk, 1, Align::centre, false, false});
-  canvas->text({plot.x - 7 - row_names_width - 16, plot.y + plot.h / 2},
-               Canvas::fitted(row_label, std::max(plot.h, 120.0)), {kInk, 1, Align::centre, false, true});
+  canvas->text({plot.x - 7 - row_names_width - 16, plot.y + plot.h / 2}, Canvas::fitted(row_label, std::max(plot.h, 120.0)),
+               {kInk, 1, Align::centre, false, true});
 }
 
-void draw_heat_cells(Canvas* canvas, const CellArea& cells, const Grid& grid, const ColorScale& scale,
-                     double min, double max, bool with_numbers) {
+void draw_heat_cells(Canvas* canvas, const CellArea& cells, const Grid& grid, const ColorScale& scale, double min, double max,
+                     bool with_numbers) {
   if (cells.rows == 0 || cells.columns == 0) return;
   const Range range{min, max};
   const double w = cells.plot.w / double(cells.columns), h = cells.plot.h / double(cells.rows);
@@ -151,15 +146,13 @@ void draw_heat_cells(Canvas* canvas, const CellArea& cells, const Grid& grid, co
   }
 }
 
-void draw_color_bar(Canvas* canvas, double x, double top, double height, const ColorScale& scale, double min,
-                    double max) {
+void draw_color_bar(Canvas* canvas, double x, double top, double height, const ColorScale& scale, double min, double max) {
   constexpr double kWidth = 14;
   const Range range{min, max};
   for (double y = 0; y < height; ++y) {
     canvas->fill({x, top + y, kWidth, std::min(1.0, height - y)}, ramp_color(1 - (y + .5) / height));
   }
-  const Ticks ticks =
-      linear_ticks(range, static_cast<size_t>(std::clamp(height / 40, 2.0, 11.0)), scale.numbers);
+  const Ticks ticks = linear_ticks(range, static_cast<size_t>(std::clamp(height / 40, 2.0, 11.0)), scale.numbers);
   double widest = 0;
   for (size_t i = 0; i < ticks.values.size(); ++i) {
     const double y = top + height * (1 - share_of(ticks.values[i], range));
@@ -167,8 +160,8 @@ void draw_color_bar(Canvas* canvas, double x, double top, double height, const C
     canvas->text({x + kWidth + 7, y}, ticks.labels[i], {kFaint, 1, Align::left, false, false});
     widest = std::max(widest, Canvas::text_width(ticks.labels[i]));
   }
-  canvas->text({x + kWidth + 7 + widest + 14, top + height / 2},
-               Canvas::fitted(scale.label, std::max(height, 120.0)), {kInk, 1, Align::centre, false, true});
+  canvas->text({x + kWidth + 7 + widest + 14, top + height / 2}, Canvas::fitted(scale.label, std::max(height, 120.0)),
+               {kInk, 1, Align::centre, false, true});
 }
 
 }  // namespace orrery::tool

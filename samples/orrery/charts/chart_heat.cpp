@@ -18,19 +18,17 @@ constexpr double kPanelGap = 22, kPanelName = 20;
 bool holds_nothing(const Grid& grid) { return grid.rows == 0 || grid.columns == 0; }
 
 void check(const std::string& title, const Grid& grid) {
-  const bool fits = holds_nothing(grid) ? grid.values.empty()
-                                        : grid.values.size() / grid.columns == grid.rows &&
-                                              grid.values.size() % grid.columns == 0;
+  const bool fits =
+      holds_nothing(grid) ? grid.values.empty() : grid.values.size() / grid.columns == grid.rows && grid.values.size() % grid.columns == 0;
   if (!fits) {
-    throw Failure(kExitFailure, format("chart '%s': %zu x %zu cells, but %zu values", title.c_str(),
-                                       grid.rows, grid.columns, grid.values.size()));
+    throw Failure(kExitFailure,
+                  format("chart '%s': %zu x %zu cells, but %zu values", title.c_str(), grid.rows, grid.columns, grid.values.size()));
   }
 }
 
 void say_no_data(Canvas* canvas, Rect area) {
   canvas->fill(area, kNoValue);
-  canvas->text({area.x + area.w / 2, area.y + area.h / 2}, "no data",
-               {kFaint, 1.5, Align::centre, false, false});
+  canvas->text({area.x + area.w / 2, area.y + area.h / 2}, "no data", {kFaint, 1.5, Align::centre, false, false});
 }
 
 int pixels(double size) { return static_cast<int>(std::ceil(std::min(size, double(Canvas::kLargestSide)))); }
@@ -47,20 +45,15 @@ HeatPicture draw(const HeatMap& map) {
   const double plot_w = nothing ? 480 : std::max(1.0, std::round(w * double(columns)));
   const double plot_h = nothing ? 240 : std::max(1.0, std::round(h * double(rows)));
 
-  const double left = std::round(kEdge + (map.row_label.empty() ? 0 : 24) +
-                                 widest_name(map.row_names, rows, kWidestName) + 7);
+  const double left = std::round(kEdge + (map.row_label.empty() ? 0 : 24) + widest_name(map.row_names, rows, kWidestName) + 7);
   const double top = std::round(title_height(map.title, map.subtitle) + 4);
-  const double words =
-      std::min(std::max(Canvas::text_width(map.title, 1.5), Canvas::text_width(map.subtitle)), 900.0);
+  const double words = std::min(std::max(Canvas::text_width(map.title, 1.5), Canvas::text_width(map.subtitle)), 900.0);
   const double width = std::max({kSmallestWidth, left + plot_w + kEdge + kColorBarRoom, words + 2 * kEdge});
   const double bar = std::max(plot_h, 120.0);
   const double height = std::max(top + plot_h + 26 + (map.column_label.empty() ? 0 : 24), top + bar) + kEdge;
 
   const Range range = range_of({&grid.values}, map.scale.min, map.scale.max);
-  HeatPicture picture{Canvas(pixels(width), pixels(height), kPaper),
-                      {{left, top, plot_w, plot_h}, rows, columns},
-                      range.min,
-                      range.max};
+  HeatPicture picture{Canvas(pixels(width), pixels(height), kPaper), {{left, top, plot_w, plot_h}, rows, columns}, range.min, range.max};
   Canvas& c = picture.canvas;
   draw_titles(&c, map.title, map.subtitle);
   if (nothing) {
@@ -96,8 +89,7 @@ HeatGridPicture draw(const HeatGrid& grid) {
   const size_t drawn = std::min(n, across * down);
   const double bar_height = std::clamp(double(down) * step_y - 18, 120.0, 480.0);
   const double bar_x = kEdge + double(across) * step_x;
-  const double words =
-      std::min(std::max(Canvas::text_width(grid.title, 1.5), Canvas::text_width(grid.subtitle)), 900.0);
+  const double words = std::min(std::max(Canvas::text_width(grid.title, 1.5), Canvas::text_width(grid.subtitle)), 900.0);
   const double width = std::max({kSmallestWidth, bar_x + kColorBarRoom + kEdge, words + 2 * kEdge});
   const double height = std::max(top + double(down) * step_y, top + bar_height) + kEdge;
 
@@ -112,10 +104,8 @@ HeatGridPicture draw(const HeatGrid& grid) {
     const Grid& panel = grid.panels[i];
     const bool nothing = holds_nothing(panel);
     const double x = kEdge + double(i % across) * step_x, y = std::round(top + double(i / across) * step_y);
-    c.text({x, y + 6}, Canvas::fitted(cell_name(grid.names, i), step_x - 6),
-           {kInk, 1, Align::left, false, false});
-    const Rect plot{std::round(x), y + kPanelName,
-                    nothing ? side : std::max(1.0, std::round(cell * double(panel.columns))),
+    c.text({x, y + 6}, Canvas::fitted(cell_name(grid.names, i), step_x - 6), {kInk, 1, Align::left, false, false});
+    const Rect plot{std::round(x), y + kPanelName, nothing ? side : std::max(1.0, std::round(cell * double(panel.columns))),
                     nothing ? side : std::max(1.0, std::round(cell * double(panel.rows)))};
     picture.panels.push_back({plot, nothing ? 0 : panel.rows, nothing ? 0 : panel.columns});
     if (nothing) {
@@ -125,8 +115,7 @@ HeatGridPicture draw(const HeatGrid& grid) {
     }
   }
   if (drawn < n) {
-    c.text({kEdge, height - kEdge / 2 - 4}, "and " + std::to_string(n - drawn) + " more",
-           {kFaint, 1, Align::left, false, false});
+    c.text({kEdge, height - kEdge / 2 - 4}, "and " + std::to_string(n - drawn) + " more", {kFaint, 1, Align::left, false, false});
   }
   draw_color_bar(&c, bar_x + 4, top + kPanelName, bar_height - kPanelName, grid.scale, range.min, range.max);
   return picture;

@@ -14,11 +14,9 @@ namespace {
 
 // The palette of Okabe and Ito (2008), without its yellow, which is hard to see on white; then dark colours of Paul Tol's
 // "muted" scheme, which differ from these by lightness too.
-constexpr Rgb kSeriesColors[] = {{0x00, 0x72, 0xB2}, {0xD5, 0x5E, 0x00}, {0x00, 0x9E, 0x73},
-                                 {0xCC, 0x79, 0xA7}, {0xE6, 0x9F, 0x00}, {0x56, 0xB4, 0xE9},
-                                 {0x55, 0x55, 0x55}, {0x33, 0x22, 0x88}, {0x88, 0x22, 0x55},
-                                 {0x99, 0x99, 0x33}, {0x66, 0x11, 0x00}, {0x44, 0xAA, 0x99},
-                                 {0xAA, 0x44, 0x99}, {0x11, 0x11, 0x11}};
+constexpr Rgb kSeriesColors[] = {{0x00, 0x72, 0xB2}, {0xD5, 0x5E, 0x00}, {0x00, 0x9E, 0x73}, {0xCC, 0x79, 0xA7}, {0xE6, 0x9F, 0x00},
+                                 {0x56, 0xB4, 0xE9}, {0x55, 0x55, 0x55}, {0x33, 0x22, 0x88}, {0x88, 0x22, 0x55}, {0x99, 0x99, 0x33},
+                                 {0x66, 0x11, 0x00}, {0x44, 0xAA, 0x99}, {0xAA, 0x44, 0x99}, {0x11, 0x11, 0x11}};
 constexpr size_t kColors = sizeof kSeriesColors / sizeof *kSeriesColors;
 constexpr Marker kMarkers[] = {Marker::circle, Marker::square, Marker::triangle, Marker::diamond};
 constexpr double kLineWidth = 2.2, kThinLineWidth = 1.5, kReferenceWidth = 1.4, kMarkerRadius = 4.4;
@@ -30,21 +28,15 @@ constexpr size_t kMostPoints = 1 << 16;  // more points do not change the pictur
 constexpr size_t kMostLegendRows = 3;
 constexpr size_t kMostOrderedNames = 9;  // in the legend
 
-bool is_dashed(const LineChart& chart, size_t i) {
-  return chart.series[i].dashed || (!chart.ordered && (i / kColors) % 2 == 1);
-}
-Marker marker_of(const LineChart& chart, size_t i) {
-  return chart.ordered ? Marker::circle : kMarkers[i % 4];
-}
-Rgb color_of(const LineChart& chart, size_t i) {
-  return chart.ordered ? ordered_color(i, chart.series.size()) : series_color(i);
-}
+bool is_dashed(const LineChart& chart, size_t i) { return chart.series[i].dashed || (!chart.ordered && (i / kColors) % 2 == 1); }
+Marker marker_of(const LineChart& chart, size_t i) { return chart.ordered ? Marker::circle : kMarkers[i % 4]; }
+Rgb color_of(const LineChart& chart, size_t i) { return chart.ordered ? ordered_color(i, chart.series.size()) : series_color(i); }
 
 void check(const LineChart& chart) {
   for (const Series& s : chart.series) {
     if (s.x.size() != s.y.size()) {
-      throw Failure(kExitFailure, format("chart '%s', series '%s': %zu x values and %zu y values",
-                                         chart.title.c_str(), s.name.c_str(), s.x.size(), s.y.size()));
+      throw Failure(kExitFailure, format("chart '%s', series '%s': %zu x values and %zu y values", chart.title.c_str(), s.name.c_str(),
+                                         s.x.size(), s.y.size()));
     }
   }
 }
@@ -65,8 +57,7 @@ Range axis_range(const LineChart& chart, const Axis& axis, bool is_x, size_t mos
     }
   }
   if (seen.empty() && axis.log2) seen = {1, 2};
-  const double min = shown(axis, axis.min) ? axis.min : kMissing,
-               max = shown(axis, axis.max) ? axis.max : kMissing;
+  const double min = shown(axis, axis.min) ? axis.min : kMissing, max = shown(axis, axis.max) ? axis.max : kMissing;
   Range range = range_of({&seen}, min, max);
   if (axis.log2) {
     const double low = std::max(range.min, range.max * 1e-9);  // a single value may have fallen below 0
@@ -127,8 +118,7 @@ size_t lay_out_legend(const LineChart& chart, std::vector<LegendEntry>* entries)
     }
   }
   for (const ReferenceLine& r : chart.references) {
-    if (!r.name.empty())
-      entries->push_back({r.name, kFaint, kReferenceWidth, kReferenceDash, false, Marker::circle, {}});
+    if (!r.name.empty()) entries->push_back({r.name, kFaint, kReferenceWidth, kReferenceDash, false, Marker::circle, {}});
   }
   double x = kEdge;
   size_t row = 0;
@@ -227,13 +217,17 @@ void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
     // Runs of segments that lie on as many earlier lines: a segment lies on those that both of its ends lie on.
     for (size_t from = 0; from + 1 < points.size() || from == 0;) {
       const auto below = [&](size_t i) { return std::min(below_point[i], below_point[i + 1]); };
-      size_t end = from;   // the run's last point
+      size_t end = from;  // the run's last point
       while (end + 1 < points.size() && below(end) == below(from)) ++end;
       if (end == from) break;
       const size_t n_below = below(from);
       const double gap = 7.0 * static_cast<double>(n_below);
-      canvas.polyline(thinned(std::vector<Point>(points.begin() + static_cast<ptrdiff_t>(from), points.begin() + static_cast<ptrdiff_t>(end) + 1)),
-                      color, line_width(n_shown), n_below > 0 ? Dash{7, gap} : is_dashed(chart, index) ? kSeriesDash : Dash{});
+      canvas.polyline(
+          thinned(std::vector<Point>(points.begin() + static_cast<ptrdiff_t>(from), points.begin() + static_cast<ptrdiff_t>(end) + 1)),
+          color, line_width(n_shown),
+          n_below > 0               ? Dash{7, gap}
+          : is_dashed(chart, index) ? kSeriesDash
+                                    : Dash{});
       from = end;
     }
     canvas.clip_nothing();
@@ -244,8 +238,7 @@ void draw_series(LinePicture* picture, const LineChart& chart, size_t index) {
   size_t drawn = 0;
   for (size_t i = 0; i < points.size() && drawn < kMostPoints; ++i) {
     const Point p = points[i];
-    const bool inside =
-        p.x >= plot.x - .5 && p.x <= plot.right() + .5 && p.y >= plot.y - .5 && p.y <= plot.bottom() + .5;
+    const bool inside = p.x >= plot.x - .5 && p.x <= plot.right() + .5 && p.y >= plot.y - .5 && p.y <= plot.bottom() + .5;
     if (!inside) continue;
     const bool alone = missing(i + 1) && (i == 0 || missing(i - 1));  // no line would show this point
     if (!few && !alone) continue;
@@ -265,18 +258,16 @@ Rgb series_color(size_t i) { return kSeriesColors[i % kColors]; }
 
 Point LinePicture::at(double x, double y) const {
   const auto share = [](double v, double low, double high, bool log2) {
-    return log2 ? (std::log2(v) - std::log2(low)) / (std::log2(high) - std::log2(low))
-                : (v - low) / (high - low);
+    return log2 ? (std::log2(v) - std::log2(low)) / (std::log2(high) - std::log2(low)) : (v - low) / (high - low);
   };
-  return {plot.x + plot.w * share(x, x_min, x_max, x_log2),
-          plot.bottom() - plot.h * share(y, y_min, y_max, y_log2)};
+  return {plot.x + plot.w * share(x, x_min, x_max, x_log2), plot.bottom() - plot.h * share(y, y_min, y_max, y_log2)};
 }
 
 LinePicture draw(const LineChart& chart) {
   check(chart);
   if (chart.width < 320 || chart.height < 240) {
-    throw Failure(kExitFailure, format("chart '%s': %d x %d pixels, at least 320 x 240 are needed",
-                                       chart.title.c_str(), chart.width, chart.height));
+    throw Failure(kExitFailure,
+                  format("chart '%s': %d x %d pixels, at least 320 x 240 are needed", chart.title.c_str(), chart.width, chart.height));
   }
   Canvas canvas(chart.width, chart.height, kPaper);
   double top = draw_titles(&canvas, chart.title, chart.subtitle);
@@ -290,11 +281,9 @@ LinePicture draw(const LineChart& chart) {
   const Range ys = axis_range(chart, chart.y, false, most_y);
   const Ticks y_ticks = axis_ticks(chart.y, ys, most_y);
   double label_width = 0;
-  for (const std::string& label : y_ticks.labels)
-    label_width = std::max(label_width, Canvas::text_width(label));
+  for (const std::string& label : y_ticks.labels) label_width = std::max(label_width, Canvas::text_width(label));
   const double left = std::round(kEdge + (chart.y.label.empty() ? 0 : 24) + label_width + 10);
-  const Rect plot{left, std::round(top), std::round(chart.width - kEdge - 8 - left),
-                  std::round(bottom) - std::round(top)};
+  const Rect plot{left, std::round(top), std::round(chart.width - kEdge - 8 - left), std::round(bottom) - std::round(top)};
 
   const auto most_x = static_cast<size_t>(std::clamp(plot.w / 75, 2.0, 12.0));
   const Range xs = axis_range(chart, chart.x, true, most_x);
@@ -318,10 +307,8 @@ LinePicture draw(const LineChart& chart) {
     free_from = x + half + 8;
   }
   c.fill({plot.x, plot.bottom(), plot.w, 1}, kAxisLine);
-  c.text({plot.x + plot.w / 2, plot.bottom() + 39}, Canvas::fitted(chart.x.label, plot.w),
-         {kInk, 1, Align::centre, false, false});
-  c.text({kEdge + 4, plot.y + plot.h / 2}, Canvas::fitted(chart.y.label, plot.h),
-         {kInk, 1, Align::centre, false, true});
+  c.text({plot.x + plot.w / 2, plot.bottom() + 39}, Canvas::fitted(chart.x.label, plot.w), {kInk, 1, Align::centre, false, false});
+  c.text({kEdge + 4, plot.y + plot.h / 2}, Canvas::fitted(chart.y.label, plot.h), {kInk, 1, Align::centre, false, true});
 
   for (const ReferenceLine& r : chart.references) {
     if (!shown(chart.y, r.y) || r.y < ys.min || r.y > ys.max) continue;

@@ -45,8 +45,7 @@ Rgb from_oklch(double lightness, double chroma, double hue) {
     v = v <= .0031308 ? 12.92 * v : 1.055 * std::pow(v, 1 / 2.4) - .055;
     return static_cast<uint8_t>(std::lround(v * 255));
   };
-  return {screen(4.0767416621 * l - 3.3077115913 * m + .2309699292 * s),
-          screen(-1.2684380046 * l + 2.6097574011 * m - .3413193965 * s),
+  return {screen(4.0767416621 * l - 3.3077115913 * m + .2309699292 * s), screen(-1.2684380046 * l + 2.6097574011 * m - .3413193965 * s),
           screen(-.0041960863 * l - .7034186147 * m + 1.7076147010 * s)};
 }
 
@@ -96,8 +95,7 @@ Range rounded_out(Range range, size_t most) {
   // The wider range may need a wider step. Two rounds are enough.
   for (int i = 0; i < 2; ++i) {
     const Step step = step_for(range, most);
-    range = {step.times(std::floor(range.min / step.times(1) + 1e-9)),
-             step.times(std::ceil(range.max / step.times(1) - 1e-9))};
+    range = {step.times(std::floor(range.min / step.times(1) + 1e-9)), step.times(std::ceil(range.max / step.times(1) - 1e-9))};
   }
   return range;
 }
@@ -111,8 +109,7 @@ Ticks log2_ticks(Range range, size_t most, Numbers numbers) {
   const int stride = std::max(1, (n + at_most - 1) / at_most);
   for (int e = first; e <= last; e += stride) {
     ticks.values.push_back(std::ldexp(1.0, e));
-    ticks.labels.push_back(
-        spelled(ticks.values.back(), numbers, std::clamp(-e - (numbers == Numbers::percent ? 2 : 0), 0, 9)));
+    ticks.labels.push_back(spelled(ticks.values.back(), numbers, std::clamp(-e - (numbers == Numbers::percent ? 2 : 0), 0, 9)));
   }
   return ticks;
 }
@@ -158,8 +155,7 @@ Rgb ramp_color(double share) {
     std::array<Rgb, 256> colors{};
     for (size_t i = 0; i < colors.size(); ++i) {
       const double t = double(i) / double(colors.size() - 1);
-      colors[i] =
-          from_oklch(.26 + .66 * t, .13 - .05 * std::sin(std::acos(-1.0) * t) + .04 * t, 292 - 187 * t);
+      colors[i] = from_oklch(.26 + .66 * t, .13 - .05 * std::sin(std::acos(-1.0) * t) + .04 * t, 292 - 187 * t);
     }
     return colors;
   }();

@@ -14,40 +14,32 @@
 namespace orrery::tool {
 namespace {
 
-constexpr std::array<HeadRole, 4> kRoles = {HeadRole::pivot, HeadRole::satellite, HeadRole::volatile_head,
-                                            HeadRole::anchor};
+constexpr std::array<HeadRole, 4> kRoles = {HeadRole::pivot, HeadRole::satellite, HeadRole::volatile_head, HeadRole::anchor};
 constexpr double kLinksFrom = 13;  // in pixels of a cell; in smaller cells, lines would hide the colours
 
 const char* role_word(HeadRole role) {
   switch (role) {
-    case HeadRole::anchor:
-      return "anchor";
-    case HeadRole::volatile_head:
-      return "volatile";
-    case HeadRole::pivot:
-      return "pivot";
-    case HeadRole::satellite:
-      return "satellite";
+    case HeadRole::anchor: return "anchor";
+    case HeadRole::volatile_head: return "volatile";
+    case HeadRole::pivot: return "pivot";
+    case HeadRole::satellite: return "satellite";
   }
   return "";
 }
 
 void check(const RoleMap& map) {
   const auto fits = [&](size_t n) {
-    return map.n_kv_heads == 0 || map.n_layers == 0
-               ? n == 0
-               : n / map.n_kv_heads == map.n_layers && n % map.n_kv_heads == 0;
+    return map.n_kv_heads == 0 || map.n_layers == 0 ? n == 0 : n / map.n_kv_heads == map.n_layers && n % map.n_kv_heads == 0;
   };
   const auto complain = [&](const char* what, size_t n) {
-    return Failure(kExitFailure, format("chart '%s': %zu layers of %zu KV heads, but %zu %s",
-                                        map.title.c_str(), map.n_layers, map.n_kv_heads, n, what));
+    return Failure(kExitFailure,
+                   format("chart '%s': %zu layers of %zu KV heads, but %zu %s", map.title.c_str(), map.n_layers, map.n_kv_heads, n, what));
   };
   if (!fits(map.roles.size())) throw complain("roles", map.roles.size());
   if (!map.pivot_of.empty() && !fits(map.pivot_of.size())) throw complain("pivots", map.pivot_of.size());
   for (size_t pivot : map.pivot_of) {
     if (pivot != kNoPivot && pivot >= map.n_kv_heads) {
-      throw Failure(kExitFailure, format("chart '%s': pivot %zu, but a layer has %zu KV heads",
-                                         map.title.c_str(), pivot, map.n_kv_heads));
+      throw Failure(kExitFailure, format("chart '%s': pivot %zu, but a layer has %zu KV heads", map.title.c_str(), pivot, map.n_kv_heads));
     }
   }
 }
@@ -57,8 +49,7 @@ void draw_links(Canvas* canvas, const RoleMap& map, const CellArea& cells, size_
   std::vector<size_t> pivots;  // pivots with satellites
   for (size_t h = 0; h < n; ++h) {
     const size_t pivot = map.pivot_of[layer * n + h];
-    if (pivot != kNoPivot && std::find(pivots.begin(), pivots.end(), pivot) == pivots.end())
-      pivots.push_back(pivot);
+    if (pivot != kNoPivot && std::find(pivots.begin(), pivots.end(), pivot) == pivots.end()) pivots.push_back(pivot);
   }
   std::sort(pivots.begin(), pivots.end());
   const Rect first = cells.cell(0, layer);
@@ -90,14 +81,10 @@ void draw_links(Canvas* canvas, const RoleMap& map, const CellArea& cells, size_
 
 Rgb role_color(HeadRole role) {
   switch (role) {
-    case HeadRole::anchor:
-      return {0xB9, 0xBE, 0xC5};
-    case HeadRole::volatile_head:
-      return {0xE6, 0x7E, 0x22};
-    case HeadRole::pivot:
-      return {0x1F, 0x6F, 0xB4};
-    case HeadRole::satellite:
-      return {0xA3, 0xCF, 0xEE};
+    case HeadRole::anchor: return {0xB9, 0xBE, 0xC5};
+    case HeadRole::volatile_head: return {0xE6, 0x7E, 0x22};
+    case HeadRole::pivot: return {0x1F, 0x6F, 0xB4};
+    case HeadRole::satellite: return {0xA3, 0xCF, 0xEE};
   }
   return kNoValue;
 }
@@ -120,8 +107,7 @@ RolePicture draw(const RoleMap& map) {
   }
   const auto percent = [&](size_t n) { return nothing ? 0 : 100 * double(n) / double(map.roles.size()); };
   const size_t full = counts[size_t(HeadRole::pivot)] + counts[size_t(HeadRole::volatile_head)];
-  const std::string sum =
-      format("whole KV on the device: %zu of %zu heads (%.1f%%)", full, map.roles.size(), percent(full));
+  const std::string sum = format("whole KV on the device: %zu of %zu heads (%.1f%%)", full, map.roles.size(), percent(full));
 
   // The legend sets the minimum width of the picture.
   std::array<std::string, 4> entries;
@@ -134,15 +120,11 @@ RolePicture draw(const RoleMap& map) {
   const double left = std::round(kEdge + 24 + widest_name({}, rows, kWidestName) + 7);
   const double legend_top = title_height(map.title, map.subtitle) + 2;
   const double top = std::round(legend_top + 54);
-  const double words =
-      std::min(std::max(Canvas::text_width(map.title, 1.5), Canvas::text_width(map.subtitle)), 900.0);
-  const double width = std::ceil(
-      std::max({left + plot_w, kEdge + legend_width, kEdge + Canvas::text_width(sum), kEdge + words}) +
-      kEdge);
+  const double words = std::min(std::max(Canvas::text_width(map.title, 1.5), Canvas::text_width(map.subtitle)), 900.0);
+  const double width = std::ceil(std::max({left + plot_w, kEdge + legend_width, kEdge + Canvas::text_width(sum), kEdge + words}) + kEdge);
   const double height = top + plot_h + 50 + kEdge;
 
-  RolePicture picture{Canvas(static_cast<int>(width), static_cast<int>(height), kPaper),
-                      {{left, top, plot_w, plot_h}, rows, columns}};
+  RolePicture picture{Canvas(static_cast<int>(width), static_cast<int>(height), kPaper), {{left, top, plot_w, plot_h}, rows, columns}};
   Canvas& c = picture.canvas;
   draw_titles(&c, map.title, map.subtitle);
   double x = kEdge;
@@ -166,8 +148,7 @@ RolePicture draw(const RoleMap& map) {
       cell.h -= gap;
       c.fill(cell, role_color(map.roles[layer * map.n_kv_heads + head]));
     }
-    if (!map.pivot_of.empty() && std::min(cell_w, cell_h) >= kLinksFrom)
-      draw_links(&c, map, picture.cells, layer);
+    if (!map.pivot_of.empty() && std::min(cell_w, cell_h) >= kLinksFrom) draw_links(&c, map, picture.cells, layer);
   }
   draw_cell_names(&c, picture.cells, {}, {}, "KV head", "layer");
   return picture;

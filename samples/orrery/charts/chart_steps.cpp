@@ -25,8 +25,8 @@ std::string words(double x, double y, const std::string& text, const char* more 
 }
 
 std::string block(double x, double y, double w, double h, const std::string& color, const std::string& title) {
-  return format("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"><title>", x, y, w, h, color.c_str()) + escaped(title) +
-         "</title></rect>\n";
+  return format("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"><title>", x, y, w, h, color.c_str()) +
+         escaped(title) + "</title></rect>\n";
 }
 
 bool drawn(double length) { return std::isfinite(length) && length > 0; }
@@ -56,9 +56,10 @@ std::string svg(const StepChart& chart) {
   const size_t legend_rows = (n + kLegendColumns - 1) / kLegendColumns;
   const double height = legend_top + static_cast<double>(legend_rows) * kLegendLine + 10;
 
-  std::string out = format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\" "
-                           "font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"white\"/>\n",
-                           kWidth, height, kWidth, height, kWidth, height);
+  std::string out = format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\" "
+      "font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"white\"/>\n",
+      kWidth, height, kWidth, height, kWidth, height);
   out += words(16, 24, chart.title, "font-size=\"15\" font-weight=\"bold\"");
   out += words(16, 44, chart.subtitle, "fill=\"#555\"");
   for (size_t b = 0; b < chart.bars.size(); ++b) {
@@ -76,7 +77,9 @@ std::string svg(const StepChart& chart) {
   for (int mark = 0; mark <= 4 && longest > 0; ++mark) {
     const double at = longest * mark / 4;
     out += words(kLeft + at * scale, legend_top - 18, longest < 10000 ? format("%.0f us", at) : format("%.1f ms", at / 1000),
-                 mark == 0 ? "fill=\"#555\"" : mark == 4 ? "fill=\"#555\" text-anchor=\"end\"" : "fill=\"#555\" text-anchor=\"middle\"");
+                 mark == 0   ? "fill=\"#555\""
+                 : mark == 4 ? "fill=\"#555\" text-anchor=\"end\""
+                             : "fill=\"#555\" text-anchor=\"middle\"");
   }
   for (size_t i = 0; i < n; ++i) {
     const double x = 16 + static_cast<double>(i % kLegendColumns) * (kWidth - 32) / kLegendColumns;

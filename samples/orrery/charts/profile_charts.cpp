@@ -11,8 +11,7 @@ namespace orrery::tool {
 namespace {
 
 constexpr std::array<const char*, 4> kRoleNames = {"anchor", "volatile", "pivot", "satellite"};
-constexpr std::array<HeadRole, 4> kRoles = {HeadRole::anchor, HeadRole::volatile_head, HeadRole::pivot,
-                                            HeadRole::satellite};
+constexpr std::array<HeadRole, 4> kRoles = {HeadRole::anchor, HeadRole::volatile_head, HeadRole::pivot, HeadRole::satellite};
 
 size_t role_of(const Json& name) {
   for (size_t r = 0; r < kRoleNames.size(); ++r)
@@ -44,8 +43,7 @@ Grid pair_grid(const Json& pairs, size_t n_heads) {
   Grid grid{n_heads, n_heads, std::vector<double>(n_heads * n_heads, kMissing)};
   size_t at = 0;
   for (size_t i = 0; i < n_heads; ++i)
-    for (size_t j = i + 1; j < n_heads; ++j, ++at)
-      grid.values[i * n_heads + j] = grid.values[j * n_heads + i] = number(pairs.at(at));
+    for (size_t j = i + 1; j < n_heads; ++j, ++at) grid.values[i * n_heads + j] = grid.values[j * n_heads + i] = number(pairs.at(at));
   return grid;
 }
 
@@ -60,8 +58,7 @@ Series by_rank(const std::string& name, std::vector<double> values) {
   return series;
 }
 
-LineChart stability_chart(const std::string& title, const Json& profile, const std::vector<Grid>& similarity,
-                          double chance) {
+LineChart stability_chart(const std::string& title, const Json& profile, const std::vector<Grid>& similarity, double chance) {
   std::vector<double> stability, companion;
   const Json& layers = profile.at("layers");
   for (size_t l = 0; l < layers.size(); ++l) {
@@ -143,8 +140,7 @@ LineChart drift_chart(const std::string& title, const Json& profile, double chan
 
 }  // namespace
 
-std::vector<std::string> write_profile_charts(const std::string& folder, const std::string& name, const Json& profile,
-                                              const Json* steps) {
+std::vector<std::string> write_profile_charts(const std::string& folder, const std::string& name, const Json& profile, const Json* steps) {
   std::vector<std::string> paths;
   const auto save = [&](const auto& chart, const char* file) {
     paths.push_back(folder + "/" + file);

@@ -17,7 +17,6 @@ namespace orrery::tool {
 
 // Writes every picture that has data into the folder: an imported profile has roles alone. `name` names the model or
 // the file. Returns the paths.
-std::vector<std::string> write_profile_charts(const std::string& folder, const std::string& name, const Json& profile,
-                                              const Json* steps);
+std::vector<std::string> write_profile_charts(const std::string& folder, const std::string& name, const Json& profile, const Json* steps);
 
 }  // namespace orrery::tool

@@ -43,8 +43,7 @@ std::vector<uint64_t> parse_lengths(const std::string& text) {
   size_t begin = 0;
   while (begin <= text.size()) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    lengths.push_back(
-        parse_tokens(std::string_view(text).substr(begin, end - begin), "--prompt-tokens", 1, 1u << 28));
+    lengths.push_back(parse_tokens(std::string_view(text).substr(begin, end - begin), "--prompt-tokens", 1, 1u << 28));
     begin = end + 1;
   }
   return lengths;
@@ -77,8 +76,8 @@ double prefill_seconds(const Work& work, uint64_t n, const Limits& limits) {
          (all.quantized + last.quantized / count) / quantized;
 }
 
-Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate,
-                 uint64_t repeat, Limits* limits, StepTrace* trace) {
+Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate, uint64_t repeat,
+                 Limits* limits, StepTrace* trace) {
   const std::vector<int32_t> prompt = bench_prompt(vocab, n_prompt);
   const std::vector<int32_t> short_prompt(prompt.begin(), prompt.begin() + static_cast<int64_t>(std::min<uint64_t>(n_prompt, 32)));
   orrery_generate_options options;
@@ -111,12 +110,12 @@ int bench(const Args& args, Output& out) {
   const uint64_t repeat = args.integer("--repeat", 1, 10000, 5);
   const SessionSettings session_settings(args);
   orrery_session_options wishes = session_settings.options();
-  wishes.reuse_prompts = 0;   // the same prompt again is computed again
+  wishes.reuse_prompts = 0;  // the same prompt again is computed again
   const uint64_t needed = *std::max_element(lengths.begin(), lengths.end()) + n_generate;
   if (wishes.n_context == 0) wishes.n_context = static_cast<uint32_t>(needed);
   if (wishes.n_context < needed) {
-    throw UsageError(format("--context %u is less than the %llu tokens to be read and written",
-                            wishes.n_context, static_cast<unsigned long long>(needed)));
+    throw UsageError(format("--context %u is less than the %llu tokens to be read and written", wishes.n_context,
+                            static_cast<unsigned long long>(needed)));
   }
   const std::string& path = args.words()[0];
   const Interrupts interrupts;
@@ -144,17 +143,18 @@ int bench(const Args& args, Output& out) {
   if (!args.has("--json")) {
     out.text(format("%s: %s, %s parameters, %s\n", info.name[0] ? info.name : path.c_str(), info.architecture,
                     human_count(info.n_parameters).c_str(), info.quantization));
-    out.write(format(
-        "%s (%s), %d threads, KV cache %s; %llu runs after a short run that does not count, median (minimum - maximum)\n",
-        runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
-        static_cast<unsigned long long>(repeat)));
+    out.write(format("%s (%s), %d threads, KV cache %s; %llu runs after a short run that does not count, median (minimum - maximum)\n",
+                     runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
+                     static_cast<unsigned long long>(repeat)));
+    if (runtime.gpu_use != ORRERY_GPU_USED && runtime.gpu_use != ORRERY_GPU_NOT_WANTED)
+      out.text(format("No GPU computes: %s\n", runtime.gpu_reason));
     out.write(format("Every token reads %s bytes of weights (%s)\n", grouped(work.weights_bytes).c_str(),
                      human_bytes(work.weights_bytes).c_str()));
     if (work.state_bytes > 0)
       out.write(format("and %s bytes of recurrent states, half of them to be written\n", grouped(work.state_bytes).c_str()));
     out.write("\n");
-    out.write(format("%8s  %28s  %7s  %28s  %9s  %7s  %12s\n", "context", "prefill tokens/s", "of peak",
-                     "decode tokens/s", "bytes", "of read", "first token"));
+    out.write(format("%8s  %28s  %7s  %28s  %9s  %7s  %12s\n", "context", "prefill tokens/s", "of peak", "decode tokens/s", "bytes",
+                     "of read", "first token"));
     out.flush();
   }
   bool beaten = false;
@@ -172,8 +172,9 @@ int bench(const Args& args, Output& out) {
     const auto percent = [](double share) { return share > 0 && share <= 1 ? format("%.0f%%", 100 * share) : std::string("-"); };
     const auto share_of_limit = [](double share) { return share > 0 && share <= 1 ? Json(share) : Json(); };
     if (picture && !trace->empty())
-      write_file(*picture, trace->svg(format("%s, %s, %d threads, behind %llu tokens", info.name[0] ? info.name : path.c_str(), runtime.path,
-                                             runtime.n_threads, static_cast<unsigned long long>(length)), read));
+      write_file(*picture, trace->svg(format("%s, %s, %d threads, behind %llu tokens", info.name[0] ? info.name : path.c_str(),
+                                             runtime.path, runtime.n_threads, static_cast<unsigned long long>(length)),
+                                      read));
     if (args.has("--json")) {
       rows.push_back({{"prompt_tokens", length},
                       {"generated_tokens", n_generate},
@@ -188,22 +189,20 @@ int bench(const Args& args, Output& out) {
       continue;
     }
     out.write(format("%8llu  %28s  %7s  %28s  %4.1f GB/s  %7s  %9.1f ms\n", static_cast<unsigned long long>(length),
-                     cell(measured.prefill, 0).c_str(), percent(prefill_share).c_str(),
-                     cell(measured.decode, 1).c_str(), rate / 1e9, percent(decode_share).c_str(),
-                     measured.first_token_ms.median));
+                     cell(measured.prefill, 0).c_str(), percent(prefill_share).c_str(), cell(measured.decode, 1).c_str(), rate / 1e9,
+                     percent(decode_share).c_str(), measured.first_token_ms.median));
     if (trace) out.text(trace->empty() ? "the backend does not measure its steps\n" : trace->table(read) + "\n");
     out.flush();
   }
-  const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(),
-               half_peak = limits.half_ops_per_second(), quantized_peak = limits.quantized_ops_per_second();
+  const double read = limits.read_bytes_per_second(), float_peak = limits.float_ops_per_second(), half_peak = limits.half_ops_per_second(),
+               quantized_peak = limits.quantized_ops_per_second();
   if (!args.has("--json")) {
     out.write(format("\nMeasured between the runs, with the same number of threads: reading %.1f GB/s", read / 1e9));
     if (float_peak > 0)
       out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s of quantized weights", float_peak / 1e9,
                        half_peak / 1e9, quantized_peak / 1e9));
     out.write("\n");
-    if (beaten)
-      out.write("A speed without a share was above its limit: on this machine that limit is measured too low.\n");
+    if (beaten) out.write("A speed without a share was above its limit: on this machine that limit is measured too low.\n");
   } else {
     const Json json = {{"model",
                         {{"path", path},

@@ -18,9 +18,7 @@
 
 namespace orrery::tool {
 
-std::string Chat::role(size_t message) const {
-  return parse_json(message_json(session_.get(), message), "message").value("role", "");
-}
+std::string Chat::role(size_t message) const { return parse_json(message_json(session_.get(), message), "message").value("role", ""); }
 
 void Chat::keep(size_t n) {
   call([&](orrery_error* error) { return orrery_session_rewind_messages(session_.get(), n, error); });
@@ -72,7 +70,7 @@ bool Chat::answer() {
   try {
     const Generation generation = begin_answer(session_.get(), sampling_.options());
     AnswerWishes wishes;
-    bool thinking = false;   // the writer folds thinking by its marks
+    bool thinking = false;  // the writer folds thinking by its marks
     const auto think = [&](bool now) {
       if (now && !thinking && !look_.opens_thinking) writer.text("<think>");
       if (!now && thinking) writer.text("</think>");
@@ -119,11 +117,9 @@ size_t Chat::undo(size_t n_turns) {
     const Json message = parse_json(message_json(session_.get(), question), "message");
     keep(question);
     // A document belongs to its question. After the undo it waits for the next question.
-    const std::string content = message.contains("content") && message["content"].is_string()
-                                    ? message["content"].get<std::string>()
-                                    : std::string();
-    if (!asked_documents_.empty() &&
-        content.compare(0, asked_documents_.back().size(), asked_documents_.back()) == 0) {
+    const std::string content =
+        message.contains("content") && message["content"].is_string() ? message["content"].get<std::string>() : std::string();
+    if (!asked_documents_.empty() && content.compare(0, asked_documents_.back().size(), asked_documents_.back()) == 0) {
       documents_ = asked_documents_.back() + documents_;
       asked_documents_.pop_back();
     }
@@ -134,8 +130,7 @@ size_t Chat::undo(size_t n_turns) {
 std::string Chat::system() const {
   if (n_messages() == 0) return "";
   const Json first = parse_json(message_json(session_.get(), 0), "message");
-  if (first.value("role", "") != "system" || !first.contains("content") || !first["content"].is_string())
-    return "";
+  if (first.value("role", "") != "system" || !first.contains("content") || !first["content"].is_string()) return "";
   return first["content"].get<std::string>();
 }
 
@@ -147,9 +142,7 @@ void Chat::set_system(const std::string& text) {
   keep(0);
   if (!text.empty()) add_message(session_.get(), "system", text);
   for (const std::string& message : rest) {
-    call([&](orrery_error* error) {
-      return orrery_session_add_message_json(session_.get(), message.c_str(), error);
-    });
+    call([&](orrery_error* error) { return orrery_session_add_message_json(session_.get(), message.c_str(), error); });
   }
 }
 
@@ -184,7 +177,7 @@ int converse(Chat& chat, LineReader& reader, Interrupts& interrupts, bool intera
   bool warned = false;
   const auto stopped = [&] {
     aside("(stopped)\n");
-    warned = true;   // Ctrl-C once more, at once, leaves
+    warned = true;  // Ctrl-C once more, at once, leaves
   };
   for (;;) {
     if (interactive) interrupts.clear();  // drops a Ctrl-C that came when nothing was running
@@ -244,8 +237,7 @@ Color color_option(const Args& args) {
 }
 
 int chat(const Args& args, Output& out) {
-  if (args.has("--history") && args.has("--no-history"))
-    throw UsageError("--history and --no-history contradict each other");
+  if (args.has("--history") && args.has("--no-history")) throw UsageError("--history and --no-history contradict each other");
   Sampling sampling(args, kChatting);
   const TemplateSettings templates(args);
   const SessionSettings session_settings(args);
@@ -318,8 +310,7 @@ const Command& chat_command() {
       "From a pipe: each line is a question, no prompts are printed, and standard output holds only the answers.\n",
       {{"Options",
         {{"--system", "TEXT", "The system message."},
-         {"--file", "FILE", "A document before the first question; may be given several times.",
-          true},
+         {"--file", "FILE", "A document before the first question; may be given several times.", true},
          {"--thinking", "HOW",
           "A model's thinking: show (with its markers), dim (faint), fold (one line) or hide (default dim on a terminal with "
           "colour, else show)."},

@@ -23,12 +23,13 @@ class Chat {
  public:
   struct Look {
     Thinking thinking = Thinking::show;
-    Style style;                   // of the answers
-    bool live = false;             // the answers go to a terminal that obeys escape codes
-    bool opens_thinking = false;   // the template's prompt already begins the model's thinking
+    Style style;                  // of the answers
+    bool live = false;            // the answers go to a terminal that obeys escape codes
+    bool opens_thinking = false;  // the template's prompt already begins the model's thinking
   };
   Chat(Session session, Vocab vocab, Sampling sampling, TemplateSettings templates, const Look& look, Output& out)
-      : session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)), templates_(std::move(templates)), look_(look), out_(out) {}
+      : session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)), templates_(std::move(templates)),
+        look_(look), out_(out) {}
 
   orrery_session* session() const { return session_.get(); }
   const orrery_vocab* vocab() const { return vocab_.get(); }
@@ -49,8 +50,8 @@ class Chat {
   void set_tools(const std::string& json);
   // Calls of the last answer that wait for their results. ask() takes the result of the first one.
   const std::vector<Answer::Call>& waiting() const { return waiting_; }
-  size_t undo(size_t n_turns);                   // returns the number of questions undone
-  void reset();                                  // removes every message except the system message
+  size_t undo(size_t n_turns);  // returns the number of questions undone
+  void reset();                 // removes every message except the system message
   size_t n_messages() const { return orrery_session_n_messages(session_.get()); }
 
  private:
@@ -74,7 +75,7 @@ class Chat {
 
 // Runs "/NAME arguments". Returns false to leave the program. Throws Failure.
 bool carry_out(Chat& chat, const std::string& line, bool* interrupted);
-std::vector<std::string> slash_names();   // every command, for completion
+std::vector<std::string> slash_names();  // every command, for completion
 
 // "  NAME   EXPLANATION" for the terminal's width, on stderr.
 void explain(const std::string& name, size_t column, const std::string& explanation);

@@ -32,22 +32,20 @@ void stats(Request& request) {
   orrery_stats stats;
   orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(request.chat.session(), &stats, error); });
-  const auto rate = [](const char* pattern, double value) {   // "" if the rate was not measured
+  const auto rate = [](const char* pattern, double value) {  // "" if the rate was not measured
     return value > 0 ? format(pattern, value) : std::string();
   };
   say("context     " + grouped(stats.n_tokens) + " of " + counted(stats.n_context, "token") + ", " +
       counted(request.chat.n_messages(), "message"));
   say("prompts     " + counted(stats.prompt_tokens, "token") + " computed" +
       rate(" at %.0f/s", per_second(stats.prompt_tokens, stats.prefill_us)) + ", " + grouped(stats.reused_tokens) + " reused");
-  say("answers     " + counted(stats.generated_tokens, "token") +
-      rate(" at %.1f/s", per_second(stats.generated_tokens, stats.decode_us)));
+  say("answers     " + counted(stats.generated_tokens, "token") + rate(" at %.1f/s", per_second(stats.generated_tokens, stats.decode_us)));
   if (stats.guessed_tokens > 0)
     say("guesses     " + counted(stats.guessed_tokens, "token") + ", " + grouped(stats.accepted_tokens) + " of them right");
   say(format("KV cache    %s in use of %s, %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
              human_bytes(stats.device_kv_bytes).c_str(), kv_type_name(stats.device_kv_type), human_bytes(stats.workspace_bytes).c_str()));
   const ResidentMemory memory = resident_memory();
-  if (memory.peak > 0)
-    say("process     " + human_bytes(memory.now) + " resident, at most " + human_bytes(memory.peak));
+  if (memory.peak > 0) say("process     " + human_bytes(memory.now) + " resident, at most " + human_bytes(memory.peak));
   if (request.chat.last().finish_reason != 0) say("last turn   " + speed_line(request.chat.last()));
 }
 
@@ -58,19 +56,14 @@ void save(Request& request) {
                  return orrery_session_save_buffer(request.chat.session(), bytes, capacity, n, error);
                }));
   } else {
-    call([&](orrery_error* error) {
-      return orrery_session_save(request.chat.session(), request.argument.c_str(), error);
-    });
+    call([&](orrery_error* error) { return orrery_session_save(request.chat.session(), request.argument.c_str(), error); });
   }
   say("saved to '" + request.argument + "'");
 }
 
 void load_saved(Request& request) {
-  call([&](orrery_error* error) {
-    return orrery_session_load(request.chat.session(), request.argument.c_str(), error);
-  });
-  say("loaded " + counted(request.chat.n_messages(), "message") + ", " +
-      counted(orrery_session_n_tokens(request.chat.session()), "token"));
+  call([&](orrery_error* error) { return orrery_session_load(request.chat.session(), request.argument.c_str(), error); });
+  say("loaded " + counted(request.chat.n_messages(), "message") + ", " + counted(orrery_session_n_tokens(request.chat.session()), "token"));
 }
 
 void reset(Request& request) {
@@ -110,7 +103,8 @@ void system_message(Request& request) {
 void schema(Request& request) {
   if (request.argument.empty()) throw UsageError("/schema: name a file, or paste a schema; - removes it");
   request.chat.sampling().set_grammar(request.argument == "-" ? Grammar() : Grammar::of_schema(request.argument));
-  say(request.argument == "-" ? "answers are free again" : "answers are JSON that fits this schema; it is not in the prompt: say what you want");
+  say(request.argument == "-" ? "answers are free again"
+                              : "answers are JSON that fits this schema; it is not in the prompt: say what you want");
 }
 
 void tools(Request& request) {
@@ -135,8 +129,9 @@ void settings(Request& request) { set(request.chat, request.argument); }
 void quit(Request& request) { request.leave = true; }
 
 // Other names by which people know a command.
-constexpr const char* kAliases[][2] = {{"/?", "/help"}, {"/h", "/help"}, {"/exit", "/quit"}, {"/q", "/quit"}, {"/bye", "/quit"},
-                                     {"/regen", "/retry"}, {"/regenerate", "/retry"}, {"/clear", "/reset"}, {"/new", "/reset"}, {"/doc", "/file"}};
+constexpr const char* kAliases[][2] = {{"/?", "/help"},    {"/h", "/help"},      {"/exit", "/quit"},        {"/q", "/quit"},
+                                       {"/bye", "/quit"},  {"/regen", "/retry"}, {"/regenerate", "/retry"}, {"/clear", "/reset"},
+                                       {"/new", "/reset"}, {"/doc", "/file"}};
 
 constexpr SlashCommand kCommands[] = {
     {"/help", "", "this list (also help, /?)", help},
@@ -159,8 +154,9 @@ void help(Request&) {
   for (const SlashCommand& command : kCommands) {
     explain(std::string("  ") + command.name + " " + command.argument, 22, command.help);
   }
-  explain("", 2, "A paste is one message. Alt-Enter, or a backslash at the end, begins another line; \"\"\" opens and closes a "
-                 "block of lines; // begins a message with /. Tab completes commands.");
+  explain("", 2,
+          "A paste is one message. Alt-Enter, or a backslash at the end, begins another line; \"\"\" opens and closes a "
+          "block of lines; // begins a message with /. Tab completes commands.");
 }
 
 }  // namespace
@@ -195,8 +191,7 @@ bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
     if (name != command.name) continue;
     const std::string_view wanted = command.argument;
     if (wanted.empty() && !request.argument.empty()) throw UsageError(name + " takes no argument");
-    if (!wanted.empty() && wanted[0] != '[' && request.argument.empty())
-      throw UsageError(name + " " + command.argument + " is missing");
+    if (!wanted.empty() && wanted[0] != '[' && request.argument.empty()) throw UsageError(name + " " + command.argument + " is missing");
     // No shell reads this line, so the tool expands the home folder.
     const std::string home = home_folder();
     if (wanted == "FILE" && request.argument.compare(0, 2, "~/") == 0 && !home.empty()) request.argument.replace(0, 1, home);
@@ -205,8 +200,7 @@ bool carry_out(Chat& chat, const std::string& line, bool* interrupted) {
     return !request.leave;
   }
   const std::string near = nearest(name, names);
-  throw UsageError("unknown command " + name + (near.empty() ? "" : "; did you mean " + near + "?") +
-                   " (/help lists the commands)");
+  throw UsageError("unknown command " + name + (near.empty() ? "" : "; did you mean " + near + "?") + " (/help lists the commands)");
 }
 
 }  // namespace orrery::tool

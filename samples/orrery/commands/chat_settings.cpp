@@ -31,7 +31,7 @@ std::vector<Sampling::Setting> all_settings(Chat& chat) {
 void set(Chat& chat, const std::string& argument) {
   const size_t space = argument.find_first_of(" \t=");
   std::string name = argument.substr(0, space);
-  name.erase(0, std::min(name.find_first_not_of('-'), name.size()));   // --top-k, as on the command line
+  name.erase(0, std::min(name.find_first_not_of('-'), name.size()));  // --top-k, as on the command line
   std::replace(name.begin(), name.end(), '_', '-');
   if (name == "temp") name = "temperature";
   std::string value;

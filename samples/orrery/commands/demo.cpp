@@ -25,8 +25,7 @@ std::vector<Question> read_questions(const Json& json, const std::string& path) 
       questions.push_back({entry.at("question").get<std::string>(), entry.at("answer").get<std::string>()});
     }
   } catch (const Json::exception&) {
-    throw Failure(kExitFailure,
-                  path + ": expected {\"questions\": [{\"question\": ..., \"answer\": ...}, ...]}");
+    throw Failure(kExitFailure, path + ": expected {\"questions\": [{\"question\": ..., \"answer\": ...}, ...]}");
   }
   if (questions.empty()) throw Failure(kExitFailure, path + ": holds no questions");
   return questions;
@@ -52,9 +51,7 @@ int demo(const Args& args, Output& out) {
   orrery_plan_result plan;
   orrery_plan_result_init(&plan, sizeof plan);
   const orrery_model_options model = model_options(args);
-  call([&](orrery_error* error) {
-    return orrery_plan(model_path.c_str(), &runtime, &model, &wishes, &plan, error);
-  });
+  call([&](orrery_error* error) { return orrery_plan(model_path.c_str(), &runtime, &model, &wishes, &plan, error); });
 
   const Interrupts interrupts;
   const Loaded loaded = load(model_path, args, interrupts);
@@ -65,11 +62,10 @@ int demo(const Args& args, Output& out) {
   orrery_runtime_info_init(&running, sizeof running);
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &running, error); });
 
-  out.text(format("Model     %s: %s, %s parameters, %s, %s\n", info.name[0] ? info.name : kBundledModel,
-                  info.architecture, human_count(info.n_parameters).c_str(), info.quantization,
-                  human_bytes(info.file_bytes).c_str()));
-  out.write(format("Running   %s (%s), %d threads, KV cache %s, context %s\n", running.backend, running.path,
-                   running.n_threads, kv_type_names(wishes.kv_type, plan.device_kv_type).c_str(), grouped(plan.n_context).c_str()));
+  out.text(format("Model     %s: %s, %s parameters, %s, %s\n", info.name[0] ? info.name : kBundledModel, info.architecture,
+                  human_count(info.n_parameters).c_str(), info.quantization, human_bytes(info.file_bytes).c_str()));
+  out.write(format("Running   %s (%s), %d threads, KV cache %s, context %s\n", running.backend, running.path, running.n_threads,
+                   kv_type_names(wishes.kv_type, plan.device_kv_type).c_str(), grouped(plan.n_context).c_str()));
   out.write(format("Document  %s tokens\n\n", grouped(tokenize(vocab.get(), document, 0).size()).c_str()));
   out.flush();
 
@@ -100,19 +96,16 @@ int demo(const Args& args, Output& out) {
   orrery_stats stats;
   orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
-  out.write(format("Speed     %s prompt tokens read at %.0f/s, %s tokens of answers at %.0f/s\n",
-                   grouped(stats.prompt_tokens).c_str(), per_second(stats.prompt_tokens, stats.prefill_us),
-                   grouped(stats.generated_tokens).c_str(),
+  out.write(format("Speed     %s prompt tokens read at %.0f/s, %s tokens of answers at %.0f/s\n", grouped(stats.prompt_tokens).c_str(),
+                   per_second(stats.prompt_tokens, stats.prefill_us), grouped(stats.generated_tokens).c_str(),
                    per_second(stats.generated_tokens, stats.decode_us)));
   const ResidentMemory memory = resident_memory();
   out.write(format("Answers   %zu of %zu right\n", right, questions.size()));
   out.write(format("Memory    planned %s in the arena, %s of it KV cache; %s of KV hold %s tokens\n",
-                   human_bytes(plan.device_bytes).c_str(),
-                   human_bytes(plan.full_kv_bytes + plan.compressed_kv_bytes).c_str(),
+                   human_bytes(plan.device_bytes).c_str(), human_bytes(plan.full_kv_bytes + plan.compressed_kv_bytes).c_str(),
                    human_bytes(stats.device_kv_used_bytes).c_str(), grouped(stats.n_tokens).c_str()));
   if (memory.peak > 0) {
-    out.write(format("          resident %s, at most %s\n", human_bytes(memory.now).c_str(),
-                     human_bytes(memory.peak).c_str()));
+    out.write(format("          resident %s, at most %s\n", human_bytes(memory.now).c_str(), human_bytes(memory.peak).c_str()));
   }
   return right == questions.size() ? kExitOk : kExitFailure;
 }
@@ -129,8 +122,7 @@ const Command& demo_command() {
       {{"Options",
         {{"--model", "FILE", "Another model (default: the bundled one)."},
          {"--document", "FILE", "Another text (default: the bundled one)."},
-         {"--questions", "FILE",
-          "Questions about the text: {\"system\": ..., \"questions\": [{\"question\", \"answer\"}, ...]}."}}},
+         {"--questions", "FILE", "Questions about the text: {\"system\": ..., \"questions\": [{\"question\", \"answer\"}, ...]}."}}},
        session_group(),
        runtime_group(),
        model_group()},

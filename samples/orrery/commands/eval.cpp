@@ -65,7 +65,7 @@ std::vector<EvalConfig> parse_configs(const Args& args) {
   std::vector<std::string> seen;
   for (const std::string& policy : split(args.text("--policies", "full,streaming"), ',')) {
     if (policy == "full") continue;
-    if (policy.compare(0, 5, "full:") == 0) {   // full attention has no budget
+    if (policy.compare(0, 5, "full:") == 0) {  // full attention has no budget
       if (std::find(seen.begin(), seen.end(), policy) != seen.end()) continue;
       seen.push_back(policy);
       configs.push_back(parse_config(policy, ""));
@@ -82,17 +82,14 @@ std::vector<EvalConfig> parse_configs(const Args& args) {
 }
 
 bool is_file(const std::string& task) {
-  return task.find('/') != std::string::npos ||
-         (task.size() > 6 && task.compare(task.size() - 6, 6, ".jsonl") == 0);
+  return task.find('/') != std::string::npos || (task.size() > 6 && task.compare(task.size() - 6, 6, ".jsonl") == 0);
 }
 
 // Samples of equal length are adjacent, shortest first.
 std::vector<EvalSample> collect_samples(const Args& args, const orrery_vocab* vocab) {
   const TokenCount count = [vocab](const std::string& text) {
     size_t n = 0;
-    call([&](orrery_error* error) {
-      return orrery_tokenize(vocab, text.data(), text.size(), 0, nullptr, 0, &n, error);
-    });
+    call([&](orrery_error* error) { return orrery_tokenize(vocab, text.data(), text.size(), 0, nullptr, 0, &n, error); });
     return n;
   };
   const uint64_t n_samples = args.integer("--samples", 1, 1000000, 4);
@@ -111,14 +108,12 @@ std::vector<EvalSample> collect_samples(const Args& args, const orrery_vocab* vo
       tasks.push_back(task);
     } else {
       const std::string near = nearest(task, known);
-      throw UsageError("--tasks: no task is called '" + task + "'" +
-                       (near.empty() ? "" : "; did you mean '" + near + "'?"));
+      throw UsageError("--tasks: no task is called '" + task + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
     }
   }
   std::vector<EvalSample> samples;
   for (size_t t = 0; t < tasks.size(); ++t) {
-    if (std::find(tasks.begin(), tasks.begin() + static_cast<ptrdiff_t>(t), tasks[t]) !=
-        tasks.begin() + static_cast<ptrdiff_t>(t))
+    if (std::find(tasks.begin(), tasks.begin() + static_cast<ptrdiff_t>(t), tasks[t]) != tasks.begin() + static_cast<ptrdiff_t>(t))
       continue;
     if (is_file(tasks[t])) {
       const std::vector<EvalSample> read = read_samples(tasks[t], args.has("--samples") ? n_samples : 0, count);
@@ -126,12 +121,10 @@ std::vector<EvalSample> collect_samples(const Args& args, const orrery_vocab* vo
       continue;
     }
     for (const uint64_t length : lengths) {
-      for (uint64_t i = 0; i < n_samples; ++i)
-        samples.push_back(make_sample(tasks[t], length, i, seed, n_questions, count));
+      for (uint64_t i = 0; i < n_samples; ++i) samples.push_back(make_sample(tasks[t], length, i, seed, n_questions, count));
     }
   }
-  std::stable_sort(samples.begin(), samples.end(),
-                   [](const EvalSample& a, const EvalSample& b) { return a.length < b.length; });
+  std::stable_sort(samples.begin(), samples.end(), [](const EvalSample& a, const EvalSample& b) { return a.length < b.length; });
   return samples;
 }
 
@@ -205,10 +198,11 @@ Json settings_json(const Args& args, const Loaded& loaded, const orrery_model_in
           {"build", orrery_build_info()},
           {"backend", runtime.backend},
           {"path", runtime.path},
-          {"model", {{"name", info.name},
-                     {"architecture", info.architecture},
-                     {"quantization", info.quantization},
-                     {"fingerprint", hexadecimal(info.fingerprint, sizeof info.fingerprint)}}},
+          {"model",
+           {{"name", info.name},
+            {"architecture", info.architecture},
+            {"quantization", info.quantization},
+            {"fingerprint", hexadecimal(info.fingerprint, sizeof info.fingerprint)}}},
           {"rope", rope},
           {"link", link},
           {"chat", chat.given() ? Json(digest_of(dump_json(words, -1))) : Json()},
@@ -232,9 +226,8 @@ Json config_json(const EvalConfig& config) {
 uint32_t context_for(const EvalRunner& runner, const EvalSample& sample, uint32_t wished) {
   const uint64_t needed = runner.context_needed(sample);
   if (wished > 0 && needed > wished) {
-    throw Failure(kExitDoesNotFit,
-                  format("sample %s needs a context of %llu tokens with its answers, --context is %u",
-                         sample.id.c_str(), static_cast<unsigned long long>(needed), wished));
+    throw Failure(kExitDoesNotFit, format("sample %s needs a context of %llu tokens with its answers, --context is %u", sample.id.c_str(),
+                                          static_cast<unsigned long long>(needed), wished));
   }
   const uint64_t rounded = (needed + 255) / 256 * 256;
   if (wished == 0 && rounded > UINT32_MAX) throw Failure(kExitDoesNotFit, "the samples are longer than any context");
@@ -307,14 +300,12 @@ int eval(const Args& args, Output& out) {
   }
   if (const std::string* file = args.find("--write-samples")) {
     out.flush();
-    write_samples(*file, results.samples,
-                  static_cast<Layout>(args.choice("--layout", {"own", "ruler", "longbench", "scbench"}, 0)));
+    write_samples(*file, results.samples, static_cast<Layout>(args.choice("--layout", {"own", "ruler", "longbench", "scbench"}, 0)));
     return kExitOk;
   }
   for (const EvalSample& sample : results.samples) {
     if (!mode.aware && sample.question_inside) {
-      throw UsageError("--agnostic: sample " + sample.id +
-                       " has its question inside the text, as RULER's files have");
+      throw UsageError("--agnostic: sample " + sample.id + " has its question inside the text, as RULER's files have");
     }
   }
   check_policies(path, args, results.configs);
@@ -336,7 +327,7 @@ int eval(const Args& args, Output& out) {
   }
 
   const std::string* json_path = args.find("--json");
-  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never mix with the JSON
+  Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);  // tables never mix with the JSON
   const bool resumable = json_path && !is_stream(*json_path);
   const std::string* kept_records = args.find("--records");
   const std::string records = kept_records ? *kept_records : resumable ? *json_path + ".partial" : "";
@@ -350,9 +341,8 @@ int eval(const Args& args, Output& out) {
   const Json settings = settings_json(args, loaded, info, chat, session, mode);
   Evaluation evaluation(runner, *store, settings, results);
 
-  words.text(format("%s: %s, %zu samples, %s-turn, question-%s\n\n", info.name[0] ? info.name : path.c_str(),
-                  info.architecture, results.samples.size(), mode.multi_turn ? "multi" : "single",
-                  mode.aware ? "aware" : "agnostic"));
+  words.text(format("%s: %s, %zu samples, %s-turn, question-%s\n\n", info.name[0] ? info.name : path.c_str(), info.architecture,
+                    results.samples.size(), mode.multi_turn ? "multi" : "single", mode.aware ? "aware" : "agnostic"));
   words.write(table_head());
   words.flush();
   const size_t n = results.samples.size();
@@ -400,8 +390,7 @@ OptionGroup eval_session_group() {
   OptionGroup group{"Session", {}};
   for (const Option& option : session_group().options) {
     const std::string name = option.name;
-    if (name == "--context" || name == "--kv-type" || name == "--device-kv-type" || name == "--head-profile" ||
-        name == "--chunk")
+    if (name == "--context" || name == "--kv-type" || name == "--device-kv-type" || name == "--head-profile" || name == "--chunk")
       group.options.push_back(option);
   }
   return group;
@@ -457,8 +446,7 @@ const Command& eval_command() {
          {"--turns", "HOW",
           "multi: all questions about a text in one conversation that keeps every answer; single: each question "
           "alone after the text, which is read once (default multi)."},
-         {"--aware", nullptr,
-          "The question is part of the prompt: the policy settles after the question (the default)."},
+         {"--aware", nullptr, "The question is part of the prompt: the policy settles after the question (the default)."},
          {"--agnostic", nullptr,
           "The policy settles after the text, before it knows the question. The question is then decoded token by "
           "token, and the answer follows."},

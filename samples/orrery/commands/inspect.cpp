@@ -36,7 +36,7 @@ class Summary {
       }
     });
   }
-  const Json& at(const std::string& key) const {   // null if the key is absent
+  const Json& at(const std::string& key) const {  // null if the key is absent
     static const Json nothing;
     const auto found = metadata_.find(key);
     return found == metadata_.end() ? nothing : found->second;
@@ -72,10 +72,11 @@ class Summary {
       if (key == name) return true;
     const size_t dot = key.find('.');
     if (dot == std::string::npos) return false;
-    for (const char* end : {"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
-                            "feed_forward_length", "expert_count", "expert_used_count", "expert_feed_forward_length",
-                            "attention.kv_lora_rank", "attention.sliding_window", "attention.shared_kv_layers", "embedding_length_per_layer_input", "nextn_predict_layers", "context_length", "rope.freq_base", "rope.scaling.type",
-                            "rope.scaling.factor", "rope.scaling.original_context_length"})
+    for (const char* end :
+         {"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
+          "feed_forward_length", "expert_count", "expert_used_count", "expert_feed_forward_length", "attention.kv_lora_rank",
+          "attention.sliding_window", "attention.shared_kv_layers", "embedding_length_per_layer_input", "nextn_predict_layers",
+          "context_length", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length"})
       if (key.compare(dot + 1, std::string::npos, end) == 0) return true;
     return false;
   }
@@ -134,9 +135,7 @@ void print_summary(const std::string& description, Output& out) {
   const Summary metadata(description);
   const std::string architecture = metadata.text("general.architecture");
   const auto number = [&](const char* key) { return number_text(metadata.at(architecture + "." + key)); };
-  const auto with = [](const std::string& value, const std::string& what) {
-    return value.empty() ? value : value + " " + what;
-  };
+  const auto with = [](const std::string& value, const std::string& what) { return value.empty() ? value : value + " " + what; };
   Table table(out);
   table.row("file", metadata.fact_text("path"));
   table.row("size", with(grouped(metadata.fact("file_bytes").get<uint64_t>()), "bytes") + "  (" +
@@ -146,11 +145,9 @@ void print_summary(const std::string& description, Output& out) {
   if (!metadata.fact("supported").get<bool>()) table.row("cannot run", metadata.fact_text("reason"));
 
   std::string shape;
-  for (const std::string& part :
-       {with(number("block_count"), "layers"), with(number("embedding_length"), "wide"),
-        with(number("attention.head_count"), "heads"), with(number("attention.head_count_kv"), "KV heads"),
-        with(number("attention.key_length"), "per head"),
-        with(number("feed_forward_length"), "feed-forward")}) {
+  for (const std::string& part : {with(number("block_count"), "layers"), with(number("embedding_length"), "wide"),
+                                  with(number("attention.head_count"), "heads"), with(number("attention.head_count_kv"), "KV heads"),
+                                  with(number("attention.key_length"), "per head"), with(number("feed_forward_length"), "feed-forward")}) {
     if (!part.empty()) shape += (shape.empty() ? "" : ", ") + part;
   }
   table.row("shape", shape);
@@ -162,25 +159,31 @@ void print_summary(const std::string& description, Output& out) {
     table.row("experts", experts);
   }
   if (const std::string n = number("attention.kv_lora_rank"); !n.empty() && n != "0")
-    table.row("latent KV", with(number("attention.key_length"), "numbers of a token in each layer, of which the first " + n + " are values"));
+    table.row("latent KV",
+              with(number("attention.key_length"), "numbers of a token in each layer, of which the first " + n + " are values"));
   const std::string window = number("attention.sliding_window"), guessing = number("nextn_predict_layers");
   if (window != "0") table.row("windows", with(window, "tokens"));
-  if (const std::string n = number("attention.shared_kv_layers"); n != "0") table.row("shared KV", with(n, n == "1" ? "layer reads that of another" : "layers read that of others"));
+  if (const std::string n = number("attention.shared_kv_layers"); n != "0")
+    table.row("shared KV", with(n, n == "1" ? "layer reads that of another" : "layers read that of others"));
   if (metadata.table_bytes() > 0)
-    table.row("per layer", with(number("embedding_length_per_layer_input"), "more numbers of a token, from a table that stays in host memory, ") + human_bytes(metadata.table_bytes()));
+    table.row("per layer",
+              with(number("embedding_length_per_layer_input"), "more numbers of a token, from a table that stays in host memory, ") +
+                  human_bytes(metadata.table_bytes()));
   const bool guesses = architecture == "qwen35" || architecture == "qwen35moe";
   if (guessing != "0" && guesses)
-    table.row("guesses", with(guessing, guessing == "1" ? "further layer, for --speculate mtp" : "further layers, of which --speculate mtp takes the first"));
-  if (guessing != "0" && !guesses) table.row("not computed", with(guessing, guessing == "1" ? "layer, which guesses tokens" : "layers, which guess tokens"));
+    table.row("guesses", with(guessing, guessing == "1" ? "further layer, for --speculate mtp"
+                                                        : "further layers, of which --speculate mtp takes the first"));
+  if (guessing != "0" && !guesses)
+    table.row("not computed", with(guessing, guessing == "1" ? "layer, which guesses tokens" : "layers, which guess tokens"));
   if (metadata.n_tower_tensors() > 0)
-    table.row("not computed", grouped(metadata.n_tower_tensors()) + " tensors of towers for images or sound, " + human_bytes(metadata.tower_bytes()));
+    table.row("not computed",
+              grouped(metadata.n_tower_tensors()) + " tensors of towers for images or sound, " + human_bytes(metadata.tower_bytes()));
   table.row("context", with(number("context_length"), "tokens"));
   std::string rope = with(number("rope.freq_base"), "base");
   const std::string scaling = metadata.text(architecture + ".rope.scaling.type");
   if (!scaling.empty()) {
     rope += (rope.empty() ? "" : ", ") + scaling + " scaling";
-    const std::string factor = number("rope.scaling.factor"),
-                      original = number("rope.scaling.original_context_length");
+    const std::string factor = number("rope.scaling.factor"), original = number("rope.scaling.original_context_length");
     if (!factor.empty()) rope += " by " + factor;
     if (!original.empty()) rope += " from " + original + " tokens";
   }
@@ -190,8 +193,7 @@ void print_summary(const std::string& description, Output& out) {
   if (!tokenizer.empty()) {
     const std::string pre = metadata.text("tokenizer.ggml.pre");
     const uint64_t n_tokens = array_length(metadata.at("tokenizer.ggml.tokens"));
-    table.row("tokenizer",
-              tokenizer + (pre.empty() ? "" : " (" + pre + ")") + ", " + grouped(n_tokens) + " tokens");
+    table.row("tokenizer", tokenizer + (pre.empty() ? "" : " (" + pre + ")") + ", " + grouped(n_tokens) + " tokens");
   }
   table.row("chat template", metadata.templates().empty() ? "none" : metadata.templates());
 
@@ -203,8 +205,8 @@ void print_summary(const std::string& description, Output& out) {
   Sum all;
   all.type = "  together";
   for (const Json& type : metadata.types()) {
-    sums.push_back({"  " + type.at("type").get<std::string>(), type.at("tensors").get<uint64_t>(),
-                    type.at("parameters").get<uint64_t>(), type.at("bytes").get<uint64_t>()});
+    sums.push_back({"  " + type.at("type").get<std::string>(), type.at("tensors").get<uint64_t>(), type.at("parameters").get<uint64_t>(),
+                    type.at("bytes").get<uint64_t>()});
     all.tensors += sums.back().tensors;
     all.parameters += sums.back().parameters;
     all.bytes += sums.back().bytes;
@@ -213,9 +215,8 @@ void print_summary(const std::string& description, Output& out) {
   sums.push_back(all);
   out.write(format("\n%-16s%8s  %16s  %16s\n", "parameters", "tensors", "numbers", "bytes"));
   for (const Sum& sum : sums) {
-    out.text(format("%-16s%8s  %16s  %16s  %10s\n", sum.type.c_str(), grouped(sum.tensors).c_str(),
-                    grouped(sum.parameters).c_str(), grouped(sum.bytes).c_str(),
-                    human_bytes(sum.bytes).c_str()));
+    out.text(format("%-16s%8s  %16s  %16s  %10s\n", sum.type.c_str(), grouped(sum.tensors).c_str(), grouped(sum.parameters).c_str(),
+                    grouped(sum.bytes).c_str(), human_bytes(sum.bytes).c_str()));
   }
 }
 
@@ -224,7 +225,7 @@ void print_summary(const std::string& description, Output& out) {
 void print_memory(const std::string& path, const std::string& description, Output& out) {
   constexpr uint64_t kGiB = uint64_t{1} << 30;
   constexpr uint64_t kCards[] = {8 * kGiB, 12 * kGiB, 16 * kGiB, 24 * kGiB};
-  constexpr double kOurs = .9;   // of a card: the desktop and the driver have the rest
+  constexpr double kOurs = .9;  // of a card: the desktop and the driver have the rest
   const Summary file(description);
   if (!file.fact("supported").get<bool>()) return;
   uint64_t weights = 0;
@@ -243,7 +244,7 @@ void print_memory(const std::string& path, const std::string& description, Outpu
     return plan;
   };
   const Json& latent = file.at(file.text("general.architecture") + ".attention.kv_lora_rank");
-  const bool divides = !latent.is_number() || latent.get<double>() == 0;   // no KV policy divides latent KV
+  const bool divides = !latent.is_number() || latent.get<double>() == 0;  // no KV policy divides latent KV
   const uint32_t trained = plan_at(256).trained_context;
   std::set<uint32_t> contexts = {trained};
   for (const uint32_t n : {8192u, 32768u})
@@ -255,16 +256,21 @@ void print_memory(const std::string& path, const std::string& description, Outpu
     const orrery_plan_result plan = plan_at(n);
     const uint64_t kv = plan.full_kv_bytes + plan.compressed_kv_bytes;
     const uint64_t beside = weights - file.table_bytes() + plan.workspace_bytes + plan.compressed_kv_bytes;
-    out.write(format("  %-15s %14s %12s", (grouped(n) + " tokens").c_str(), human_bytes(kv).c_str(), human_bytes(weights + kv + plan.workspace_bytes).c_str()));
+    out.write(format("  %-15s %14s %12s", (grouped(n) + " tokens").c_str(), human_bytes(kv).c_str(),
+                     human_bytes(weights + kv + plan.workspace_bytes).c_str()));
     for (const uint64_t card : kCards) {
       const double left = kOurs * static_cast<double>(card) - static_cast<double>(beside);
       const double share = plan.full_kv_bytes ? left / static_cast<double>(plan.full_kv_bytes) : left >= 0 ? 1 : 0;
-      out.write(format("%9s", share >= 1 ? "all" : share >= .01 && !divides ? "not all" : share >= .01 ? format("%.0f%% KV", std::floor(100 * share)).c_str() : "-"));
+      out.write(format("%9s", share >= 1                 ? "all"
+                              : share >= .01 && !divides ? "not all"
+                              : share >= .01             ? format("%.0f%% KV", std::floor(100 * share)).c_str()
+                                                         : "-"));
     }
     out.write("\n");
   }
   out.write(std::string("  of a card's memory nine tenths; ") +
-            (divides ? "% KV: the share of the KV that fits next to the weights (--kv-budget)" : "not all: the KV does not fit next to the weights, and no policy divides latent KV") +
+            (divides ? "% KV: the share of the KV that fits next to the weights (--kv-budget)"
+                     : "not all: the KV does not fit next to the weights, and no policy divides latent KV") +
             "; -: the weights do not fit\n");
 }
 
@@ -280,11 +286,9 @@ void print_tensors(const std::string& description, Output& out) {
   walk_json(description, [&](std::string_view part, const std::string&, const Json& tensor) {
     if (part != "tensors") return;
     std::string shape;
-    for (const Json& dim : tensor.at("shape"))
-      shape += (shape.empty() ? "" : " x ") + std::to_string(dim.get<uint64_t>());
+    for (const Json& dim : tensor.at("shape")) shape += (shape.empty() ? "" : " x ") + std::to_string(dim.get<uint64_t>());
     out.text(format("  %-40s %-8s %-24s %16s  %10s\n", tensor.at("name").get<std::string>().c_str(),
-                    tensor.at("type").get<std::string>().c_str(), shape.c_str(),
-                    grouped(tensor.at("bytes").get<uint64_t>()).c_str(),
+                    tensor.at("type").get<std::string>().c_str(), shape.c_str(), grouped(tensor.at("bytes").get<uint64_t>()).c_str(),
                     human_bytes(tensor.at("bytes").get<uint64_t>()).c_str()));
   });
 }

@@ -14,7 +14,7 @@
 namespace orrery::tool {
 namespace {
 
-constexpr double kCliff = .1;   // of full KV's bytes: published evaluations see answers fail from about here on
+constexpr double kCliff = .1;  // of full KV's bytes: published evaluations see answers fail from about here on
 
 struct Row {
   const char* name;
@@ -39,8 +39,9 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   out.write(format("A session of %s tokens, KV cache in %s\n", grouped(plan.n_context).c_str(),
                    kv_type_names(session.kv_type, plan.device_kv_type).c_str()));
   if (plan.policy != std::string("full"))
-    out.write(format("Policy %s keeps %.4g%% of the bytes of full KV on the device, and full KV in host memory: answers are approximations.\n",
-                     plan.policy, 100 * static_cast<double>(plan.kv_share)));
+    out.write(
+        format("Policy %s keeps %.4g%% of the bytes of full KV on the device, and full KV in host memory: answers are approximations.\n",
+               plan.policy, 100 * static_cast<double>(plan.kv_share)));
   if (session.policy == nullptr && session.kv_budget_bytes == 0 && session.kv_budget_share == 1 && plan.policy != std::string("full"))
     out.write("Warning: nobody asked for a policy. The full KV of this context does not fit the budget; --policy full refuses it.\n");
   out.write("\n");
@@ -56,13 +57,12 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
     total += row.bytes;
   }
   line("together", total);
-  out.write(format("\n%-32s %20s  %12s\n", "Budget", grouped(plan.budget_bytes).c_str(),
-                   human_bytes(plan.budget_bytes).c_str()));
+  out.write(format("\n%-32s %20s  %12s\n", "Budget", grouped(plan.budget_bytes).c_str(), human_bytes(plan.budget_bytes).c_str()));
   if (plan.reservoir_bytes > 0)
     out.write(format("%-32s %20s  %12s\n", "Host memory for the reservoir", grouped(plan.reservoir_budget_bytes).c_str(),
                      human_bytes(plan.reservoir_budget_bytes).c_str()));
-  out.write(format("%-32s %20s  %12s\n", "Smallest budget for this context",
-                   grouped(plan.device_bytes).c_str(), human_bytes(plan.device_bytes).c_str()));
+  out.write(format("%-32s %20s  %12s\n", "Smallest budget for this context", grouped(plan.device_bytes).c_str(),
+                   human_bytes(plan.device_bytes).c_str()));
   out.write(format("%-32s %20s  tokens\n", plan.reservoir_bytes > 0 ? "Largest context for both" : "Largest context for the budget",
                    grouped(plan.largest_context).c_str()));
   if (plan.n_context > plan.trained_context)
@@ -104,7 +104,7 @@ std::optional<ExpectedLoss> loss_of(const std::string& path, const orrery_plan_r
   if (share_of(plan) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
     return std::nullopt;
   std::string policy = plan.policy;
-  if (policy == "auto" && !in_place(plan)) policy = "auto by window";   // by codes its tokens are read in place
+  if (policy == "auto" && !in_place(plan)) policy = "auto by window";  // by codes its tokens are read in place
   return expected_loss(policy, architecture_of(path), share_of(plan));
 }
 
@@ -115,7 +115,8 @@ void print_loss(const std::optional<ExpectedLoss>& loss, double share, Output& o
                      ((loss->at_least ? "more than " : "") + format("%.4f", loss->kl)).c_str(),
                      loss->of_architecture ? "as on" : "of the measured models the most, as on", loss->measured_on.c_str()));
   if (share <= kCliff)
-    out.write("Warning: nine tenths of the KV are gone. With so little left, answers may fail at once rather than get worse step by step.\n");
+    out.write(
+        "Warning: nine tenths of the KV are gone. With so little left, answers may fail at once rather than get worse step by step.\n");
 }
 
 using Regions = std::vector<orrery_plan_region>;
@@ -156,9 +157,7 @@ int print_plan(const Args& args, Output& out) {
   orrery_plan_result plan;
   orrery_plan_result_init(&plan, sizeof plan);
   const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
-  call([&](orrery_error* error) {
-    return orrery_plan(path, &runtime, &model, &session, &plan, error);
-  });
+  call([&](orrery_error* error) { return orrery_plan(path, &runtime, &model, &session, &plan, error); });
   Regions regions(1);
   call([&](orrery_error* error) {
     size_t n = 0;
@@ -179,28 +178,29 @@ int print_plan(const Args& args, Output& out) {
                       {"reservoir_bytes", region.reservoir_bytes},
                       {"host_bytes", region.host_bytes}});
     Json json = {{"n_context", plan.n_context},
-                       {"policy", plan.policy},
-                       {"kv_share", plan.kv_share},
-                       {"kv_type", kv_type_name(session.kv_type)},
-                       {"device_kv_type", kv_type_name(plan.device_kv_type)},
-                       {"weights_mapped_bytes", plan.weights_mapped_bytes},
-                       {"weights_bytes", plan.weights_bytes},
-                       {"full_kv_bytes", plan.full_kv_bytes},
-                       {"compressed_kv_bytes", plan.compressed_kv_bytes},
-                       {"digests_bytes", plan.digests_bytes},
-                       {"staging_bytes", plan.staging_bytes},
-                       {"workspace_bytes", plan.workspace_bytes},
-                       {"device_bytes", plan.device_bytes},
-                       {"reservoir_bytes", plan.reservoir_bytes},
-                       {"reservoir_mode", pinned ? "pinned" : "pageable"},
-                       {"host_bytes", plan.host_bytes},
-                       {"budget_bytes", plan.budget_bytes},
-                       {"reservoir_budget_bytes", plan.reservoir_budget_bytes},
-                       {"largest_context", plan.largest_context},
-                       {"trained_context", plan.trained_context},
-                       {"fits", plan.fits != 0},
-                       {"regions", list}};
-    if (loss) json["expected_kl"] = loss->kl, json["expected_kl_at_least"] = loss->at_least, json["expected_kl_measured_on"] = loss->measured_on;
+                 {"policy", plan.policy},
+                 {"kv_share", plan.kv_share},
+                 {"kv_type", kv_type_name(session.kv_type)},
+                 {"device_kv_type", kv_type_name(plan.device_kv_type)},
+                 {"weights_mapped_bytes", plan.weights_mapped_bytes},
+                 {"weights_bytes", plan.weights_bytes},
+                 {"full_kv_bytes", plan.full_kv_bytes},
+                 {"compressed_kv_bytes", plan.compressed_kv_bytes},
+                 {"digests_bytes", plan.digests_bytes},
+                 {"staging_bytes", plan.staging_bytes},
+                 {"workspace_bytes", plan.workspace_bytes},
+                 {"device_bytes", plan.device_bytes},
+                 {"reservoir_bytes", plan.reservoir_bytes},
+                 {"reservoir_mode", pinned ? "pinned" : "pageable"},
+                 {"host_bytes", plan.host_bytes},
+                 {"budget_bytes", plan.budget_bytes},
+                 {"reservoir_budget_bytes", plan.reservoir_budget_bytes},
+                 {"largest_context", plan.largest_context},
+                 {"trained_context", plan.trained_context},
+                 {"fits", plan.fits != 0},
+                 {"regions", list}};
+    if (loss)
+      json["expected_kl"] = loss->kl, json["expected_kl_at_least"] = loss->at_least, json["expected_kl_measured_on"] = loss->measured_on;
     out.write(dump_json(json, 2) + "\n");
   } else {
     print_table(plan, session, pinned, out);

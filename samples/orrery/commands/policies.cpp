@@ -28,7 +28,7 @@ struct Column {
   const char *title, *key;
   size_t width;
 };
-constexpr Column kColumns[] = {{"policy", "name", 14}, {"score", "score", 21}, {"allocate", "allocate", 21},
+constexpr Column kColumns[] = {{"policy", "name", 14}, {"score", "score", 21},     {"allocate", "allocate", 21},
                                {"keep", "keep", 20},   {"refresh", "refresh", 20}, {"device, beside the budget", "device", 20},
                                {"link", "link", 14}};
 

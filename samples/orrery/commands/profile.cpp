@@ -60,7 +60,8 @@ void print_retrieval(const Json& profile, const std::vector<size_t>& skipped, Ou
   const Json& layers = profile.at("layers");
   for (size_t l = 0; l < layers.size(); ++l) {
     if (!layers[l].contains("induction") || std::find(skipped.begin(), skipped.end(), l) != skipped.end()) continue;
-    for (size_t h = 0; h < layers[l].at("induction").size(); ++h) found.push_back({layers[l].at("induction")[h], layers[l].at("echo")[h], l, h});
+    for (size_t h = 0; h < layers[l].at("induction").size(); ++h)
+      found.push_back({layers[l].at("induction")[h], layers[l].at("echo")[h], l, h});
   }
   if (found.empty()) return;
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.induction + a.echo > b.induction + b.echo; });
@@ -79,18 +80,17 @@ void print_counts(const Json& profile, const std::vector<size_t>& windowed, Outp
   }
   out.write(format("Heads       %zu: %zu anchor, %zu volatile, %zu pivot, %zu satellite\n", counts.all(), counts.anchor,
                    counts.volatile_heads, counts.pivot, counts.satellite));
-  out.write(format("Full        %zu of %zu heads: heterocache needs a KV budget of more than %.3f\n", counts.full(),
-                   counts.all(), static_cast<double>(counts.full()) / static_cast<double>(counts.all())));
+  out.write(format("Full        %zu of %zu heads: heterocache needs a KV budget of more than %.3f\n", counts.full(), counts.all(),
+                   static_cast<double>(counts.full()) / static_cast<double>(counts.all())));
   if (counts.in_clusters > 0) {
-    out.write(format("Represented by %zu of %zu heads: synckv needs a KV budget of more than %.3f\n",
-                     counts.representatives, counts.in_clusters,
-                     static_cast<double>(counts.representatives) / static_cast<double>(counts.in_clusters)));
+    out.write(format("Represented by %zu of %zu heads: synckv needs a KV budget of more than %.3f\n", counts.representatives,
+                     counts.in_clusters, static_cast<double>(counts.representatives) / static_cast<double>(counts.in_clusters)));
   }
   print_retrieval(profile, windowed, out);
 }
 
-void write_results(const Args& args, const std::string& name, const std::string& text, const Json& profile,
-                   const Json* steps, Output& out) {
+void write_results(const Args& args, const std::string& name, const std::string& text, const Json& profile, const Json* steps,
+                   Output& out) {
   if (const std::string* path = args.find("--out")) {
     out.flush();
     write_file(*path, text + "\n");
@@ -116,7 +116,7 @@ int import_profile(const Args& args, const char* option, const std::string& path
       return gates ? orrery_head_profile_import_gates(given.c_str(), sparsity, json, capacity, n, error)
                    : orrery_head_profile_import(given.c_str(), json, capacity, n, error);
     });
-  } catch (const ApiError& error) {   // the library has seen a text, not a file
+  } catch (const ApiError& error) {  // the library has seen a text, not a file
     throw Failure(error.code(), (path == "-" ? std::string("standard input") : path) + ": " + error.what());
   }
   const Json profile = parse_json(text, path);
@@ -151,7 +151,7 @@ int profile_model(const Args& args, Output& out) {
   if (args.words().size() < 2) throw UsageError("expected a model and at least one text");
   orrery_calibrate_options options = calibrate_options(args);
   const std::string* folder = args.find("--png");
-  if (folder) make_folder(*folder);   // fails before the work, not after it
+  if (folder) make_folder(*folder);  // fails before the work, not after it
   if (const std::string* path = args.find("--out")) {
     if (file_kind(*path) == FileKind::folder) throw Failure(kExitFailure, *path + ": is a folder");
     const std::string into = folder_of(*path);
@@ -169,9 +169,7 @@ int profile_model(const Args& args, Output& out) {
   if (context == 0) context = info.trained_context;
   const uint64_t most = context - std::min<uint64_t>(options.n_steps, context);
   // A rendered chat contains its own BOS.
-  const uint32_t flags = args.has("--special")                   ? ORRERY_TOKENIZE_SPECIAL
-                         : vocab_info(vocab.get()).add_bos != 0 ? ORRERY_TOKENIZE_BOS
-                                                                 : 0u;
+  const uint32_t flags = args.has("--special") ? ORRERY_TOKENIZE_SPECIAL : vocab_info(vocab.get()).add_bos != 0 ? ORRERY_TOKENIZE_BOS : 0u;
   std::vector<int32_t> tokens;
   std::vector<size_t> lengths;
   std::string note_text = texts.size() == 1 ? "" : format("%zu texts: ", texts.size());
@@ -188,7 +186,7 @@ int profile_model(const Args& args, Output& out) {
   }
   if (texts.size() > 4) note_text += ", ...";
   note_text = dump_json(note_text + format("; %zu tokens, %u steps", tokens.size(), options.n_steps), -1);
-  note_text = parse_json(note_text, "note").get<std::string>();   // a file's name may be any bytes
+  note_text = parse_json(note_text, "note").get<std::string>();  // a file's name may be any bytes
   options.note = note_text.c_str();
 
   InterruptibleProgress progress{interrupts, ProgressBar("calibrating", ProgressBar::Unit::tokens)};
@@ -209,17 +207,19 @@ int profile_model(const Args& args, Output& out) {
 
   const std::string name = info.name[0] ? info.name : file_name(args.words()[0]);
   out.text(format("%s: %s, %s parameters\n", name.c_str(), info.architecture, human_count(info.n_parameters).c_str()));
-  out.write(format("Texts       %zu with %s tokens, %u steps after each; sets of %s keys\n", texts.size(),
-                   grouped(tokens.size()).c_str(), options.n_steps, grouped(profile.at("top_k")).c_str()));
+  out.write(format("Texts       %zu with %s tokens, %u steps after each; sets of %s keys\n", texts.size(), grouped(tokens.size()).c_str(),
+                   options.n_steps, grouped(profile.at("top_k")).c_str()));
   const double drift = profile.at("tau_drift"), chance = steps.at("chance");
   out.write(format("Thresholds  tau_sim %g, tau_stable %g%s; tau_drift %g, where random sets overlap by %.2g\n",
                    profile.at("tau_sim").get<double>(), profile.at("tau_stable").get<double>(),
-                   options.full_share > 0 ? format(" (for at most %g%% full heads)", 100 * options.full_share).c_str() : "",
-                   drift, chance));
+                   options.full_share > 0 ? format(" (for at most %g%% full heads)", 100 * options.full_share).c_str() : "", drift,
+                   chance));
   const auto windowed = steps.at("windowed_layers").get<std::vector<size_t>>();
   if (!windowed.empty())
-    out.write(format("Windows     %zu of %zu layers have a sliding window: they were scored without the window, and policies skip "
-                     "these layers\n", windowed.size(), profile.at("layers").size()));
+    out.write(
+        format("Windows     %zu of %zu layers have a sliding window: they were scored without the window, and policies skip "
+               "these layers\n",
+               windowed.size(), profile.at("layers").size()));
   print_counts(profile, windowed, out);
   if (chance >= drift)
     note(format("random sets overlap by %.2g: a tau_drift of %g cannot tell them from the prompt's sets", chance, drift));
@@ -254,10 +254,10 @@ const Command& profile_command() {
       "thousand tokens of the kind of text that the model will read. A small model has few similar heads: --full-share\n"
       "finds thresholds for a wanted share of heads with whole KV.\n",
       {{"Options",
-        {{"--out", "FILE", "Write the profile (JSON) to FILE; - is standard output, and the numbers then go to standard error. Without "
+        {{"--out", "FILE",
+          "Write the profile (JSON) to FILE; - is standard output, and the numbers then go to standard error. Without "
           "--out, the numbers are printed and no profile is written."},
-         {"--png", "DIR",
-          "Pictures: roles.png, stability.png, similarity.png, layers.png, drift.png and drift-layers.png."},
+         {"--png", "DIR", "Pictures: roles.png, stability.png, similarity.png, layers.png, drift.png and drift-layers.png."},
          {"--steps", "N", "Tokens generated after each text, 1 to 1024 (default 99)."},
          {"--top-k", "N", "Keys in a head's set; at most a quarter of the text's tokens (default 1024)."},
          {"--tau-sim", "X", "Heads with at least this overlap of their sets are similar (default 0.5)."},
@@ -265,8 +265,7 @@ const Command& profile_command() {
          {"--tau-drift", "X", "Pivots that keep a smaller share refresh their satellites (default: tau-stable)."},
          {"--full-share", "SHARE", "Choose the nearest thresholds at which at most this share of heads keeps whole KV, as in 20%."},
          {"--representatives", "N", "Representative heads per layer, for synckv; 0: 2 of 8 or more heads, else 1 (default 0)."},
-         {"--special", nullptr,
-          "Text that spells a control token is that token: for chats, as `orrery template` renders them."},
+         {"--special", nullptr, "Text that spells a control token is that token: for chats, as `orrery template` renders them."},
          {"--context", "N", "Maximum tokens of a text and its steps; longer texts are cut; 0: as trained (default 0)."},
          {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0, k8v4 (also k:q8_0,v:q4_0) or q4_0 (default f16)."},
          {"--import", "FILE",

@@ -20,8 +20,7 @@ std::string read_prompt(const Args& args, bool raw) {
   std::string prompt = given ? *given : words.size() > 1 && words[1] != "-" ? words[1] : "";
   const bool from_stdin = !given && words.size() > 1 && words[1] == "-";
   if (from_stdin && file && *file == "-") throw UsageError("standard input can be read only once");
-  if (!given && !file && words.size() < 2)
-    throw UsageError("no prompt: give --prompt TEXT, --file FILE or -");
+  if (!given && !file && words.size() < 2) throw UsageError("no prompt: give --prompt TEXT, --file FILE or -");
   const auto read = [&](const std::string& path) {
     std::string text = read_text(path);
     // In a message, a final newline has no meaning. In a raw prompt, every byte counts.
@@ -103,8 +102,8 @@ int run(const Args& args, Output& out) {
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   Generation generation;
   if (raw) {
-    const uint32_t flags = (vocab_info(vocab.get()).add_bos ? ORRERY_TOKENIZE_BOS : 0u) |
-                           (args.has("--special") ? ORRERY_TOKENIZE_SPECIAL : 0u);
+    const uint32_t flags =
+        (vocab_info(vocab.get()).add_bos ? ORRERY_TOKENIZE_BOS : 0u) | (args.has("--special") ? ORRERY_TOKENIZE_SPECIAL : 0u);
     const std::vector<int32_t> tokens = tokenize(vocab.get(), prompt, flags);
     if (tokens.empty()) throw UsageError("the raw prompt is empty: there is nothing to continue");
     generation = begin_continuation(session.get(), tokens, options);
@@ -123,7 +122,7 @@ int run(const Args& args, Output& out) {
   const Answer answer = take_answer(generation.get(), wishes);
   if (json) {
     out.text(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
-  } else if (!answer.calls.empty()) {   // a line for each call, after the text
+  } else if (!answer.calls.empty()) {  // a line for each call, after the text
     if (!answer.text.empty()) out.write("\n");
     for (const Answer::Call& call : answer.calls)
       out.text("{\"name\": \"" + call.name + "\", \"id\": \"" + call.id + "\", \"arguments\": " + call.arguments + "}\n");
@@ -151,13 +150,11 @@ const Command& run_command() {
       "prompt is tokenized as it is (after BOS, if the model expects BOS) and continued.\n",
       {{"Options",
         {{"--prompt", "TEXT", "The prompt."},
-         {"--file", "FILE",
-          "A file that holds the prompt, or the text that comes before it; - is standard input."},
+         {"--file", "FILE", "A file that holds the prompt, or the text that comes before it; - is standard input."},
          {"--system", "TEXT", "A system message first."},
          {"--raw", nullptr, "Continue the prompt as text: no chat template."},
          {"--special", nullptr, "With --raw: the name of a control token in the text becomes that token."},
-         {"--json", nullptr,
-          "Text, tokens with log-probabilities, finish reason, counts and timings as JSON."},
+         {"--json", nullptr, "Text, tokens with log-probabilities, finish reason, counts and timings as JSON."},
          {"--logprobs", "N", "With --json: the N likeliest alternatives of each token, at most 20."},
          {"--stats", nullptr, "Counts and speed on standard error."}}},
        sampling_group(kGreedy),

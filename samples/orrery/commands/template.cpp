@@ -24,16 +24,20 @@ std::string reasoning_row(const Json& reasoning) {
 
 std::string arguments_rows(const Json& arguments) {
   if (arguments["notation"] == "json")
-    return row("Arguments", std::string("a JSON object, ") + (arguments["spaces"].get<bool>() ? "\", \" and \": \"" : "\",\" and \":\"") + " in it");
+    return row("Arguments",
+               std::string("a JSON object, ") + (arguments["spaces"].get<bool>() ? "\", \" and \": \"" : "\",\" and \":\"") + " in it");
   const auto value = [&](const char* open, const char* close) { return quoted(arguments[open]) + " VALUE " + quoted(arguments[close]); };
   std::string rows = row("Arguments", quoted(arguments["open"]) + " KEY " + value("to_string", "string_close") + " of a text");
   rows += row("", quoted(arguments["open"]) + " KEY " + value("to_value", "value_close") + " of another value");
   rows += row("  next key", quoted(arguments["next_key"]) + (arguments["sorted"].get<bool>() ? "; keys in alphabetical order" : ""));
   rows += row("  end", quoted(arguments["end"]) + "; without arguments " + quoted(arguments["none"]));
-  rows += row("  words", arguments["true"].get<std::string>() + ", " + arguments["false"].get<std::string>() + ", " + arguments["null"].get<std::string>());
+  rows += row("  words", arguments["true"].get<std::string>() + ", " + arguments["false"].get<std::string>() + ", " +
+                             arguments["null"].get<std::string>());
   rows += row("  texts", "have no " + quoted(arguments["string_end"]));
-  constexpr const char* kHow[][2] = {{"none", "cannot be written: tools that have them are refused"}, {"json", "as JSON"},
-                                     {"bare", "texts within them between the same marks, keys without marks"}, {"python", "as Python writes them"}};
+  constexpr const char* kHow[][2] = {{"none", "cannot be written: tools that have them are refused"},
+                                     {"json", "as JSON"},
+                                     {"bare", "texts within them between the same marks, keys without marks"},
+                                     {"python", "as Python writes them"}};
   for (const char* part : {"lists", "objects"})
     for (const auto& [name, how] : kHow)
       if (arguments[part] == name) rows += row((std::string("  ") + part).c_str(), how);
@@ -43,12 +47,14 @@ std::string arguments_rows(const Json& arguments) {
 std::string call_rows(const Json& report) {
   const Json& calls = report["calls"];
   if (calls.is_null()) return row("Calls", "none: " + report["why_none"].get<std::string>());
-  std::string rows = row("Calls", report["proved"].get<bool>() ? "derived from the template; proved: printed back, the same bytes as the template's"
-                                                                : "of the table, row " + report["source"].get<std::string>() + ": the template prints no calls back");
+  std::string rows = row("Calls", report["proved"].get<bool>()
+                                      ? "derived from the template; proved: printed back, the same bytes as the template's"
+                                      : "of the table, row " + report["source"].get<std::string>() + ": the template prints no calls back");
   rows += row("First call", quoted(calls["first"]));
   if (calls["with_content"].get<bool>()) rows += row("  after text", quoted(calls["after_content"]));
   std::string fields = calls["fields"][0].get<std::string>();
-  for (size_t i = 0; i < calls["between"].size(); ++i) fields += ", " + quoted(calls["between"][i]) + ", " + calls["fields"][i + 1].get<std::string>();
+  for (size_t i = 0; i < calls["between"].size(); ++i)
+    fields += ", " + quoted(calls["between"][i]) + ", " + calls["fields"][i + 1].get<std::string>();
   rows += row("A call", fields);
   rows += row("Next call", calls["several"].get<bool>() ? quoted(calls["next"]) : "none: an answer has one call");
   rows += row("End", quoted(calls["last"]));
@@ -59,7 +65,8 @@ std::string call_rows(const Json& report) {
 }
 
 int describe_format(const Args& args, Output& out) {
-  if (args.has("--messages") || args.has("--no-generation-prompt")) throw UsageError("--format is not about messages: leave --messages out");
+  if (args.has("--messages") || args.has("--no-generation-prompt"))
+    throw UsageError("--format is not about messages: leave --messages out");
   const TemplateSettings settings(args);
   const orrery_template_options options = settings.options();
   const Vocab vocab = open_vocab(model_file(args.words()[0]));
@@ -95,8 +102,7 @@ int render(const Args& args, Output& out) {
     }
     messages = dump_json(json["messages"], -1);
   } else if (!json.is_array()) {
-    throw Failure(kExitFailure,
-                  *path + ": is neither an array of messages nor an object with \"messages\"");
+    throw Failure(kExitFailure, *path + ": is neither an array of messages nor an object with \"messages\"");
   }
   orrery_template_options options = settings.options();
   options.add_generation_prompt = args.has("--no-generation-prompt") ? 0 : 1;
@@ -116,7 +122,8 @@ const Command& template_command() {
       "messages as the model reads them, calls as it writes them",
       "Prints the rendered conversation exactly: a newline at the end is printed only if the template writes one. FILE is a\n"
       "JSON array of messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or an object with \"messages\" and, if the template\n"
-      "reads them, \"tools\". MODEL needs no tensors. --format prints how the template has reasoning and calls of tools written, and whether\n"
+      "reads them, \"tools\". MODEL needs no tensors. --format prints how the template has reasoning and calls of tools written, and "
+      "whether\n"
       "that is proved; or why the model cannot call tools.\n",
       {{"Options",
         {{"--messages", "FILE", "The messages; - is standard input."},

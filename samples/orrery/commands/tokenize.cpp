@@ -1,6 +1,6 @@
-// orrery tokenize and orrery grammar: texts and a vocabulary, without a model's weights. Both work on any GGUF file with a tokenizer, with or
-// without tensors. tokenize: the ids of a text, whose bytes are used unchanged. grammar: compiles a grammar, lists its
-// keywords that do not constrain, and says whether a text fits.
+// orrery tokenize and orrery grammar: texts and a vocabulary, without a model's weights. Both work on any GGUF file with a tokenizer, with
+// or without tensors. tokenize: the ids of a text, whose bytes are used unchanged. grammar: compiles a grammar, lists its keywords that do
+// not constrain, and says whether a text fits.
 #include <algorithm>
 
 #include "api.h"
@@ -43,13 +43,10 @@ int tokenize_text(const Args& args, Output& out) {
   } else {
     text = read_file("-");
   }
-  const uint32_t flags =
-      (args.has("--bos") ? ORRERY_TOKENIZE_BOS : 0u) | (args.has("--special") ? ORRERY_TOKENIZE_SPECIAL : 0u);
+  const uint32_t flags = (args.has("--bos") ? ORRERY_TOKENIZE_BOS : 0u) | (args.has("--special") ? ORRERY_TOKENIZE_SPECIAL : 0u);
   const Vocab vocab = open_vocab(words[0]);
   const std::vector<int32_t> tokens = tokenize(vocab.get(), text, flags);
-  const auto piece = [&](int32_t token) {
-    return detokenize(vocab.get(), &token, 1, ORRERY_DETOKENIZE_SPECIAL);
-  };
+  const auto piece = [&](int32_t token) { return detokenize(vocab.get(), &token, 1, ORRERY_DETOKENIZE_SPECIAL); };
   if (args.has("--json")) {
     Json json = {{"tokens", tokens}, {"n_tokens", tokens.size()}};
     if (args.has("--pieces")) {
@@ -93,8 +90,8 @@ int grammar(const Args& args, Output& out) {
   orrery_generate_options options;
   orrery_generate_options_init(&options, sizeof options);
   form.put(&options);
-  const Matcher matcher = make<Matcher>(
-      [&](orrery_matcher** made, orrery_error* error) { return orrery_matcher_create(vocab.get(), &options, made, error); });
+  const Matcher matcher =
+      make<Matcher>([&](orrery_matcher** made, orrery_error* error) { return orrery_matcher_create(vocab.get(), &options, made, error); });
   const std::string described = sized<std::string>([&](char* json, size_t capacity, size_t* n, orrery_error* error) {
     return orrery_matcher_describe(matcher.get(), json, capacity, n, error);
   });

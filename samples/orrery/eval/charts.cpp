@@ -35,10 +35,9 @@ std::vector<Series> lines_over_budgets(const EvalResults& results, uint64_t leng
     const EvalRow row = results.row(c, length, "");
     if (row.answers == 0) continue;
     // A budget in bytes is drawn at the same place as the equal share. Full attention in another type has no budget.
-    const double share =
-        (config.bytes == 0 && !config.budget.empty()) || full.device_kv_bytes == 0
-            ? static_cast<double>(config.share)
-            : static_cast<double>(row.device_kv_bytes) / static_cast<double>(full.device_kv_bytes);
+    const double share = (config.bytes == 0 && !config.budget.empty()) || full.device_kv_bytes == 0
+                             ? static_cast<double>(config.share)
+                             : static_cast<double>(row.device_kv_bytes) / static_cast<double>(full.device_kv_bytes);
     if (!points.count(config.policy)) order.push_back(config.policy);
     points[config.policy].emplace_back(share, value(row));
   }
@@ -98,8 +97,7 @@ HeatMap depth_map(const EvalResults& results, size_t config) {
   map.row_label = "depth of the answer in the text";
   map.column_label = "tokens of the text";
   for (size_t r = 0; r < kDepthRows; ++r) {
-    map.row_names.push_back(
-        format("%zu-%zu%%", r * 100 / kDepthRows, (r + 1) * 100 / kDepthRows));
+    map.row_names.push_back(format("%zu-%zu%%", r * 100 / kDepthRows, (r + 1) * 100 / kDepthRows));
   }
   for (const uint64_t length : lengths) map.column_names.push_back(grouped(length));
   map.grid.rows = kDepthRows;
@@ -109,8 +107,8 @@ HeatMap depth_map(const EvalResults& results, size_t config) {
   for (const EvalPoint& point : results.points()) {
     if (point.config != config || !(point.depth >= 0)) continue;
     const size_t r = std::min(kDepthRows - 1, static_cast<size_t>(point.depth * kDepthRows));
-    const auto column = static_cast<size_t>(
-        std::find(lengths.begin(), lengths.end(), results.samples[point.sample].length) - lengths.begin());
+    const auto column =
+        static_cast<size_t>(std::find(lengths.begin(), lengths.end(), results.samples[point.sample].length) - lengths.begin());
     map.grid.values[r * lengths.size() + column] += point.score;
     ++n[r * lengths.size() + column];
   }
@@ -139,9 +137,8 @@ void write_charts(const std::string& folder, const EvalResults& results) {
     const HeatMap map = depth_map(results, c);
     if (std::all_of(map.grid.values.begin(), map.grid.values.end(), [](double v) { return std::isnan(v); })) continue;
     const EvalConfig& config = results.configs[c];
-    write_file(
-        format("%s/depth-%02zu-%s.png", folder.c_str(), c, plain(config.policy + "-" + config.budget).c_str()),
-        draw(map).canvas.png());
+    write_file(format("%s/depth-%02zu-%s.png", folder.c_str(), c, plain(config.policy + "-" + config.budget).c_str()),
+               draw(map).canvas.png());
   }
 }
 

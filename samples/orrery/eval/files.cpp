@@ -19,9 +19,7 @@ class Line {
       : name_(path + ", line " + std::to_string(number)), json_(parse_json(text, name_)) {
     if (!json_.is_object()) fail("it is not a JSON object");
   }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Failure(kExitFailure, name_ + ": " + what);
-  }
+  [[noreturn]] void fail(const std::string& what) const { throw Failure(kExitFailure, name_ + ": " + what); }
   const Json& json() const { return json_; }
 
   std::string text(const Json& object, const char* key) const {
@@ -128,8 +126,7 @@ void read_scbench(const Line& line, EvalSample* sample) {
     if (turn.contains("options") && !turn.at("options").is_null()) {
       sample->metric = Metric::f1;
       char letter = 'A';
-      for (const std::string& option : line.answers(turn, "options"))
-        question.question += std::string("\n") + letter++ + ". " + option;
+      for (const std::string& option : line.answers(turn, "options")) question.question += std::string("\n") + letter++ + ". " + option;
     }
     const auto answer = turn.find("answer");
     if (answer == turn.end()) line.fail("a turn has no \"answer\"");
@@ -205,8 +202,8 @@ Json sample_json(const EvalSample& sample) {
     if (question.depth >= 0) entry["depth"] = question.depth;
     questions.push_back(entry);
   }
-  Json json = {{"id", sample.id},         {"task", sample.task},       {"length", sample.length},
-               {"metric", metric_name(sample.metric)}, {"system", sample.system}, {"context", sample.context}};
+  Json json = {{"id", sample.id},         {"task", sample.task},      {"length", sample.length}, {"metric", metric_name(sample.metric)},
+               {"system", sample.system}, {"context", sample.context}};
   if (sample.question_inside) json["question_inside"] = true;
   if (sample.question_after) json["question_after"] = true;
   if (sample.multi_turn) json["turns"] = *sample.multi_turn ? "multi" : "single";

@@ -55,8 +55,8 @@ class Writer {
     const std::string key = fresh(words::kKeywords);
     const std::string noun = code_too && random_.below(3) == 0 ? "access code" : "special magic number";
     const std::string sentence = "The " + noun + " for " + key + " is " + value(0) + ".";
-    const std::string question = random_.below(2) ? "What is the " + noun + " for " + key + "?"
-                                                  : "Tell me the " + noun + " for " + key + ".";
+    const std::string question =
+        random_.below(2) ? "What is the " + noun + " for " + key + "?" : "Tell me the " + noun + " for " + key + ".";
     return {{sentence}, {}, question, sentence};
   }
 
@@ -86,8 +86,7 @@ class Writer {
         const std::string sentence = n + " keeps the " + object + " in the " + place + ".";
         return {{sentence},
                 {},
-                random_.below(2) ? "Where does " + n + " keep the " + object + "?"
-                                 : "What does " + n + " keep in the " + place + "?",
+                random_.below(2) ? "Where does " + n + " keep the " + object + "?" : "What does " + n + " keep in the " + place + "?",
                 sentence};
       }
       case 2: {
@@ -100,10 +99,7 @@ class Writer {
         const std::string color = random_.pick(words::kColors), animal = random_.pick(words::kAnimals);
         const std::string sentence = n + " owns a " + color + " " + animal + ".";
         if (random_.below(2)) return {{sentence}, {}, "What animal does " + n + " own?", sentence};
-        return {{sentence},
-                {},
-                "What color is the " + animal + " of " + n + "?",
-                "The " + animal + " of " + n + " is " + color + "."};
+        return {{sentence}, {}, "What color is the " + animal + " of " + n + "?", "The " + animal + " of " + n + " is " + color + "."};
       }
     }
   }
@@ -170,8 +166,7 @@ class Writer {
         const std::string adverb = c(kAdverbs), animal = c(kAnimals), place = c(kPlaces);
         return "It was " + adverb + " said that the " + animal + " sleeps near the " + place + ".";
       }
-      case 8:
-        return "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
+      case 8: return "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
       default: {
         const std::string one = c(kPlaces), other = c(kPlaces), weather = c(kWeather);
         return "Between the " + one + " and the " + other + " there is only " + weather + ".";
@@ -232,17 +227,15 @@ std::vector<TextLine> place(Writer& writer, const std::vector<Fact>& facts) {
 }
 
 // Places the facts among fillers, as near below `length` tokens as whole sentences allow. The lines keep their order.
-std::vector<TextLine> fill(Writer& writer, std::vector<TextLine> lines, const std::string& task, uint64_t length,
-                       const TokenCount& count) {
+std::vector<TextLine> fill(Writer& writer, std::vector<TextLine> lines, const std::string& task, uint64_t length, const TokenCount& count) {
   const auto sort = [&] {
     std::stable_sort(lines.begin(), lines.end(), [](const TextLine& a, const TextLine& b) { return a.slot < b.slot; });
   };
   uint64_t used = 0;
   for (const TextLine& line : lines) used += count(" " + line.text);
   if (used > length) {
-    throw UsageError(format("--lengths: %llu tokens cannot hold the %llu of the facts of task %s",
-                            static_cast<unsigned long long>(length), static_cast<unsigned long long>(used),
-                            task.c_str()));
+    throw UsageError(format("--lengths: %llu tokens cannot hold the %llu of the facts of task %s", static_cast<unsigned long long>(length),
+                            static_cast<unsigned long long>(used), task.c_str()));
   }
   for (;;) {
     const std::string text = writer.filler();
@@ -294,13 +287,12 @@ uint64_t mixed_seed(const std::string& task, uint64_t length, uint64_t index, ui
 }  // namespace
 
 const std::vector<const char*>& task_names() {
-  static const std::vector<const char*> names = {"single",    "multi-key", "multi-value", "multi-query",
-                                                 "variables", "facts",     "listing"};
+  static const std::vector<const char*> names = {"single", "multi-key", "multi-value", "multi-query", "variables", "facts", "listing"};
   return names;
 }
 
-EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index, uint64_t seed,
-                       uint32_t n_questions, const TokenCount& count) {
+EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index, uint64_t seed, uint32_t n_questions,
+                       const TokenCount& count) {
   Writer writer(mixed_seed(task, length, index, seed));
   Random& random = writer.random();
   std::vector<Fact> facts;
@@ -342,8 +334,7 @@ EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index,
   const std::vector<double> depths = depths_of(lines, facts.size());
 
   EvalSample sample;
-  sample.id = format("%s/%llu/%llu", task.c_str(), static_cast<unsigned long long>(length),
-                     static_cast<unsigned long long>(index));
+  sample.id = format("%s/%llu/%llu", task.c_str(), static_cast<unsigned long long>(length), static_cast<unsigned long long>(index));
   sample.task = task;
   sample.length = length;
   sample.system = "You answer questions about the text.";

@@ -30,9 +30,8 @@ const char* kvpress_metric(Metric metric) { return metric == Metric::contains ? 
 
 // All samples of kvpress's RULER have their question at the end and RULER's metric.
 std::string dataset_of(const EvalResults& results, uint64_t length) {
-  const bool ruler = std::all_of(results.samples.begin(), results.samples.end(), [&](const EvalSample& sample) {
-    return sample.length != length || sample.metric == Metric::contains;
-  });
+  const bool ruler = std::all_of(results.samples.begin(), results.samples.end(),
+                                 [&](const EvalSample& sample) { return sample.length != length || sample.metric == Metric::contains; });
   return ruler ? "ruler" : "orrery";
 }
 
@@ -59,12 +58,13 @@ void write_kvpress(const std::string& folder, const std::string& model, const Ev
 
       // JSON strings are YAML strings.
       const auto quoted = [](const std::string& text) { return dump_json(Json(text), -1); };
-      write_file(path + "/config.yaml", "dataset: " + quoted(dataset) + "\ndata_dir: " + quoted(data_dir) + "\nmodel: " + quoted(model) +
-                                            "\ndevice: null\npress_name: " + quoted(press) + format("\ncompression_ratio: %.4f", ratio) +
-                                            "\nkey_channel_compression_ratio: null\nthreshold: null\nfraction: 1.0\nmax_new_tokens: null\n" +
-                                            "max_context_length: null\nquery_aware: " + (query_aware ? "true" : "false") +
-                                            "\nneedle_depth: null\noutput_dir: " + quoted(folder) + "\npress_init_command: " +
-                                            quoted("orrery eval: " + press + " " + config.budget) + "\nseed: 42\nfp8: false\n");
+      write_file(path + "/config.yaml",
+                 "dataset: " + quoted(dataset) + "\ndata_dir: " + quoted(data_dir) + "\nmodel: " + quoted(model) +
+                     "\ndevice: null\npress_name: " + quoted(press) + format("\ncompression_ratio: %.4f", ratio) +
+                     "\nkey_channel_compression_ratio: null\nthreshold: null\nfraction: 1.0\nmax_new_tokens: null\n" +
+                     "max_context_length: null\nquery_aware: " + (query_aware ? "true" : "false") +
+                     "\nneedle_depth: null\noutput_dir: " + quoted(folder) +
+                     "\npress_init_command: " + quoted("orrery eval: " + press + " " + config.budget) + "\nseed: 42\nfp8: false\n");
 
       Json metrics = Json::object();
       for (const std::string& task : results.tasks()) {

@@ -11,13 +11,9 @@
 namespace orrery::tool {
 namespace {
 
-std::string title(const EvalConfig& config) {
-  return config.budget.empty() ? config.policy : config.policy + " " + config.budget;
-}
+std::string title(const EvalConfig& config) { return config.budget.empty() ? config.policy : config.policy + " " + config.budget; }
 
-std::string shown(const std::optional<double>& value, int digits) {
-  return value ? format("%.*f", digits, *value) : "-";
-}
+std::string shown(const std::optional<double>& value, int digits) { return value ? format("%.*f", digits, *value) : "-"; }
 
 Json optional_json(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
@@ -136,8 +132,8 @@ std::vector<EvalPoint> EvalResults::points() const {
   for (const Entry& entry : entries) {
     if (entry.config == 0) full[entry.sample] = &entry.record;
     for (size_t i = 0; i < entry.record.answers.size(); ++i) {
-      all.push_back({entry.sample, i, entry.config, samples[entry.sample].questions[i].depth,
-                     entry.record.answers[i].score, full[entry.sample]->answers[i].score});
+      all.push_back({entry.sample, i, entry.config, samples[entry.sample].questions[i].depth, entry.record.answers[i].score,
+                     full[entry.sample]->answers[i].score});
     }
   }
   return all;
@@ -157,22 +153,21 @@ std::optional<float> EvalResults::margin_at_difference(const Entry& entry, size_
 
 std::string table_head() {
   return format("%8s  %-14s  %-32s %7s %6s %6s %11s %9s %9s %6s %9s %16s %12s %6s %7s %8s %8s\n", "length", "task", "policy, budget",
-                "answers", "score", "kept", "95% between", "KL", "KL p99", "top-1", "tokens/s", "device KV", "moved/token", "hits", "hidden",
-                "exposed", "triggers");
+                "answers", "score", "kept", "95% between", "KL", "KL p99", "top-1", "tokens/s", "device KV", "moved/token", "hits",
+                "hidden", "exposed", "triggers");
 }
 
 std::string table_line(const EvalResults& results, const EvalRow& row) {
-  std::string line = format("%8llu  %-14s  %-32s ", static_cast<unsigned long long>(row.length), row.task.empty() ? "all" : row.task.c_str(),
-                            title(results.configs[row.config]).c_str());
+  std::string line = format("%8llu  %-14s  %-32s ", static_cast<unsigned long long>(row.length),
+                            row.task.empty() ? "all" : row.task.c_str(), title(results.configs[row.config]).c_str());
   if (row.answers == 0) return line + row.error + "\n";
-  line += format("%7zu %6s %6s %11s %9s %9s %6s %9.1f %16s %12s %6s %7s %8s %8s\n", row.answers,
-                 row.scored ? format("%.3f", row.score).c_str() : "-", shown(row.kept, 3).c_str(),
-                 row.kept ? format("%.3f-%.3f", row.kept_low, row.kept_high).c_str() : "-", shown(row.kl, 5).c_str(),
-                 shown(row.kl_p99, 4).c_str(), shown(row.top1, 3).c_str(), row.decode_tokens_per_second,
-                 (human_bytes(row.device_kv_bytes) + " " + row.device_kv_type).c_str(),
-                 human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str(),
-                 shown(row.hits, 3).c_str(), shown(row.hidden, 3).c_str(),
-                 row.exposed_us ? format("%.1f us", *row.exposed_us).c_str() : "-", shown(row.triggers, 1).c_str());
+  line += format(
+      "%7zu %6s %6s %11s %9s %9s %6s %9.1f %16s %12s %6s %7s %8s %8s\n", row.answers, row.scored ? format("%.3f", row.score).c_str() : "-",
+      shown(row.kept, 3).c_str(), row.kept ? format("%.3f-%.3f", row.kept_low, row.kept_high).c_str() : "-", shown(row.kl, 5).c_str(),
+      shown(row.kl_p99, 4).c_str(), shown(row.top1, 3).c_str(), row.decode_tokens_per_second,
+      (human_bytes(row.device_kv_bytes) + " " + row.device_kv_type).c_str(),
+      human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str(), shown(row.hits, 3).c_str(),
+      shown(row.hidden, 3).c_str(), row.exposed_us ? format("%.1f us", *row.exposed_us).c_str() : "-", shown(row.triggers, 1).c_str());
   if (!row.error.empty()) line += format("%8s  some samples ", "") + row.error + "\n";
   return line;
 }
@@ -195,8 +190,7 @@ std::string task_table(const EvalResults& results) {
       text += format("%8llu  %-32s", static_cast<unsigned long long>(length), title(results.configs[config]).c_str());
       for (const std::string& task : tasks) {
         const EvalRow row = results.row(config, length, task);
-        text += format(" %*s", static_cast<int>(std::max<size_t>(6, task.size())),
-                       row.scored ? format("%.3f", row.score).c_str() : "-");
+        text += format(" %*s", static_cast<int>(std::max<size_t>(6, task.size())), row.scored ? format("%.3f", row.score).c_str() : "-");
       }
       text += "\n";
     }
@@ -208,12 +202,9 @@ Json results_json(const EvalResults& results) {
   Json rows = Json::array(), samples = Json::array(), answers = Json::array();
   for (const EvalRow& row : results.rows()) {
     const EvalConfig& config = results.configs[row.config];
-    Json entry = {{"policy", config.policy},
-                  {"budget", config.budget.empty() ? Json() : Json(config.budget)},
-                  {"length", row.length},
-                  {"task", row.task.empty() ? Json() : Json(row.task)},
-                  {"question", row.question},
-                  {"answers", row.answers}};
+    Json entry = {{"policy", config.policy},  {"budget", config.budget.empty() ? Json() : Json(config.budget)},
+                  {"length", row.length},     {"task", row.task.empty() ? Json() : Json(row.task)},
+                  {"question", row.question}, {"answers", row.answers}};
     if (!row.error.empty()) entry["error"] = row.error;
     if (row.answers > 0) {
       entry["score"] = row.scored ? Json(row.score) : Json();
@@ -244,9 +235,8 @@ Json results_json(const EvalResults& results) {
   for (const EvalSample& sample : results.samples) {
     Json questions = Json::array();
     for (const EvalQuestion& question : sample.questions) {
-      questions.push_back({{"question", question.question},
-                           {"answers", question.answers},
-                           {"depth", question.depth < 0 ? Json() : Json(question.depth)}});
+      questions.push_back(
+          {{"question", question.question}, {"answers", question.answers}, {"depth", question.depth < 0 ? Json() : Json(question.depth)}});
     }
     samples.push_back({{"id", sample.id},
                        {"task", sample.task},
@@ -274,7 +264,7 @@ Json results_json(const EvalResults& results) {
         json["kl"] = mean(std::accumulate(answer.kl.begin(), answer.kl.end(), 0.0));
         json["top1"] = mean(static_cast<double>(answer.agreed));
         const std::optional<float> margin = results.margin_at_difference(entry, i);
-        json["margin"] = margin ? Json(*margin) : Json();   // of full attention, where the tokens part
+        json["margin"] = margin ? Json(*margin) : Json();  // of full attention, where the tokens part
       }
       answers.push_back(std::move(json));
     }

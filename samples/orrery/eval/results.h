@@ -20,24 +20,24 @@ struct EvalPoint {
 
 struct EvalRow {
   size_t config;
-  uint64_t length;   // tokens
-  std::string task;  // "": all tasks
+  uint64_t length;    // tokens
+  std::string task;   // "": all tasks
   std::string error;  // the reason why (some of) the samples have no answers; or ""
   size_t answers = 0;
-  size_t scored = 0;                       // answers to questions that have a right answer
-  double score = 0;                        // mean over these
+  size_t scored = 0;  // answers to questions that have a right answer
+  double score = 0;   // mean over these
   // The share of full attention's score that the policy keeps, over the answers that count (counts_as_kept()). The
   // interval is Wilson's at 95%, as if each point of full attention's score was one trial.
   std::optional<double> kept;
-  double kept_low = 0, kept_high = 1, kept_of = 0;   // kept_of: full attention's score, in whole answers
-  double lost_at_ties = 0;                 // of the lost score: where the first token that differs was a near tie of full attention
-  std::optional<double> kl, top1;          // KL(full || policy) in nats, and agreement: means over answer tokens
-  std::optional<double> kl_p99;            // the 99th percentile over answer tokens
-  const char* question = "aware";          // "aware", "agnostic", or "both": whether policies settle before the question
+  double kept_low = 0, kept_high = 1, kept_of = 0;  // kept_of: full attention's score, in whole answers
+  double lost_at_ties = 0;         // of the lost score: where the first token that differs was a near tie of full attention
+  std::optional<double> kl, top1;  // KL(full || policy) in nats, and agreement: means over answer tokens
+  std::optional<double> kl_p99;    // the 99th percentile over answer tokens
+  const char* question = "aware";  // "aware", "agnostic", or "both": whether policies settle before the question
   double decode_tokens_per_second = 0, prefill_tokens_per_second = 0;
-  std::string kv_type, device_kv_type;     // of the sessions
-  uint64_t device_kv_bytes = 0;            // the largest of all sessions
-  uint64_t prompt_tokens = 0;              // computed as prompts, without what was loaded
+  std::string kv_type, device_kv_type;  // of the sessions
+  uint64_t device_kv_bytes = 0;         // the largest of all sessions
+  uint64_t prompt_tokens = 0;           // computed as prompts, without what was loaded
   uint64_t generated_tokens = 0;
   uint64_t host_to_device_bytes = 0;       // over all samples
   uint64_t transfer_us = 0, stall_us = 0;  // of refills, over all samples
@@ -61,10 +61,10 @@ struct EvalResults {
   bool aware = true;           // policies settle after the question, unless the sample says otherwise
   bool multi_turn = true;      // the questions are one conversation, unless the sample says otherwise
 
-  std::vector<uint64_t> lengths() const;    // ascending
-  std::vector<std::string> tasks() const;   // in the samples' order
+  std::vector<uint64_t> lengths() const;   // ascending
+  std::vector<std::string> tasks() const;  // in the samples' order
   EvalRow row(size_t config, uint64_t length, const std::string& task) const;
-  std::vector<EvalRow> rows() const;        // for all tasks together, and for each task
+  std::vector<EvalRow> rows() const;  // for all tasks together, and for each task
   std::vector<EvalPoint> points() const;
   // Full attention's margin at the first token that differs, in the answer or before it in its conversation. No value: all tokens are
   // equal, or the question was not asked.

@@ -24,8 +24,7 @@ constexpr uint32_t kSlack = 16;  // spare tokens after the last answer
 
 size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
   const size_t n = std::min(a.size(), b.size());
-  return static_cast<size_t>(
-      std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
+  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
 }
 
 Json message(const char* role, const std::string& content) { return {{"role", role}, {"content", content}}; }
@@ -52,10 +51,10 @@ Json opening(const EvalSample& sample) {
 // The hook's state: it forces the first tokens. After the question it keeps or compares logits.
 struct EvalRunner::Forcing {
   std::vector<int32_t> forced;
-  size_t n_question = 0;              // number of forced tokens that belong to the question, not to an answer
-  std::vector<float>* keep = nullptr;        // receives the logits of the answer's tokens,
-  std::vector<float>* margin = nullptr;      // and this vector the margin of each token
-  const std::vector<float>* against = nullptr;  // full attention's logits
+  size_t n_question = 0;                         // number of forced tokens that belong to the question, not to an answer
+  std::vector<float>* keep = nullptr;            // receives the logits of the answer's tokens,
+  std::vector<float>* margin = nullptr;          // and this vector the margin of each token
+  const std::vector<float>* against = nullptr;   // full attention's logits
   const std::vector<int32_t>* tokens = nullptr;  // and its tokens: the comparison ends at the first different token
   EvalAnswer* compared = nullptr;
   size_t step = 0;
@@ -88,20 +87,15 @@ int32_t EvalRunner::on_logits(void* user, float* logits, size_t n_vocab, const i
   return 0;
 }
 
-EvalRunner::EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session,
-                       const EvalMode& mode)
-    : model_(model),
-      chat_(chat),
-      session_(session),
-      mode_(mode),
-      vocab_(orrery_model_vocab(model.get())),
-      info_(vocab_info(vocab_.get())) {}
+EvalRunner::EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session, const EvalMode& mode)
+    : model_(model), chat_(chat), session_(session), mode_(mode), vocab_(orrery_model_vocab(model.get())), info_(vocab_info(vocab_.get())) {
+}
 
 // The messages as the model reads them, ready for its answer. For a model without a chat template, the messages are
 // concatenated.
 std::vector<int32_t> EvalRunner::render(const Json& messages) const {
   std::string text;
-  const bool templated = info_.has_template || chat_.given();   // which writes its own BOS, or none
+  const bool templated = info_.has_template || chat_.given();  // which writes its own BOS, or none
   if (templated) {
     const std::string json = dump_json(messages, -1);
     const orrery_template_options options = chat_.options();
@@ -172,7 +166,7 @@ Session EvalRunner::open(const EvalConfig* config, uint32_t n_context) const {
     if (config->device_kv_type) options.device_kv_type = 1 + *config->device_kv_type;
     if (config->head_profile) options.head_profile = config->head_profile->c_str();
   }
-  if (std::string_view(options.policy) == "full") options.device_kv_type = 0;   // the session's one copy of the KV is on the device
+  if (std::string_view(options.policy) == "full") options.device_kv_type = 0;  // the session's one copy of the KV is on the device
   options.policy_options = parameters.data();
   options.n_policy_options = static_cast<uint32_t>(parameters.size());
   return open_session(model_, options);
@@ -199,7 +193,7 @@ Session EvalRunner::open_read(const EvalConfig& config, uint32_t n_context, Eval
     call([&](orrery_error* error) { return orrery_session_evaluate(reader.get(), prompt.data(), settled, nullptr, error); });
     save(reader.get(), kv_type, reference);
   }
-  Session session = open(&config, n_context);   // the tool's runtime holds one session at a time
+  Session session = open(&config, n_context);  // the tool's runtime holds one session at a time
   const std::vector<uint8_t>& saved = reference->saved[kv_type];
   call([&](orrery_error* error) { return orrery_session_load_buffer(session.get(), saved.data(), saved.size(), error); });
   const size_t keep = settled - std::min(settled, kComputedAgain);
@@ -208,8 +202,7 @@ Session EvalRunner::open_read(const EvalConfig& config, uint32_t n_context, Eval
 }
 
 // The answer's tokens, including the token that ended it.
-std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens,
-                                          Forcing* forcing) const {
+std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens, Forcing* forcing) const {
   // A token that ends an answer may be among the forced tokens (a template's end of the question), so this code ends
   // the answer itself.
   const size_t n_forced = forcing->forced.size();
@@ -219,8 +212,7 @@ std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt&
   options.ignore_end = 1;
   options.logits_hook = on_logits;
   options.logits_user = forcing;
-  const std::vector<int32_t> settled(prompt.tokens.begin(),
-                                     prompt.tokens.begin() + static_cast<ptrdiff_t>(prompt.settled));
+  const std::vector<int32_t> settled(prompt.tokens.begin(), prompt.tokens.begin() + static_cast<ptrdiff_t>(prompt.settled));
   const Generation generation = begin_continuation(session, settled, options);
   CancelOnInterrupt watcher([&] { orrery_cancel(generation.get()); });
   ProgressBar bar(label_.c_str(), ProgressBar::Unit::tokens);
@@ -246,8 +238,7 @@ std::vector<int32_t> EvalRunner::generate(orrery_session* session, const Prompt&
 // Rewinds the session before a prompt that shares its start with the session's tokens but does not continue them.
 void EvalRunner::step_back(orrery_session* session, const Prompt& prompt) const {
   const size_t keep = prompt.settled - std::min(prompt.settled, kComputedAgain);
-  if (keep < orrery_session_n_tokens(session))
-    call([&](orrery_error* error) { return orrery_session_rewind(session, keep, error); });
+  if (keep < orrery_session_n_tokens(session)) call([&](orrery_error* error) { return orrery_session_rewind(session, keep, error); });
 }
 
 EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, const EvalReference* against,
@@ -282,8 +273,7 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
     }
     answer.tokens = generate(session, asked, mode_.max_tokens, &forcing);
     size_t n_text = answer.tokens.size();
-    if (n_text > 0 && (orrery_token_flags(vocab_.get(), answer.tokens[n_text - 1]) & ORRERY_TOKEN_END_OF_GENERATION))
-      --n_text;
+    if (n_text > 0 && (orrery_token_flags(vocab_.get(), answer.tokens[n_text - 1]) & ORRERY_TOKEN_END_OF_GENERATION)) --n_text;
     answer.cut = n_text == answer.tokens.size();
     answer.text = detokenize(vocab_.get(), answer.tokens.data(), n_text, 0);
     answer.score = score_answer(sample.metric, question.answers, answer.text);
@@ -354,8 +344,7 @@ EvalRecord EvalRunner::run_full(const EvalSample& sample, uint32_t n_context, Ev
   return record;
 }
 
-EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
-                                  EvalReference* given) const {
+EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context, EvalReference* given) const {
   const EvalReference& reference = *given;
   Session session;
   try {
@@ -376,7 +365,7 @@ EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& co
         if (!same(i)) replay(session.get(), reference, i, i + 1, &record.answers);
       }
     }
-    if (record.generated_tokens == 0) take_stats(session.get(), kv_type, before, &record);   // nothing but comparisons
+    if (record.generated_tokens == 0) take_stats(session.get(), kv_type, before, &record);  // nothing but comparisons
     return record;
   } catch (const ApiError& error) {
     switch (error.status()) {
@@ -389,8 +378,7 @@ EvalRecord EvalRunner::run_policy(const EvalSample& sample, const EvalConfig& co
         refused.error = std::string(session ? "failed: " : "refused: ") + error.what();
         return refused;
       }
-      default:
-        throw;
+      default: throw;
     }
   }
 }

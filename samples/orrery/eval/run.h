@@ -37,7 +37,7 @@ struct EvalAnswer {
   std::string text;
   std::vector<int32_t> tokens;  // including the token that ended the answer
   double score = 0;
-  bool cut = false;             // the answer reached the largest number of tokens and did not end by itself
+  bool cut = false;  // the answer reached the largest number of tokens and did not end by itself
   // Over full attention's answer tokens, with the same preceding tokens for both:
   std::vector<float> kl;  // KL(full || policy) of each token, nats
   uint64_t agreed = 0;    // tokens whose likeliest token is the same
@@ -49,13 +49,13 @@ struct EvalRecord {
   // "refused: " (the session could not be opened) or "failed: " (while answering), then the library's message. All
   // other members are then empty.
   std::string error;
-  std::vector<EvalAnswer> answers;                       // one per question
-  uint64_t prompt_tokens = 0, generated_tokens = 0;      // computed
+  std::vector<EvalAnswer> answers;                   // one per question
+  uint64_t prompt_tokens = 0, generated_tokens = 0;  // computed
   uint64_t prefill_us = 0, decode_us = 0;
-  std::string kv_type, device_kv_type;                   // "q8_0"; of the whole KV, and of its part on the device
+  std::string kv_type, device_kv_type;  // "q8_0"; of the whole KV, and of its part on the device
   uint64_t device_kv_bytes = 0, host_to_device_bytes = 0;
-  uint64_t transfer_us = 0, stall_us = 0;                // of refills during answers
-  uint64_t n_checks = 0, n_triggers = 0, wanted_tokens = 0, missed_tokens = 0;   // as in orrery_stats
+  uint64_t transfer_us = 0, stall_us = 0;                                       // of refills during answers
+  uint64_t n_checks = 0, n_triggers = 0, wanted_tokens = 0, missed_tokens = 0;  // as in orrery_stats
 };
 Json record_json(const EvalRecord& record);
 EvalRecord record_from(const Json& json);  // throws Json::exception
@@ -73,8 +73,7 @@ struct EvalReference {
 
 class EvalRunner {
  public:
-  EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session,
-             const EvalMode& mode);
+  EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session, const EvalMode& mode);
 
   // Number of tokens that a session needs for the sample.
   uint64_t context_needed(const EvalSample& sample) const;
@@ -88,8 +87,7 @@ class EvalRunner {
   EvalRecord run_full(const EvalSample& sample, uint32_t n_context, EvalReference* reference) const;
   // A policy's record. If the policy cannot work with its budget, the record holds the error. Every other failure is
   // thrown.
-  EvalRecord run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context,
-                        EvalReference* reference) const;
+  EvalRecord run_policy(const EvalSample& sample, const EvalConfig& config, uint32_t n_context, EvalReference* reference) const;
 
  private:
   struct Prompt {
@@ -99,19 +97,16 @@ class EvalRunner {
   struct Forcing;
   static int32_t on_logits(void* user, float* logits, size_t n_vocab, const int32_t* tokens, size_t n_tokens);
 
-  EvalRecord ask(orrery_session* session, const EvalSample& sample, const EvalReference* against,
-                 EvalReference* reference) const;
+  EvalRecord ask(orrery_session* session, const EvalSample& sample, const EvalReference* against, EvalReference* reference) const;
   void take_stats(const orrery_session* session, uint32_t kv_type, const orrery_stats& before, EvalRecord* out) const;
   void save(orrery_session* session, uint32_t kv_type, EvalReference* reference) const;
-  void replay(orrery_session* session, const EvalReference& reference, size_t first, size_t last,
-              std::vector<EvalAnswer>* answers) const;
+  void replay(orrery_session* session, const EvalReference& reference, size_t first, size_t last, std::vector<EvalAnswer>* answers) const;
   Session open(const EvalConfig* config, uint32_t n_context) const;
   std::vector<int32_t> render(const Json& messages) const;
   bool multi_turn(const EvalSample& sample) const { return sample.multi_turn.value_or(mode_.multi_turn); }
   Prompt prompt(const EvalSample& sample, Json messages, const std::string& text_before, const std::string& question) const;
   Session open_read(const EvalConfig& config, uint32_t n_context, EvalReference* reference) const;
-  std::vector<int32_t> generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens,
-                                Forcing* forcing) const;
+  std::vector<int32_t> generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens, Forcing* forcing) const;
   void step_back(orrery_session* session, const Prompt& prompt) const;
 
   const Model& model_;

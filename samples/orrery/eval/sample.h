@@ -25,20 +25,20 @@ struct EvalQuestion {
   std::string question;
   // exact, f1, quote: any of them is right; contains, order: all are needed. Empty: no answer is right or wrong.
   std::vector<std::string> answers;
-  double depth = -1;                 // position of the answer in the text, 0 to 1, a mean over several; -1: unknown
+  double depth = -1;  // position of the answer in the text, 0 to 1, a mean over several; -1: unknown
 };
 
 struct EvalSample {
   std::string id, task;
   uint64_t length = 0;  // tokens of the text: as requested, or (for other files) rounded up to a power of two
   Metric metric = Metric::exact;
-  std::string system;   // "": none
+  std::string system;  // "": none
   std::string context;
   std::vector<EvalQuestion> questions;
   bool question_inside = false;  // the context ends with the question (RULER's files)
   // Where the sample decides for itself, whatever the evaluation says:
-  bool question_after = false;            // the policy settles before it knows the question
-  std::optional<bool> multi_turn = {};    // the questions are one conversation, or each is asked alone after the text
+  bool question_after = false;          // the policy settles before it knows the question
+  std::optional<bool> multi_turn = {};  // the questions are one conversation, or each is asked alone after the text
   bool has_right_answer(size_t question) const { return metric != Metric::none && !questions[question].answers.empty(); }
 };
 
@@ -50,8 +50,8 @@ const std::vector<const char*>& task_names();  // "single", "multi-key", ...
 // Makes sample `index` of a task, with a text of `length` tokens (or a few less) and up to `n_questions` questions.
 // Equal arguments and an equal tokenizer give the same sample on every machine. Throws UsageError if the length is
 // too small.
-EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index, uint64_t seed,
-                       uint32_t n_questions, const TokenCount& count);
+EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index, uint64_t seed, uint32_t n_questions,
+                       const TokenCount& count);
 
 // Reads the samples of a file, at most `most` (0: all). Each line is a JSON object in one of three layouts:
 //   RULER      {"index", "input", "outputs": [...]}: all outputs are needed, the question is inside the input

@@ -17,9 +17,7 @@ std::string lower(const std::string& text) {
   return out;
 }
 
-bool is_punctuation(char c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-}
+bool is_punctuation(char c) { return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~'); }
 
 // The words in lower case, split at white space. `punctuation_parts`: punctuation separates words; otherwise it is
 // removed.
@@ -41,8 +39,7 @@ std::vector<std::string> words_of(const std::string& text, bool punctuation_part
 double f1(const std::string& right, const std::string& said) {
   const auto bag = [](const std::string& text) {
     std::vector<std::string> words = words_of(text, false);
-    words.erase(std::remove_if(words.begin(), words.end(),
-                               [](const std::string& w) { return w == "a" || w == "an" || w == "the"; }),
+    words.erase(std::remove_if(words.begin(), words.end(), [](const std::string& w) { return w == "a" || w == "an" || w == "the"; }),
                 words.end());
     return words;
   };
@@ -96,18 +93,12 @@ size_t in_order(const std::vector<std::string>& right, const std::string& said) 
 
 const char* metric_name(Metric metric) {
   switch (metric) {
-    case Metric::exact:
-      return "exact";
-    case Metric::contains:
-      return "contains";
-    case Metric::f1:
-      return "f1";
-    case Metric::quote:
-      return "quote";
-    case Metric::order:
-      return "order";
-    case Metric::none:
-      return "none";
+    case Metric::exact: return "exact";
+    case Metric::contains: return "contains";
+    case Metric::f1: return "f1";
+    case Metric::quote: return "quote";
+    case Metric::order: return "order";
+    case Metric::none: return "none";
   }
   return "exact";
 }

@@ -48,7 +48,7 @@ StepTrace::StepTrace(const Json& tensors) {
     const std::string full = tensor.at("name");
     if (full == "token_embd.weight" && has_output) continue;
     const std::string name = full == "token_embd.weight" || full == "output.weight" ? "vocabulary" : short_name(full);
-    const std::string key = product_key(tensor.at("type"), shape[1].get<uint64_t>(), shape[0].get<uint64_t>());   // (rows, columns)
+    const std::string key = product_key(tensor.at("type"), shape[1].get<uint64_t>(), shape[0].get<uint64_t>());  // (rows, columns)
     const auto known = std::find_if(products_.begin(), products_.end(), [&](const auto& p) { return p.first == key; });
     if (known == products_.end()) {
       products_.emplace_back(key, name);
@@ -68,8 +68,7 @@ void StepTrace::receive(void* user, int32_t level, const char* message) {
   constexpr const char* kMark = "trace ";
   if (std::strncmp(message, kMark, std::strlen(kMark)) == 0)
     static_cast<StepTrace*>(user)->take(Json::parse(message + std::strlen(kMark), nullptr, false));
-  else if (level <= ORRERY_LOG_WARNING)
-    note(message);
+  else if (level <= ORRERY_LOG_WARNING) note(message);
 }
 
 std::string StepTrace::name_of(const Json& line) const {
@@ -130,8 +129,9 @@ std::vector<StepTrace::Line> StepTrace::lines() const {
 
 std::string StepTrace::table(double read) const {
   const double step = step_us();
-  std::string out = format("\nA decode step: %.0f us, mean of %.0f, by operation; bytes and GB/s of all threads; of read: beside %.1f GB/s\n\n",
-                           step, steps_, read / 1e9);
+  std::string out =
+      format("\nA decode step: %.0f us, mean of %.0f, by operation; bytes and GB/s of all threads; of read: beside %.1f GB/s\n\n", step,
+             steps_, read / 1e9);
   out += format("%10s %7s %9s %6s %8s  ", "us", "of step", "MB", "GB/s", "of read");
   const size_t n = rows_.empty() ? 0 : rows_[0].busy_us.size(), shown = std::min<size_t>(n, 4);
   for (size_t i = 0; i < shown; ++i) out += format("%9s", ("thread " + std::to_string(i)).c_str());
@@ -140,7 +140,8 @@ std::string StepTrace::table(double read) const {
     out += format("%10.1f %6.1f%% ", line.us, step > 0 ? 100 * line.us / step : 0);
     if (line.bytes > 0 && line.us > 0) {
       const double rate = line.bytes / line.us * 1e6;
-      out += format("%9.3f %6.1f ", line.bytes / 1e6, rate / 1e9) + (read > 0 ? format("%7.0f%%  ", 100 * rate / read) : format("%8s  ", "-"));
+      out +=
+          format("%9.3f %6.1f ", line.bytes / 1e6, rate / 1e9) + (read > 0 ? format("%7.0f%%  ", 100 * rate / read) : format("%8s  ", "-"));
     } else {
       out += format("%9s %6s %8s  ", "-", "-", "-");
     }
@@ -153,7 +154,8 @@ std::string StepTrace::table(double read) const {
 std::string StepTrace::svg(const std::string& title, double read) const {
   StepChart chart;
   chart.title = title;
-  chart.subtitle = format("one decode step, %.0f us, by thread; reading its bytes at %.1f GB/s would take the bar below", step_us(), read / 1e9);
+  chart.subtitle =
+      format("one decode step, %.0f us, by thread; reading its bytes at %.1f GB/s would take the bar below", step_us(), read / 1e9);
   const std::vector<Line> all = lines();
   const size_t n = rows_.empty() ? 0 : rows_[0].busy_us.size();
   double bytes = 0;

@@ -32,12 +32,12 @@ class StepTrace {
  private:
   struct Row {
     std::string name;
-    double bytes = 0, calls = 0;                   // in all steps
-    std::vector<double> busy_us, waiting_us;       // (threads), in all steps
+    double bytes = 0, calls = 0;              // in all steps
+    std::vector<double> busy_us, waiting_us;  // (threads), in all steps
   };
-  struct Line {   // of the table, for one step
+  struct Line {  // of the table, for one step
     std::string name;
-    double us = 0, bytes = 0;                      // us: mean of the threads
+    double us = 0, bytes = 0;  // us: mean of the threads
     std::vector<double> threads_us;
     bool idle = false;
   };
@@ -47,7 +47,7 @@ class StepTrace {
   std::vector<Line> lines() const;
   double step_us() const { return tokens_ ? decode_us_ / static_cast<double>(tokens_) : 0; }
 
-  std::vector<std::pair<std::string, std::string>> products_;   // "Q5_0 896x4864": "ffn_gate, ffn_up"
+  std::vector<std::pair<std::string, std::string>> products_;  // "Q5_0 896x4864": "ffn_gate, ffn_up"
   std::vector<Row> rows_;
   double steps_ = 0, steps_us_ = 0, operations_us_ = 0, decode_us_ = 0;
   size_t n_threads_ = 0;

@@ -1,6 +1,7 @@
 // See limits.h. Reading sums all words of the buffer, in four ways: by vectors of 16 bytes or by the widest of the instruction set, and by
-// stretches that threads take as they become free or by one range for each thread. No way is the fastest of every machine: narrow loads fill
-// an out-of-order core before enough cache lines are under way, and a core's own range is partly in its own cache. The fastest is the limit.
+// stretches that threads take as they become free or by one range for each thread. No way is the fastest of every machine: narrow loads
+// fill an out-of-order core before enough cache lines are under way, and a core's own range is partly in its own cache. The fastest is the
+// limit.
 #include "measure/limits.h"
 
 #include <algorithm>
@@ -40,8 +41,7 @@ double seconds(int n, const Function& f) {
   for (int i = 1; i < n; ++i) threads.emplace_back(work, i);
   work(0);
   for (std::thread& thread : threads) thread.join();
-  return std::chrono::duration<double>(*std::max_element(ended.begin(), ended.end()) -
-                                       *std::min_element(begun.begin(), begun.end()))
+  return std::chrono::duration<double>(*std::max_element(ended.begin(), ended.end()) - *std::min_element(begun.begin(), begun.end()))
       .count();
 }
 
@@ -64,7 +64,7 @@ typedef uint64_t Words8 __attribute__((vector_size(64)));
 template <typename V>
 [[gnu::always_inline]] inline uint64_t sum_vectors(const uint64_t* words, uint64_t n) {
   constexpr int kWords = sizeof(V) / 8, kVectors = 32 / kWords;
-  constexpr uint64_t kAhead = 256;   // words
+  constexpr uint64_t kAhead = 256;  // words
   V sums[kVectors] = {};
   for (uint64_t at = 0; at < n; at += 32) {
 #pragma GCC unroll 4

@@ -21,14 +21,14 @@ class Limits {
   // Measures every limit once more, which takes some tenths of a second. Called between the runs that are compared.
   void sample();
 
-  // Medians of the samples; of reading, the largest of its ways' medians (limits.cpp). 0 if there are no samples, or if peak.h has no kernel for the instruction set. A product
-  // and its sum count as two operations.
+  // Medians of the samples; of reading, the largest of its ways' medians (limits.cpp). 0 if there are no samples, or if peak.h has no
+  // kernel for the instruction set. A product and its sum count as two operations.
   double read_bytes_per_second() const;
-  double float_ops_per_second() const;   // F32, fused
-  double half_ops_per_second() const;    // the limit for F16 and BF16 weights: bf16 products if the instruction set has them, else
-                                         // F32
-  double quantized_ops_per_second() const;    // the limit for quantized weights: bf16 products if the instruction set has them, else
-                                              // bytes summed in 32 bits
+  double float_ops_per_second() const;      // F32, fused
+  double half_ops_per_second() const;       // the limit for F16 and BF16 weights: bf16 products if the instruction set has them, else
+                                            // F32
+  double quantized_ops_per_second() const;  // the limit for quantized weights: bf16 products if the instruction set has them, else
+                                            // bytes summed in 32 bits
 
  private:
   int n_threads_;

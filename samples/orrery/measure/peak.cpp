@@ -125,7 +125,7 @@ constexpr int kChains = 10;  // with their operands and a product they fit into 
   return 2.0 * 32 * kChains * kSteps * static_cast<double>(times);
 }
 
-#ifndef _WIN32   // GCC 12's tile loads take a 32-bit long there, which no address fits
+#ifndef _WIN32  // GCC 12's tile loads take a 32-bit long there, which no address fits
 // Multiplies whole tiles into six accumulator tiles in turn. A product takes 16 cycles; its sums are ready after 52.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -162,13 +162,17 @@ constexpr struct {
   Kind kind;
   Kernel run;
 } kKernels[] = {
-    {"avx2", Kind::floats, floats_avx2},         {"avx2", Kind::bytes, bytes_avx2},
+    {"avx2", Kind::floats, floats_avx2},
+    {"avx2", Kind::bytes, bytes_avx2},
     {"avx2", Kind::bytes_16_bit, bytes_16_bit_avx2},
-    {"avx2vnni", Kind::floats, floats_avx2},     {"avx2vnni", Kind::bytes, bytes_avx2vnni},
+    {"avx2vnni", Kind::floats, floats_avx2},
+    {"avx2vnni", Kind::bytes, bytes_avx2vnni},
     {"avx2vnni", Kind::bytes_16_bit, bytes_avx2vnni},
-    {"avx512", Kind::floats, floats_avx512},     {"avx512", Kind::bytes, bytes_avx512},
+    {"avx512", Kind::floats, floats_avx512},
+    {"avx512", Kind::bytes, bytes_avx512},
     {"avx512", Kind::bytes_16_bit, bytes_avx512},
-    {"avx512bf16", Kind::floats, floats_avx512}, {"avx512bf16", Kind::bytes, bytes_avx512},
+    {"avx512bf16", Kind::floats, floats_avx512},
+    {"avx512bf16", Kind::bytes, bytes_avx512},
     {"avx512bf16", Kind::bytes_16_bit, bytes_avx512},
     {"avx512bf16", Kind::bf16, bf16_avx512},
     {"amx", Kind::floats, floats_avx512},

@@ -8,20 +8,20 @@
 namespace orrery::tool {
 
 struct Work {
-  uint64_t weights_bytes = 0;   // that a decoded token reads; of the experts, n_used
-  uint64_t state_bytes = 0;     // of recurrent layers; a token reads and writes each state, so it counts twice
+  uint64_t weights_bytes = 0;  // that a decoded token reads; of the experts, n_used
+  uint64_t state_bytes = 0;    // of recurrent layers; a token reads and writes each state, so it counts twice
   // Operations of products with F32 weights, with F16 and BF16 weights, and with quantized weights.
   struct Ops {
     double floats = 0, halves = 0, quantized = 0;
   };
-  Ops ops, last_ops;            // per prompt token; additional for the prompt's last token
+  Ops ops, last_ops;  // per prompt token; additional for the prompt's last token
 
   uint64_t bytes() const { return weights_bytes + state_bytes; }
 };
 
-// description: the JSON of orrery_inspect(). Two kinds of tensors do not count: an embedding table that is not the output matrix, since a token
-// reads one row; and nextn blocks, since decoding without guesses skips them. Only a prompt's last token is multiplied by the output matrix, and
-// passes the layers that share an earlier layer's KV (gemma4).
+// description: the JSON of orrery_inspect(). Two kinds of tensors do not count: an embedding table that is not the output matrix, since a
+// token reads one row; and nextn blocks, since decoding without guesses skips them. Only a prompt's last token is multiplied by the output
+// matrix, and passes the layers that share an earlier layer's KV (gemma4).
 Work work_per_token(const Json& description);
 
 }  // namespace orrery::tool

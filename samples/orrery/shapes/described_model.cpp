@@ -54,8 +54,9 @@ DescribedModel::~DescribedModel() {
 }
 
 Option DescribedModel::option() {
-  return {"--shape", "NAME", "In place of a file: a published model by its shape, as qwen3.8-27b or gpt-oss-20b; with a type of weights behind a colon, "
-                             "as qwen3-8b:Q8_0 (default: Q4_K_M). A wrong name lists all."};
+  return {"--shape", "NAME",
+          "In place of a file: a published model by its shape, as qwen3.8-27b or gpt-oss-20b; with a type of weights behind a colon, "
+          "as qwen3-8b:Q8_0 (default: Q4_K_M). A wrong name lists all."};
 }
 
 }  // namespace orrery::tool

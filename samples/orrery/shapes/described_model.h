@@ -17,11 +17,11 @@ class DescribedModel {
 
   const std::string& path() const { return path_; }
 
-  static Option option();   // --shape
+  static Option option();  // --shape
 
  private:
   std::string path_;
-  bool temporary_ = false;   // a shape's header, with a hole in place of the weights
+  bool temporary_ = false;  // a shape's header, with a hole in place of the weights
 };
 
 }  // namespace orrery::tool

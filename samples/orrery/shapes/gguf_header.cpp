@@ -7,7 +7,7 @@ namespace orrery::tool {
 namespace {
 constexpr uint64_t kAlignment = 32;
 constexpr uint32_t kU32 = 4, kI32 = 5, kFloat = 6, kBool = 7, kText = 8, kArray = 9;
-}
+}  // namespace
 
 template <class T>
 void GgufHeader::append(std::string* to, T value) {

@@ -12,16 +12,17 @@ struct WeightType {
   const char* name;
   uint32_t id, block, bytes;
 };
-constexpr WeightType kF32{"F32", 0, 1, 4}, kF16{"F16", 1, 1, 2}, kQ5_0{"Q5_0", 6, 32, 22}, kQ8_0{"Q8_0", 8, 32, 34}, kQ4_K{"Q4_K", 12, 256, 144},
-    kQ5_K{"Q5_K", 13, 256, 176}, kQ6_K{"Q6_K", 14, 256, 210}, kQ4_0{"Q4_0", 2, 32, 18}, kMxfp4{"MXFP4", 39, 32, 17};
+constexpr WeightType kF32{"F32", 0, 1, 4}, kF16{"F16", 1, 1, 2}, kQ5_0{"Q5_0", 6, 32, 22}, kQ8_0{"Q8_0", 8, 32, 34},
+    kQ4_K{"Q4_K", 12, 256, 144}, kQ5_K{"Q5_K", 13, 256, 176}, kQ6_K{"Q6_K", 14, 256, 210}, kQ4_0{"Q4_0", 2, 32, 18},
+    kMxfp4{"MXFP4", 39, 32, 17};
 
 class GgufHeader {
  public:
   struct Tensor {
     std::string name;
-    std::vector<uint64_t> dims;   // the first one is contiguous
+    std::vector<uint64_t> dims;  // the first one is contiguous
     WeightType type;
-    uint64_t offset, bytes;       // behind the header
+    uint64_t offset, bytes;  // behind the header
   };
 
   void key(const std::string& name, const std::string& text);

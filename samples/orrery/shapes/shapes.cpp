@@ -12,13 +12,13 @@ struct Shape {
   const char* name;
   const char* family;
   uint32_t n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_vocab, n_context;
-  bool tied = false;                       // no output matrix
+  bool tied = false;  // no output matrix
   uint32_t n_experts = 0, n_used = 0, expert_ff = 0, shared_ff = 0;
-  uint32_t window = 0, period = 0;         // each period-th layer has no window
-  uint32_t value_heads = 0;                // of delta nets, of 128; beside 16 key heads
-  uint32_t full_head_dim = 0, full_kv_heads = 0;   // of gemma4's layers without a window
-  uint32_t n_shared_layers = 0, n_per_layer = 0;   // of gemma4's small models
-  const char* pattern = nullptr;           // of nemotron_h_moe: M, * and E
+  uint32_t window = 0, period = 0;                // each period-th layer has no window
+  uint32_t value_heads = 0;                       // of delta nets, of 128; beside 16 key heads
+  uint32_t full_head_dim = 0, full_kv_heads = 0;  // of gemma4's layers without a window
+  uint32_t n_shared_layers = 0, n_per_layer = 0;  // of gemma4's small models
+  const char* pattern = nullptr;                  // of nemotron_h_moe: M, * and E
   float rope_base = 1e6f;
 };
 
@@ -88,13 +88,14 @@ struct Mixture {
   const char* name;
   WeightType most, more;
 };
-constexpr Mixture kMixtures[] = {{"Q4_K_M", kQ4_K, kQ6_K}, {"Q5_K_M", kQ5_K, kQ6_K}, {"Q6_K", kQ6_K, kQ6_K}, {"Q4_0", kQ4_0, kQ4_0},
-                                 {"Q8_0", kQ8_0, kQ8_0},   {"F16", kF16, kF16}};
+constexpr Mixture kMixtures[] = {{"Q4_K_M", kQ4_K, kQ6_K}, {"Q5_K_M", kQ5_K, kQ6_K}, {"Q6_K", kQ6_K, kQ6_K},
+                                 {"Q4_0", kQ4_0, kQ4_0},   {"Q8_0", kQ8_0, kQ8_0},   {"F16", kF16, kF16}};
 
 // Writes the keys and tensors of one shape.
 class Writer {
  public:
-  Writer(const Shape& shape, const Mixture& types, GgufHeader* to) : s_(shape), types_(types), to_(*to), prefix_(std::string(shape.family) + ".") {}
+  Writer(const Shape& shape, const Mixture& types, GgufHeader* to)
+      : s_(shape), types_(types), to_(*to), prefix_(std::string(shape.family) + ".") {}
 
   void write(bool vocabulary) {
     keys();
@@ -113,7 +114,9 @@ class Writer {
   uint32_t head_dim(uint32_t i) const { return s_.full_head_dim > 0 && full(i) ? s_.full_head_dim : s_.head_dim; }
   uint32_t kv_heads(uint32_t i) const { return s_.full_kv_heads > 0 && full(i) ? s_.full_kv_heads : s_.n_kv_heads; }
   // Small models of gemma4 have wider FFNs in layers that share KV, where the width is that of E2B.
-  uint32_t ff(uint32_t i) const { return s_.n_shared_layers > 0 && s_.n_embd == 1536 && i >= s_.n_layers - s_.n_shared_layers ? 2 * s_.n_ff : s_.n_ff; }
+  uint32_t ff(uint32_t i) const {
+    return s_.n_shared_layers > 0 && s_.n_embd == 1536 && i >= s_.n_layers - s_.n_shared_layers ? 2 * s_.n_ff : s_.n_ff;
+  }
 
   template <class T>
   void key(const char* name, const T& value) {
@@ -132,12 +135,10 @@ class Writer {
     key("attention.key_length", head_dim(s_.period > 0 ? s_.period - 1 : 0));
     key("attention.value_length", is("deepseek2") ? kKvRank : head_dim(s_.period > 0 ? s_.period - 1 : 0));
     key("rope.freq_base", is("gpt-oss") ? 150000.0f : s_.rope_base);
-    if (s_.pattern)
-      nemotron_keys();
+    if (s_.pattern) nemotron_keys();
     else if (s_.full_kv_heads > 0 && s_.full_kv_heads != s_.n_kv_heads)
       key("attention.head_count_kv", by_layer([this](uint32_t i) { return kv_heads(i); }));
-    else
-      key("attention.head_count_kv", s_.n_kv_heads);
+    else key("attention.head_count_kv", s_.n_kv_heads);
     if (s_.n_ff > 0 && ff(s_.n_layers - 1) == s_.n_ff) key("feed_forward_length", s_.n_ff);
     if (s_.n_ff > 0 && ff(s_.n_layers - 1) != s_.n_ff) key("feed_forward_length", by_layer([this](uint32_t i) { return ff(i); }));
     if (s_.n_experts > 0) {
@@ -195,7 +196,7 @@ class Writer {
     key("expert_weights_norm", true), key("expert_weights_scale", 2.5f), key("expert_gating_func", uint32_t{2});
     ssm_keys(4, 128, 8, 64, 4096);
   }
-  static constexpr uint32_t kQueryRank = 768, kKvRank = 512, kLatentHead = 256, kLatentRope = 64;   // of GLM-4.7-Flash
+  static constexpr uint32_t kQueryRank = 768, kKvRank = 512, kLatentHead = 256, kLatentRope = 64;  // of GLM-4.7-Flash
   void latent_keys() {
     key("attention.q_lora_rank", kQueryRank), key("attention.kv_lora_rank", kKvRank);
     key("attention.key_length_mla", kLatentHead), key("attention.value_length_mla", kLatentHead);
@@ -251,7 +252,9 @@ class Writer {
   }
   // Of the layer.
   void weight(const char* name, uint64_t rows, uint64_t columns) { matrix(block_ + name, rows, columns, types_.most); }
-  void more(const char* name, uint64_t rows, uint64_t columns) { matrix(block_ + name, rows, columns, has_more_ ? types_.more : types_.most); }
+  void more(const char* name, uint64_t rows, uint64_t columns) {
+    matrix(block_ + name, rows, columns, has_more_ ? types_.more : types_.most);
+  }
   void experts(const char* name, uint64_t rows, uint64_t columns, const WeightType& type) {
     to_.tensor(block_ + name + ".weight", {columns, rows, s_.n_experts}, for_columns(type, columns));
   }
@@ -260,21 +263,19 @@ class Writer {
 
   void layer(uint32_t i) {
     block_ = "blk." + std::to_string(i) + ".";
-    const uint32_t eighth = s_.n_layers / 8;   // as llama.cpp chooses the layers of more bits
+    const uint32_t eighth = s_.n_layers / 8;  // as llama.cpp chooses the layers of more bits
     has_more_ = i < eighth || i >= 7 * s_.n_layers / 8 || (i - eighth) % 3 == 2;
     norm("attn_norm", s_.n_embd);
     if (s_.pattern) return nemotron_layer(s_.pattern[i]);
-    if (is("deepseek2"))
-      latent_attention();
-    else
-      has_delta(i) ? delta_net() : attention(i);
+    if (is("deepseek2")) latent_attention();
+    else has_delta(i) ? delta_net() : attention(i);
     feed_forward(i);
   }
 
   void attention(uint32_t i) {
     const uint64_t d = head_dim(i), q = uint64_t{s_.n_heads} * d, kv = uint64_t{kv_heads(i)} * d;
     const bool shared = i >= s_.n_layers - s_.n_shared_layers;
-    weight("attn_q", s_.value_heads > 0 ? 2 * q : q, s_.n_embd);   // with the gate
+    weight("attn_q", s_.value_heads > 0 ? 2 * q : q, s_.n_embd);  // with the gate
     if (!shared) weight("attn_k", kv, s_.n_embd);
     const bool values_of_keys = is("gemma4") && s_.n_per_layer == 0 && full(i);
     if (!shared && !values_of_keys) more("attn_v", kv, s_.n_embd);
@@ -321,7 +322,7 @@ class Writer {
 
   void feed_forward(uint32_t i) {
     const bool sandwich = is("gemma3") || is("gemma4") || is("muse-glimmer");
-    const bool post = s_.value_heads > 0 || is("gpt-oss");   // the norm before the FFN has the other's name
+    const bool post = s_.value_heads > 0 || is("gpt-oss");  // the norm before the FFN has the other's name
     if (sandwich || post) norm("post_attention_norm", s_.n_embd);
     if (!post) norm("ffn_norm", s_.n_embd);
     const bool dense = is("deepseek2") && i == 0;
@@ -389,8 +390,8 @@ class Writer {
   const Mixture& types_;
   GgufHeader& to_;
   const std::string prefix_;
-  std::string block_;       // "blk.3."
-  bool has_more_ = false;   // the layer's V and down have more bits
+  std::string block_;      // "blk.3."
+  bool has_more_ = false;  // the layer's V and down have more bits
 };
 
 }  // namespace

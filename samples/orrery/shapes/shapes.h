@@ -1,5 +1,5 @@
-// The shapes of published models: the headers of their files, without the files. `orrery plan` and `orrery inspect` read them, and benchmarks
-// write random weights behind them.
+// The shapes of published models: the headers of their files, without the files. `orrery plan` and `orrery inspect` read them, and
+// benchmarks write random weights behind them.
 //
 // Sizes are those of the models' published configurations. A type of weights stands for the mixture that llama.cpp's converter makes of it
 // (Q4_K_M: Q4_K, and Q6_K for some matrices); rows that are no whole blocks of 256 take Q5_0 or Q8_0 in their place. Norms, routers and

@@ -27,7 +27,7 @@ bool truncate_file(int fd, uint64_t bytes);
 // -1: unknown.
 int64_t file_bytes(int fd);
 
-enum class FileKind { none, regular, folder, other, unknown };   // unknown: an error
+enum class FileKind { none, regular, folder, other, unknown };  // unknown: an error
 FileKind file_kind(const std::string& path);
 // Creates one folder. False: an error; EEXIST if there is something.
 bool make_one_folder(const std::string& path, bool private_to_user);

@@ -35,20 +35,16 @@ void prepare_process() {
   signal(SIGPIPE, SIG_IGN);
 }
 
-std::vector<std::string> command_line(int argc, char** argv) {
-  return std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc);
-}
+std::vector<std::string> command_line(int argc, char** argv) { return std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc); }
 
-uint64_t physical_memory_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
+uint64_t physical_memory_bytes() { return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 void FreeSystemMemory::operator()(uint64_t* memory) const { munmap(memory, bytes); }
 
 SystemMemory system_memory(uint64_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  madvise(memory, bytes, MADV_HUGEPAGE);   // a hint
+  madvise(memory, bytes, MADV_HUGEPAGE);  // a hint
   return {static_cast<uint64_t*>(memory), FreeSystemMemory{bytes}};
 }
 
@@ -71,7 +67,7 @@ std::string program_folder() {
   const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
   if (n == static_cast<ssize_t>(sizeof path)) return "";
   std::string whole(path, n > 0 ? static_cast<size_t>(n) : 0);
-  if (n <= 0) {   // without /proc: the path that the program was started by, if it is one
+  if (n <= 0) {  // without /proc: the path that the program was started by, if it is one
     const auto* started = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
     if (started && started[0] == '/') whole = started;
   }

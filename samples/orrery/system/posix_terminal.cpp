@@ -25,19 +25,19 @@ namespace {
 volatile sig_atomic_t interrupt_flag = 0;
 int wake_pipe[2] = {-1, -1};
 struct sigaction previous_action;
-struct termios terminal_before;     // the state at the start, if stdin is a terminal
+struct termios terminal_before;  // the state at the start, if stdin is a terminal
 bool has_terminal_before = false, stderr_is_terminal = false;
-volatile sig_atomic_t bracketing_screen = -1;   // the descriptor whose terminal sends pastes in brackets
+volatile sig_atomic_t bracketing_screen = -1;  // the descriptor whose terminal sends pastes in brackets
 int resize_pipe[2] = {-1, -1};
 
 constexpr std::string_view kBrackets = "\x1b[?2004h", kNoBrackets = "\x1b[?2004l";
-constexpr int kEndings[] = {SIGHUP, SIGTERM, SIGQUIT};   // signals that end the process, beside Ctrl-C
+constexpr int kEndings[] = {SIGHUP, SIGTERM, SIGQUIT};  // signals that end the process, beside Ctrl-C
 
 // Makes only calls that are allowed in a signal handler.
 void restore_terminal() {
   if (bracketing_screen >= 0) {
     struct pollfd room = {bracketing_screen, POLLOUT, 0};
-    if (poll(&room, 1, 0) == 1) {   // a blocked terminal must not block the tool
+    if (poll(&room, 1, 0) == 1) {  // a blocked terminal must not block the tool
       const ssize_t written = write(bracketing_screen, kNoBrackets.data(), kNoBrackets.size());
       (void)written;
     }
@@ -52,12 +52,12 @@ void restore_terminal() {
 extern "C" void on_ending(int number) {
   restore_terminal();
   signal(number, SIG_DFL);
-  raise(number);   // pending until the handler returns
+  raise(number);  // pending until the handler returns
 }
 
 extern "C" void on_resize(int) {
   const int saved = errno;
-  const ssize_t written = write(resize_pipe[1], "r", 1);   // a full pipe says the same
+  const ssize_t written = write(resize_pipe[1], "r", 1);  // a full pipe says the same
   (void)written;
   errno = saved;
 }
@@ -220,7 +220,7 @@ RawTerminal::~RawTerminal() {
 void RawTerminal::enter() {
   struct termios raw = terminal_before;
   raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG | IEXTEN);
-  raw.c_iflag &= ~static_cast<tcflag_t>(ICRNL | INLCR | IGNCR | IXON | ISTRIP);   // Enter is CR, and every byte passes
+  raw.c_iflag &= ~static_cast<tcflag_t>(ICRNL | INLCR | IGNCR | IXON | ISTRIP);  // Enter is CR, and every byte passes
   raw.c_cc[VMIN] = 1;
   raw.c_cc[VTIME] = 0;
   tcsetattr(kStdin, TCSADRAIN, &raw);
@@ -239,7 +239,7 @@ void RawTerminal::leave() {
 void RawTerminal::suspend() {
   leave();
   kill(0, SIGTSTP);
-  poll(nullptr, 0, 50);   // another thread may receive the signal, a moment later
+  poll(nullptr, 0, 50);  // another thread may receive the signal, a moment later
   enter();
 }
 
@@ -250,7 +250,7 @@ RawTerminal::Ready RawTerminal::wait(int milliseconds) const {
     const int n = poll(waiting, 3, milliseconds);
     if (n == 0) return Ready::nothing;
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Ready::input;   // the read reports the error
+    if (n < 0) return Ready::input;  // the read reports the error
     if (waiting[0].revents != 0) return Ready::interrupt;
     if (waiting[1].revents != 0) {
       char bytes[64];
@@ -297,7 +297,7 @@ RawTerminal::Stop::~Stop() {
 }
 
 void RawTerminal::Stop::set() {
-  if (ends_[1] >= 0) close(static_cast<int>(ends_[1]));   // the reading end wakes
+  if (ends_[1] >= 0) close(static_cast<int>(ends_[1]));  // the reading end wakes
   ends_[1] = -1;
 }
 

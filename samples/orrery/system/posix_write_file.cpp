@@ -20,7 +20,7 @@ namespace orrery::tool {
 namespace {
 
 constexpr int kMostLinks = 40;
-constexpr int kMostTries = 1000;   // other runs may be writing the same file, one after another
+constexpr int kMostTries = 1000;  // other runs may be writing the same file, one after another
 
 [[noreturn]] void fail(const std::string& path, int error) {
   throw Failure(kExitFailure, path + ": cannot write: " + std::strerror(error));
@@ -88,21 +88,20 @@ void take_over(int fd, const struct stat& former) {
       fchown(fd, static_cast<uid_t>(-1), former.st_gid) != 0) {
     mode &= ~static_cast<mode_t>(070) | static_cast<mode_t>((mode & 07) << 3);
   }
-  if (fchmod(fd, mode) != 0) return;   // a file system without modes
+  if (fchmod(fd, mode) != 0) return;  // a file system without modes
 }
 
 // Creates the temporary and locks it. An existing temporary belongs to a running writer or to a killed one. This run
 // waits for its lock, then removes it.
 int open_temporary(const std::string& name, const std::string& path) {
   for (int tries = 0; tries < kMostTries; ++tries) {
-    const int fd = uninterrupted(
-        [&] { return open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666); });
+    const int fd = uninterrupted([&] { return open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666); });
     if (fd < 0 && errno != EEXIST) fail(path, errno);
     const Descriptor old(fd >= 0 ? -1 : open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     const int held = fd >= 0 ? fd : old.number;
     if (held < 0 && errno == ENOENT) continue;
     if (held < 0) fail(path, errno);
-    uninterrupted([&] { return flock(held, LOCK_EX); });   // on file systems without locks, only one run at a time is safe
+    uninterrupted([&] { return flock(held, LOCK_EX); });  // on file systems without locks, only one run at a time is safe
     struct stat opened, named;
     const bool ours = fstat(held, &opened) == 0 && lstat(name.c_str(), &named) == 0 && same_file(opened, named);
     if (fd >= 0 && ours) return fd;
@@ -128,7 +127,7 @@ void replace_file(const std::string& path, const struct stat* former, std::strin
   }
   const std::string folder = folder_of(target);
   const Descriptor directory(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.number >= 0) uninterrupted([&] { return fsync(directory.number); });   // errors are ignored
+  if (directory.number >= 0) uninterrupted([&] { return fsync(directory.number); });  // errors are ignored
 }
 
 }  // namespace
@@ -140,8 +139,7 @@ void write_file(const std::string& path, std::string_view bytes) {
   if (exists && S_ISDIR(st.st_mode)) fail(path, EISDIR);
   const int stream = standard ? kStdout : exists ? standard_stream(st) : -1;
   if (stream < 0 && (!exists || S_ISREG(st.st_mode))) return replace_file(path, exists ? &st : nullptr, bytes);
-  const Descriptor opened(
-      stream >= 0 ? -1 : uninterrupted([&] { return open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC); }));
+  const Descriptor opened(stream >= 0 ? -1 : uninterrupted([&] { return open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC); }));
   if (stream < 0 && opened.number < 0) fail(path, errno);
   const int error = write_all(stream >= 0 ? stream : opened.number, bytes) ? 0 : errno;
   if (error == EPIPE && stream == kStdout) throw ClosedPipe{};

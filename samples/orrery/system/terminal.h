@@ -70,7 +70,7 @@ class RawTerminal {
   RawTerminal(const RawTerminal&) = delete;
   RawTerminal& operator=(const RawTerminal&) = delete;
 
-  void suspend();   // stops the process group, as Ctrl-Z does. Returns when it goes on. Windows has no Ctrl-Z: it does nothing there.
+  void suspend();  // stops the process group, as Ctrl-Z does. Returns when it goes on. Windows has no Ctrl-Z: it does nothing there.
   enum class Ready { input, interrupt, resize, nothing, stopped };
   // Waits for input, a Ctrl-C that came as a signal, a new size of the window, or the time (milliseconds, -1: no limit).
   Ready wait(int milliseconds) const;
@@ -86,7 +86,7 @@ class RawTerminal {
 
    private:
     friend class RawTerminal;
-    intptr_t ends_[2] = {-1, -1};   // of a pipe; on Windows, an event
+    intptr_t ends_[2] = {-1, -1};  // of a pipe; on Windows, an event
   };
   // For a thread beside the main thread: input, stopped, or nothing.
   Ready wait_beside(int milliseconds, const Stop& stop) const;

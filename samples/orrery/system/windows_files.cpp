@@ -12,7 +12,7 @@
 #include "system/terminal.h"
 #include "system/windows_text.h"
 
-#include <winioctl.h>   // behind windows.h
+#include <winioctl.h>  // behind windows.h
 
 namespace orrery::tool {
 namespace {
@@ -36,7 +36,7 @@ size_t begun_character(std::string_view text) {
 
 bool write_to_console(HANDLE console, std::string_view bytes) {
   static std::mutex lock;
-  static std::string begun;   // of a character whose end comes with the next bytes
+  static std::string begun;  // of a character whose end comes with the next bytes
   const std::lock_guard<std::mutex> held(lock);
   begun += bytes;
   const size_t whole = begun.size() - begun_character(begun);
@@ -44,7 +44,7 @@ bool write_to_console(HANDLE console, std::string_view bytes) {
   begun.erase(0, whole);
   for (size_t at = 0; at < text.size();) {
     DWORD units = static_cast<DWORD>(std::min<size_t>(text.size() - at, 8192)), written = 0;
-    if (at + units < text.size() && (text[at + units - 1] & 0xFC00) == 0xD800) --units;   // a pair stays together
+    if (at + units < text.size() && (text[at + units - 1] & 0xFC00) == 0xD800) --units;  // a pair stays together
     if (!::WriteConsoleW(console, text.data() + at, units, &written, nullptr) || written == 0) return false;
     at += written;
   }
@@ -54,7 +54,7 @@ bool write_to_console(HANDLE console, std::string_view bytes) {
 // One line, or as much of it as fits, as the console's own line editing gives it.
 ptrdiff_t read_from_console(HANDLE console, char* to, size_t bytes) {
   static std::string unread;
-  static wchar_t high = 0;   // the first half of a pair whose second half comes with the next units
+  static wchar_t high = 0;  // the first half of a pair whose second half comes with the next units
   while (unread.empty()) {
     wchar_t units[4096];
     DWORD n = 0;
@@ -62,7 +62,7 @@ ptrdiff_t read_from_console(HANDLE console, char* to, size_t bytes) {
     const bool read = ::ReadConsoleW(console, units, sizeof units / sizeof *units, &n, nullptr) != 0;
     if (n == 0) {
       const bool aborted = ::GetLastError() == ERROR_OPERATION_ABORTED;
-      if (aborted) {   // by Ctrl-C, which another thread reports
+      if (aborted) {  // by Ctrl-C, which another thread reports
         for (int tries = 0; tries < 100 && !interrupt_pending(); ++tries) ::Sleep(10);
         errno = EINTR;
         return -1;
@@ -76,7 +76,7 @@ ptrdiff_t read_from_console(HANDLE console, char* to, size_t bytes) {
     high = 0;
     text.append(units, n);
     if ((text.back() & 0xFC00) == 0xD800) high = text.back(), text.pop_back();
-    if (!text.empty() && text[0] == 0x1A) return 0;   // Ctrl-Z begins the line
+    if (!text.empty() && text[0] == 0x1A) return 0;  // Ctrl-Z begins the line
     text.erase(std::remove(text.begin(), text.end(), L'\r'), text.end());
     unread = utf8(text);
   }
@@ -91,8 +91,8 @@ ptrdiff_t read_from_console(HANDLE console, char* to, size_t bytes) {
 int open_file(const std::string& path, Access access) {
   const std::wstring name = wide_path(path);
   const bool read = access == Access::read;
-  const HANDLE file = ::CreateFileW(name.c_str(), read ? GENERIC_READ : kAppends, kShared, nullptr,
-                                    read ? OPEN_EXISTING : OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL, nullptr);
+  const HANDLE file = ::CreateFileW(name.c_str(), read ? GENERIC_READ : kAppends, kShared, nullptr, read ? OPEN_EXISTING : OPEN_ALWAYS,
+                                    FILE_ATTRIBUTE_NORMAL, nullptr);
   if (file == INVALID_HANDLE_VALUE) {
     set_errno();
     if (name.empty()) errno = ENOENT;
@@ -112,7 +112,7 @@ ptrdiff_t read_some(int fd, char* to, size_t bytes) {
   DWORD n = 0;
   if (::ReadFile(file, to, static_cast<DWORD>(std::min<size_t>(bytes, kMostAtOnce)), &n, nullptr)) return static_cast<ptrdiff_t>(n);
   const DWORD error = ::GetLastError();
-  if (error == ERROR_BROKEN_PIPE || error == ERROR_HANDLE_EOF) return 0;   // the writer has closed its end
+  if (error == ERROR_BROKEN_PIPE || error == ERROR_HANDLE_EOF) return 0;  // the writer has closed its end
   set_errno();
   return -1;
 }
@@ -124,7 +124,7 @@ bool write_all(int fd, std::string_view bytes) {
     set_errno();
     return false;
   }
-  const bool at_end = fd > kStderr && ::GetFileType(file) == FILE_TYPE_DISK;   // ours: opened to append
+  const bool at_end = fd > kStderr && ::GetFileType(file) == FILE_TYPE_DISK;  // ours: opened to append
   while (!bytes.empty()) {
     OVERLAPPED end = {};
     end.Offset = end.OffsetHigh = 0xFFFFFFFF;
@@ -153,7 +153,7 @@ std::string make_temporary_file() {
   const int fd = open_file(path, Access::append);
   if (fd < 0) return "";
   DWORD returned;
-  ::DeviceIoControl(handle_of(fd), FSCTL_SET_SPARSE, nullptr, 0, nullptr, 0, &returned, nullptr);   // without it, holes take room
+  ::DeviceIoControl(handle_of(fd), FSCTL_SET_SPARSE, nullptr, 0, nullptr, 0, &returned, nullptr);  // without it, holes take room
   close_file(fd);
   return path;
 }
@@ -186,8 +186,8 @@ bool make_one_folder(const std::string& path, bool) {
 }
 
 bool can_write_in(const std::string& folder) {
-  const HANDLE opened = ::CreateFileW(wide_path(folder).c_str(), FILE_ADD_FILE, kShared, nullptr, OPEN_EXISTING,
-                                      FILE_FLAG_BACKUP_SEMANTICS, nullptr);
+  const HANDLE opened =
+      ::CreateFileW(wide_path(folder).c_str(), FILE_ADD_FILE, kShared, nullptr, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr);
   if (opened == INVALID_HANDLE_VALUE) {
     set_errno();
     return false;

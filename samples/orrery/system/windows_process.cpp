@@ -18,7 +18,7 @@ namespace orrery::tool {
 namespace {
 
 std::string folder_variable(const wchar_t* name) {
-  std::wstring value(32768, L'\0');   // no variable is longer
+  std::wstring value(32768, L'\0');  // no variable is longer
   const DWORD n = ::GetEnvironmentVariableW(name, value.data(), static_cast<DWORD>(value.size()));
   return n < value.size() ? utf8(std::wstring_view(value).substr(0, n)) : "";
 }
@@ -29,7 +29,7 @@ void prepare_process() {
   for (int fd = kStdin; fd <= kStderr; ++fd) {
     const HANDLE handle = handle_of(fd);
     if (handle != INVALID_HANDLE_VALUE && handle != nullptr && ::GetFileType(handle) != FILE_TYPE_UNKNOWN) continue;
-    const int nothing = ::_wopen(L"NUL", _O_RDONLY | _O_BINARY);   // writing fails as on a closed descriptor
+    const int nothing = ::_wopen(L"NUL", _O_RDONLY | _O_BINARY);  // writing fails as on a closed descriptor
     if (nothing < 0 || nothing == fd) continue;
     ::_dup2(nothing, fd);
     ::_close(nothing);

@@ -17,21 +17,21 @@ namespace {
 
 // Global, because the system's call carries no data.
 std::atomic<bool> interrupt_flag{false};
-HANDLE interrupted = nullptr;   // the event
-HANDLE watch_ended = nullptr;   // of the CancelOnInterrupt, one at most
+HANDLE interrupted = nullptr;  // the event
+HANDLE watch_ended = nullptr;  // of the CancelOnInterrupt, one at most
 struct ConsoleMode {
   HANDLE console;
   DWORD mode;
 };
-std::vector<ConsoleMode> modes_before;   // by prepare_consoles() and Interrupts
+std::vector<ConsoleMode> modes_before;  // by prepare_consoles() and Interrupts
 
 // Of the RawTerminal, one at most. The main thread and a TypeAhead's thread use them in turns.
-std::string pressed;   // bytes that read_keys() has not returned
+std::string pressed;  // bytes that read_keys() has not returned
 wchar_t half_pair = 0;
 bool resized = false;
 
 constexpr std::string_view kBrackets = "\x1b[?2004h", kNoBrackets = "\x1b[?2004l";
-constexpr DWORD kPollMilliseconds = 10;   // pipes have no event to wait for
+constexpr DWORD kPollMilliseconds = 10;  // pipes have no event to wait for
 
 void remember(HANDLE console) {
   DWORD mode;
@@ -60,7 +60,7 @@ void send(int fd, std::string_view bytes) {
 }
 
 BOOL WINAPI on_control(DWORD event) {
-  if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT) {   // the window closes, the user leaves
+  if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT) {  // the window closes, the user leaves
     restore_consoles();
     return FALSE;
   }
@@ -108,9 +108,9 @@ std::string bytes_of_key(const KEY_EVENT_RECORD& key, wchar_t* high) {
     static constexpr struct {
       WORD key;
       char final;
-      const char* number;   // before "~", or nullptr
+      const char* number;  // before "~", or nullptr
     } kKeys[] = {{VK_UP, 'A', nullptr},   {VK_DOWN, 'B', nullptr}, {VK_RIGHT, 'C', nullptr}, {VK_LEFT, 'D', nullptr},
-                 {VK_HOME, 'H', nullptr}, {VK_END, 'F', nullptr},  {VK_INSERT, '~', "2"},   {VK_DELETE, '~', "3"},
+                 {VK_HOME, 'H', nullptr}, {VK_END, 'F', nullptr},  {VK_INSERT, '~', "2"},    {VK_DELETE, '~', "3"},
                  {VK_PRIOR, '~', "5"},    {VK_NEXT, '~', "6"}};
     for (const auto& known : kKeys) {
       if (known.key != key.wVirtualKeyCode) continue;
@@ -127,7 +127,7 @@ std::string bytes_of_key(const KEY_EVENT_RECORD& key, wchar_t* high) {
     if ((unit & 0xFC00) == 0xDC00 && *high) text += *high;
     text += unit;
     *high = 0;
-    const bool composed = ctrl && alt && unit >= 0x20;   // AltGr
+    const bool composed = ctrl && alt && unit >= 0x20;  // AltGr
     bytes = (alt && !composed && key.bKeyDown ? "\x1b" : "") + utf8(text);
   }
   std::string all;
@@ -197,13 +197,13 @@ bool wait_for_input(int fd) {
   if (interrupt_pending()) return false;
   if (type == FILE_TYPE_PIPE) {
     DWORD bytes = 0;
-    while (::PeekNamedPipe(file, nullptr, 0, nullptr, &bytes, nullptr) && bytes == 0) {   // fails at the pipe's end, too
+    while (::PeekNamedPipe(file, nullptr, 0, nullptr, &bytes, nullptr) && bytes == 0) {  // fails at the pipe's end, too
       if (interrupt_pending()) return false;
       ::Sleep(kPollMilliseconds);
     }
     return true;
   }
-  return true;   // a console's read ends with Ctrl-C, and a file never waits
+  return true;  // a console's read ends with Ctrl-C, and a file never waits
 }
 
 std::thread start_helper(std::function<void()> work) { return std::thread(std::move(work)); }
@@ -260,7 +260,7 @@ RawTerminal::Ready RawTerminal::wait(int milliseconds) const {
     if (std::exchange(resized, false)) return Ready::resize;
     const DWORD woke = ::WaitForMultipleObjects(2, events, FALSE, milliseconds < 0 ? INFINITE : static_cast<DWORD>(milliseconds));
     if (woke == WAIT_TIMEOUT) return Ready::nothing;
-    if (woke != WAIT_OBJECT_0 && !take_events()) return Ready::input;   // reading reports that the console is gone
+    if (woke != WAIT_OBJECT_0 && !take_events()) return Ready::input;  // reading reports that the console is gone
   }
 }
 

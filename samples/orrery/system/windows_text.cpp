@@ -25,7 +25,7 @@ std::string utf8(std::wstring_view text) {
 
 std::wstring wide_path(const std::string& path) {
   const std::wstring given = wide(path);
-  if (given.compare(0, 4, L"\\\\?\\") == 0) return given;   // the user's own full path
+  if (given.compare(0, 4, L"\\\\?\\") == 0) return given;  // the user's own full path
   std::wstring full(static_cast<size_t>(::GetFullPathNameW(given.c_str(), 0, nullptr, nullptr)), L'\0');
   if (full.empty()) return full;
   full.resize(::GetFullPathNameW(given.c_str(), static_cast<DWORD>(full.size()), full.data(), nullptr));
@@ -68,7 +68,7 @@ void set_errno() {
 
 HANDLE handle_of(int fd) {
   const intptr_t handle = ::_get_osfhandle(fd);
-  return handle == -2 ? INVALID_HANDLE_VALUE : reinterpret_cast<HANDLE>(handle);   // -2: a program without a console has no stream
+  return handle == -2 ? INVALID_HANDLE_VALUE : reinterpret_cast<HANDLE>(handle);  // -2: a program without a console has no stream
 }
 
 bool is_console(HANDLE handle) {

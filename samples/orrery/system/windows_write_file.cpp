@@ -20,8 +20,8 @@
 namespace orrery::tool {
 namespace {
 
-constexpr int kMostTries = 1000;   // other runs may be writing the same file, one after another
-constexpr int kMostRenames = 100;  // another writer, or a scanner, has the file open for a moment
+constexpr int kMostTries = 1000;    // other runs may be writing the same file, one after another
+constexpr int kMostRefusals = 100;  // another writer, or a scanner, has the file open for a moment
 constexpr DWORD kShared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 
 [[noreturn]] void fail(const std::string& path, int error) {
@@ -46,6 +46,18 @@ struct Closed {
 
 HANDLE open_existing(const std::wstring& name, DWORD access) {
   return ::CreateFileW(name.c_str(), access, kShared, nullptr, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr);
+}
+
+// Calls `done` again while it fails with one of two errors. The last error stays.
+template <class F>
+bool patiently(DWORD error, DWORD other_error, const F& done) {
+  for (int refusals = 0; !done(); ++refusals) {
+    const DWORD found = ::GetLastError();
+    if ((found != error && found != other_error) || refusals == kMostRefusals) return false;
+    ::Sleep(10);
+    ::SetLastError(found);
+  }
+  return true;
 }
 
 bool same_file(HANDLE a, HANDLE b) {
@@ -83,8 +95,8 @@ std::wstring temporary_of(const std::wstring& target) {
 // An existing temporary belongs to a running writer, whose end this run waits for, or to a killed one.
 HANDLE open_temporary(const std::wstring& name, const std::string& path) {
   for (int tries = 0; tries < kMostTries; ++tries) {
-    const HANDLE file = ::CreateFileW(name.c_str(), GENERIC_READ | GENERIC_WRITE | DELETE, 0, nullptr, CREATE_NEW,
-                                      FILE_ATTRIBUTE_NORMAL, nullptr);
+    const HANDLE file =
+        ::CreateFileW(name.c_str(), GENERIC_READ | GENERIC_WRITE | DELETE, 0, nullptr, CREATE_NEW, FILE_ATTRIBUTE_NORMAL, nullptr);
     if (file != INVALID_HANDLE_VALUE) return file;
     const DWORD error = ::GetLastError();
     // Access is denied while a removed file still has its name.
@@ -140,12 +152,13 @@ bool write_bytes(HANDLE file, std::string_view bytes) {
 void replace_file(const std::string& path, bool exists, std::string_view bytes) {
   std::wstring target = wide_path(path);
   if (exists) {
-    const Closed former(open_existing(target, GENERIC_WRITE));
-    if (!former.there()) fail_by_system(path);
+    // Another writer's temporary has this name, and nobody else may open it, from its renaming to its closing.
+    const auto can_write = [&] { return Closed(open_existing(target, GENERIC_WRITE)).there(); };
+    if (!patiently(ERROR_SHARING_VIOLATION, ERROR_SHARING_VIOLATION, can_write)) fail_by_system(path);
   }
   const DWORD attributes = exists ? ::GetFileAttributesW(target.c_str()) : 0;
-  if (attributes & FILE_ATTRIBUTE_READONLY) fail(path, EACCES);   // a rename would not ask
-  if (attributes & FILE_ATTRIBUTE_REPARSE_POINT) {   // the file behind the link
+  if (attributes & FILE_ATTRIBUTE_READONLY) fail(path, EACCES);  // a rename would not ask
+  if (attributes & FILE_ATTRIBUTE_REPARSE_POINT) {               // the file behind the link
     const Closed former(open_existing(target, FILE_READ_ATTRIBUTES));
     std::vector<wchar_t> name(32768);
     const DWORD n = ::GetFinalPathNameByHandleW(former.handle, name.data(), static_cast<DWORD>(name.size()), FILE_NAME_NORMALIZED);
@@ -155,15 +168,10 @@ void replace_file(const std::string& path, bool exists, std::string_view bytes) 
   const std::wstring temporary = temporary_of(target);
   const Closed file(open_temporary(temporary, path));
   if (exists) take_over_access(target, temporary);
-  if (write_bytes(file.handle, bytes) && ::FlushFileBuffers(file.handle)) {
-    for (int tries = 0; tries < kMostRenames; ++tries) {
-      if (rename_over(file.handle, target)) return;
-      const DWORD error = ::GetLastError();
-      if (error != ERROR_ACCESS_DENIED && error != ERROR_SHARING_VIOLATION) break;
-      ::Sleep(10);
-      ::SetLastError(error);
-    }
-  }
+  const auto renamed = [&] { return rename_over(file.handle, target); };
+  if (write_bytes(file.handle, bytes) && ::FlushFileBuffers(file.handle) &&
+      patiently(ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, renamed))
+    return;
   set_errno();
   const int error = errno;
   FILE_DISPOSITION_INFO remove = {TRUE};

@@ -17,7 +17,7 @@ namespace orrery::tool {
 namespace {
 
 constexpr size_t kMostMessages = 1000;
-constexpr size_t kLongestMessage = 64 << 10;   // a longer one is a document: it is not worth a search
+constexpr size_t kLongestMessage = 64 << 10;  // a longer one is a document: it is not worth a search
 constexpr const char* kHeader = "_HiStOrY_V2_\n";
 
 // Makes the folders above `path`, private to the user.
@@ -25,7 +25,7 @@ void make_folders(const std::string& path) {
   const std::string folder = folder_of(path);
   if (folder.size() < 2 || folder.size() == path.size() || file_kind(folder) == FileKind::folder) return;
   make_folders(folder.substr(0, folder.size() - 1));
-  make_one_folder(folder, true);   // an error shows when the file is written
+  make_one_folder(folder, true);  // an error shows when the file is written
 }
 
 std::string encoded(const std::string& message) {
@@ -89,12 +89,12 @@ History::History(std::string path) : path_(std::move(path)) {
   if (messages_.size() <= kMostMessages) return;
   const size_t before = messages_.size();
   messages_.erase(messages_.begin(), messages_.end() - static_cast<std::ptrdiff_t>(kMostMessages));
-  if (before < 2 * kMostMessages) return;   // the file is rewritten only now and then
+  if (before < 2 * kMostMessages) return;  // the file is rewritten only now and then
   std::string shorter = kHeader;
   for (const std::string& message : messages_) shorter += encoded(message);
   try {
     write_file(path_, shorter);
-  } catch (const Failure&) {   // adding reports it
+  } catch (const Failure&) {  // adding reports it
   }
 }
 

@@ -13,7 +13,7 @@ class History {
   // `path` "": nothing is kept. A file that cannot be read or written is reported once, then left alone.
   explicit History(std::string path);
   void add(const std::string& message);
-  const std::vector<std::string>& messages() const { return messages_; }   // the oldest first
+  const std::vector<std::string>& messages() const { return messages_; }  // the oldest first
 
   // orrery/history in state_folder(); "" if there is no such folder.
   static std::string default_path();

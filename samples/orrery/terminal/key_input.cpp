@@ -6,9 +6,9 @@
 namespace orrery::tool {
 namespace {
 
-constexpr int kEscapeMilliseconds = 100;    // the bytes of one key follow each other
-constexpr int kPasteMilliseconds = 2000;    // a paste over a slow line pauses
-constexpr size_t kMostKeys = size_t{1} << 20;   // ahead of a message; a forgotten book on the keyboard fills no memory
+constexpr int kEscapeMilliseconds = 100;       // the bytes of one key follow each other
+constexpr int kPasteMilliseconds = 2000;       // a paste over a slow line pauses
+constexpr size_t kMostKeys = size_t{1} << 20;  // ahead of a message; a forgotten book on the keyboard fills no memory
 
 }  // namespace
 
@@ -30,9 +30,7 @@ KeyInput::Woke KeyInput::next(Key* key) {
   while (keys_.empty()) {
     if (closed_) return Woke::closed;
     switch (terminal_.wait(patience())) {
-      case RawTerminal::Ready::input:
-        closed_ = !read_some();
-        break;
+      case RawTerminal::Ready::input: closed_ = !read_some(); break;
       case RawTerminal::Ready::nothing:
       case RawTerminal::Ready::stopped: {
         std::vector<Key> keys;
@@ -40,10 +38,8 @@ KeyInput::Woke KeyInput::next(Key* key) {
         keys_.insert(keys_.end(), keys.begin(), keys.end());
         break;
       }
-      case RawTerminal::Ready::resize:
-        return Woke::resized;
-      case RawTerminal::Ready::interrupt:
-        return Woke::interrupted;
+      case RawTerminal::Ready::resize: return Woke::resized;
+      case RawTerminal::Ready::interrupt: return Woke::interrupted;
     }
   }
   *key = std::move(keys_.front());

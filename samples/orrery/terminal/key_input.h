@@ -19,13 +19,13 @@ class KeyInput {
   enum class Woke { key, resized, interrupted, closed };
   // Waits for the next key. interrupted: SIGINT came from outside. closed: the terminal is gone.
   Woke next(Key* key);
-  bool more();   // another key can be read at once
+  bool more();  // another key can be read at once
   void suspend() { terminal_.suspend(); }
 
  private:
   friend class TypeAhead;
-  bool read_some();   // false: the terminal is gone
-  int patience() const;   // milliseconds until an unfinished key is given up
+  bool read_some();      // false: the terminal is gone
+  int patience() const;  // milliseconds until an unfinished key is given up
 
   RawTerminal terminal_;
   KeyDecoder decoder_;
@@ -36,7 +36,7 @@ class KeyInput {
 // Collects keys on a thread of its own during its lifetime. KeyInput's functions must not be called meanwhile.
 class TypeAhead {
  public:
-  explicit TypeAhead(KeyInput* keys);   // nullptr: does nothing
+  explicit TypeAhead(KeyInput* keys);  // nullptr: does nothing
   ~TypeAhead();
   TypeAhead(const TypeAhead&) = delete;
   TypeAhead& operator=(const TypeAhead&) = delete;

@@ -9,18 +9,18 @@ namespace orrery::tool {
 namespace {
 
 constexpr std::string_view kPasteBegin = "\x1b[200~", kPasteEnd = "\x1b[201~";
-constexpr size_t kLongestSequence = 64;   // a longer one is noise
+constexpr size_t kLongestSequence = 64;  // a longer one is noise
 
 struct Control {
   char byte;
   Key::Kind kind;
 };
-constexpr Control kControls[] = {
-    {'\x01', Key::line_start},   {'\x02', Key::left},         {'\x03', Key::interrupt},      {'\x04', Key::end_or_erase},
-    {'\x05', Key::line_end},     {'\x06', Key::right},        {'\x08', Key::backspace},      {'\x09', Key::tab},
-    {'\x0a', Key::enter},        {'\x0b', Key::erase_to_end}, {'\x0c', Key::clear_screen},   {'\x0d', Key::enter},
-    {'\x0e', Key::history_forward}, {'\x10', Key::history_back}, {'\x15', Key::erase_to_start}, {'\x17', Key::erase_word},
-    {'\x1a', Key::suspend},      {'\x7f', Key::backspace}};
+constexpr Control kControls[] = {{'\x01', Key::line_start},      {'\x02', Key::left},         {'\x03', Key::interrupt},
+                                 {'\x04', Key::end_or_erase},    {'\x05', Key::line_end},     {'\x06', Key::right},
+                                 {'\x08', Key::backspace},       {'\x09', Key::tab},          {'\x0a', Key::enter},
+                                 {'\x0b', Key::erase_to_end},    {'\x0c', Key::clear_screen}, {'\x0d', Key::enter},
+                                 {'\x0e', Key::history_forward}, {'\x10', Key::history_back}, {'\x15', Key::erase_to_start},
+                                 {'\x17', Key::erase_word},      {'\x1a', Key::suspend},      {'\x7f', Key::backspace}};
 
 // The final byte of a CSI or SS3 sequence, and the number before a "~".
 Key::Kind final_key(char final, bool word) {
@@ -31,7 +31,7 @@ Key::Kind final_key(char final, bool word) {
     case 'D': return word ? Key::word_left : Key::left;
     case 'H': return Key::line_start;
     case 'F': return Key::line_end;
-    case 'M': return Key::enter;   // of the keypad
+    case 'M': return Key::enter;  // of the keypad
     default: return Key::unknown;
   }
 }
@@ -64,11 +64,11 @@ size_t KeyDecoder::escape(std::string_view bytes, std::vector<Key>* keys) {
       pasting_ = true, rested_ = false, carriage_ = false, pasted_bytes_ = 0;
       return sequence.size();
     }
-    if (bytes[end] < 0x40 || bytes[end] == 0x7f) {   // broken off by another key
+    if (bytes[end] < 0x40 || bytes[end] == 0x7f) {  // broken off by another key
       keys->push_back({Key::unknown, ""});
       return end;
     }
-    const bool modified = parameters.find(';') != std::string_view::npos;   // with Ctrl or Alt: by words
+    const bool modified = parameters.find(';') != std::string_view::npos;  // with Ctrl or Alt: by words
     keys->push_back({bytes[end] == '~' ? numbered_key(parameters) : final_key(bytes[end], modified), ""});
     return sequence.size();
   }
@@ -122,7 +122,7 @@ void KeyDecoder::paste_bytes(std::vector<Key>* keys) {
   }
   for (size_t i = 0; i < n; ++i) {
     char c = pending_[i];
-    const bool second_half = c == '\n' && carriage_;   // of "\r\n"
+    const bool second_half = c == '\n' && carriage_;  // of "\r\n"
     carriage_ = c == '\r';
     if (second_half || ++pasted_bytes_ > kLargestPaste) continue;
     if (c == '\r') c = '\n';
@@ -180,7 +180,7 @@ void KeyDecoder::rest(std::vector<Key>* keys) {
     return;
   }
   if (pending_.empty()) return;
-  pending_.clear();   // a lone ESC, or the beginning of a sequence or a character whose end never came
+  pending_.clear();  // a lone ESC, or the beginning of a sequence or a character whose end never came
   keys->push_back({Key::unknown, ""});
 }
 

@@ -27,7 +27,7 @@ std::string_view character_at(std::string_view text, size_t at) {
   return text.substr(at, std::max<size_t>(character_bytes(text.substr(at)), 1));
 }
 
-constexpr std::string_view kJoiner = "\xE2\x80\x8D";   // joins two characters to one picture
+constexpr std::string_view kJoiner = "\xE2\x80\x8D";  // joins two characters to one picture
 
 bool combines(std::string_view character) { return character.size() > 1 && character_cells(character) == 0; }
 
@@ -54,7 +54,7 @@ class Layout {
     column_ = 0;
   }
   void mark_cursor(size_t cells_of_next) {
-    if (column_ + std::max<size_t>(cells_of_next, 1) > columns_) next(true);   // behind a full row: on the next one
+    if (column_ + std::max<size_t>(cells_of_next, 1) > columns_) next(true);  // behind a full row: on the next one
     frame_.row = frame_.rows.size() - 1;
     frame_.column = column_;
   }
@@ -151,7 +151,7 @@ void LineEditor::recall(size_t entry) {
 // Up and down: within the message by its lines, beyond it by the history.
 void LineEditor::move_line(bool up) {
   const size_t begin = line_begin(cursor_), end = line_end(cursor_);
-  size_t column = 0;   // in characters
+  size_t column = 0;  // in characters
   for (size_t at = begin; at < cursor_; at = behind(at)) ++column;
   if (up ? begin == 0 : end == text_.size()) {
     if (up && entry_ > 0) recall(entry_ - 1);
@@ -211,84 +211,45 @@ LineEditor::Did LineEditor::press(const Key& key) {
 
 LineEditor::Did LineEditor::carry_out(const Key& key) {
   switch (key.kind) {
-    case Key::text:
-      insert(key.content);
-      break;
+    case Key::text: insert(key.content); break;
     case Key::paste: {
       // The newline behind the last pasted line would only add an empty line.
       std::string_view pasted = key.content;
       while (!pasted.empty() && pasted.back() == '\n' && cursor_ == text_.size() && pasted.size() < KeyDecoder::kLargestPaste / 2)
         pasted.remove_suffix(1);
-      if (!literal_ && text_.compare(0, kFence.size(), kFence) == 0) block_ = true;   // typed, and not closed
+      if (!literal_ && text_.compare(0, kFence.size(), kFence) == 0) block_ = true;  // typed, and not closed
       insert(pasted);
       literal_ = literal_ || !block_;
       break;
     }
-    case Key::enter:
-      return enter();
-    case Key::newline:
-      insert("\n");
-      break;
-    case Key::tab:
-      complete();
-      break;
-    case Key::backspace:
-      erase(before(cursor_), cursor_);
-      break;
+    case Key::enter: return enter();
+    case Key::newline: insert("\n"); break;
+    case Key::tab: complete(); break;
+    case Key::backspace: erase(before(cursor_), cursor_); break;
     case Key::end_or_erase:
       if (text_.empty()) return Did::ended;
       [[fallthrough]];
-    case Key::erase:
-      erase(cursor_, behind(cursor_));
-      break;
-    case Key::left:
-      cursor_ = before(cursor_);
-      break;
-    case Key::right:
-      cursor_ = behind(cursor_);
-      break;
+    case Key::erase: erase(cursor_, behind(cursor_)); break;
+    case Key::left: cursor_ = before(cursor_); break;
+    case Key::right: cursor_ = behind(cursor_); break;
     case Key::up:
-    case Key::down:
-      move_line(key.kind == Key::up);
-      break;
+    case Key::down: move_line(key.kind == Key::up); break;
     case Key::history_back:
       if (entry_ > 0) recall(entry_ - 1);
       break;
-    case Key::history_forward:
-      recall(entry_ + 1);
-      break;
-    case Key::word_left:
-      cursor_ = word_before(cursor_);
-      break;
-    case Key::word_right:
-      cursor_ = word_behind(cursor_);
-      break;
-    case Key::line_start:
-      cursor_ = line_begin(cursor_);
-      break;
-    case Key::line_end:
-      cursor_ = line_end(cursor_);
-      break;
-    case Key::erase_word:
-      erase(word_before(cursor_), cursor_);
-      break;
-    case Key::erase_next_word:
-      erase(cursor_, word_behind(cursor_));
-      break;
-    case Key::erase_to_start:
-      erase(line_begin(cursor_), cursor_);
-      break;
-    case Key::erase_to_end:
-      erase(cursor_, line_end(cursor_));
-      break;
-    case Key::clear_screen:
-      return Did::cleared;
-    case Key::interrupt:
-      return Did::interrupted;
-    case Key::suspend:
-      return Did::suspended;
-    case Key::unknown:
-      break;
+    case Key::history_forward: recall(entry_ + 1); break;
+    case Key::word_left: cursor_ = word_before(cursor_); break;
+    case Key::word_right: cursor_ = word_behind(cursor_); break;
+    case Key::line_start: cursor_ = line_begin(cursor_); break;
+    case Key::line_end: cursor_ = line_end(cursor_); break;
+    case Key::erase_word: erase(word_before(cursor_), cursor_); break;
+    case Key::erase_next_word: erase(cursor_, word_behind(cursor_)); break;
+    case Key::erase_to_start: erase(line_begin(cursor_), cursor_); break;
+    case Key::erase_to_end: erase(cursor_, line_end(cursor_)); break;
+    case Key::clear_screen: return Did::cleared;
+    case Key::interrupt: return Did::interrupted;
+    case Key::suspend: return Did::suspended;
+    case Key::unknown: break;
   }
   if (text_.empty()) literal_ = block_ = false;
   return Did::edited;
@@ -309,7 +270,7 @@ Frame LineEditor::frame(std::string_view prompt, std::string_view continuation, 
     const bool wide = character.size() > 1;
     const std::string shown = character == "\t" ? std::string(kTab - layout.column() % kTab, ' ') : visible(character);
     const size_t cells = wide ? static_cast<size_t>(character_cells(character)) : character == "\n" ? 1 : shown.size();
-    if (at == cursor_) layout.mark_cursor(wide ? cells : 1);   // ^X and tabs may break between their cells
+    if (at == cursor_) layout.mark_cursor(wide ? cells : 1);  // ^X and tabs may break between their cells
     if (character == "\n") {
       layout.next(false);
       put_prompt(continuation);
@@ -347,7 +308,7 @@ std::string FramePainter::paint(const Frame& frame, size_t prompt_bytes, size_t 
     if (!frame.rows[i].wraps) {
       bytes += "\r\n";
     } else if (frame.rows[i + 1].text.empty()) {
-      bytes += " \r";   // a full line goes on when the next character comes
+      bytes += " \r";  // a full line goes on when the next character comes
     }
   }
   last_row_ = end - 1 - top_;

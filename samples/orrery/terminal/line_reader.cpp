@@ -25,18 +25,14 @@ bool continues(const std::string& line) {
 }
 
 void draw(int screen, const std::string& bytes) {
-  write_all(screen, bytes);   // a terminal that is gone shows itself when keys are read
+  write_all(screen, bytes);  // a terminal that is gone shows itself when keys are read
 }
 
 }  // namespace
 
 LineReader::LineReader(bool interactive, const Wishes& wishes, const Interrupts& interrupts)
-    : interactive_(interactive),
-      interrupts_(interrupts),
-      screen_(is_terminal(kStderr) ? kStderr : kStdout),
-      style_(style_of(screen_, wishes.color)),
-      history_(interactive ? wishes.history_path : ""),
-      editor_(wishes.completions) {
+    : interactive_(interactive), interrupts_(interrupts), screen_(is_terminal(kStderr) ? kStderr : kStdout),
+      style_(style_of(screen_, wishes.color)), history_(interactive ? wishes.history_path : ""), editor_(wishes.completions) {
   if (interactive_ && obeys_escapes(screen_)) keys_.emplace(screen_);
 }
 
@@ -54,8 +50,8 @@ LineReader::Got LineReader::edit(std::string* message, bool* typed_something) {
   bool moved = false;
   const auto paint = [&] {
     const auto columns = static_cast<size_t>(terminal_columns(screen_)), lines = static_cast<size_t>(terminal_lines(screen_));
-    draw(screen_, painter.paint(editor_.frame(kPrompt, kContinuation, columns), std::strlen(kPrompt), lines, style_.bold(),
-                                style_.plain(), moved));
+    draw(screen_,
+         painter.paint(editor_.frame(kPrompt, kContinuation, columns), std::strlen(kPrompt), lines, style_.bold(), style_.plain(), moved));
     moved = false;
   };
   const auto leave = [&](Got got) {
@@ -70,19 +66,13 @@ LineReader::Got LineReader::edit(std::string* message, bool* typed_something) {
     if (!keys_->more()) paint();
     Key key;
     switch (keys_->next(&key)) {
-      case KeyInput::Woke::resized:
-        moved = true;
-        continue;
-      case KeyInput::Woke::interrupted:
-        return leave(Got::interrupted);
-      case KeyInput::Woke::closed:
-        return leave(Got::end);
-      case KeyInput::Woke::key:
-        break;
+      case KeyInput::Woke::resized: moved = true; continue;
+      case KeyInput::Woke::interrupted: return leave(Got::interrupted);
+      case KeyInput::Woke::closed: return leave(Got::end);
+      case KeyInput::Woke::key: break;
     }
     switch (editor_.press(key)) {
-      case LineEditor::Did::edited:
-        break;
+      case LineEditor::Did::edited: break;
       case LineEditor::Did::cleared:
         draw(screen_, "\x1b[H\x1b[2J");
         painter.forget();
@@ -92,10 +82,8 @@ LineReader::Got LineReader::edit(std::string* message, bool* typed_something) {
         draw(screen_, painter.leave());
         keys_->suspend();
         break;
-      case LineEditor::Did::interrupted:
-        return leave(Got::interrupted);
-      case LineEditor::Did::ended:
-        return leave(Got::end);
+      case LineEditor::Did::interrupted: return leave(Got::interrupted);
+      case LineEditor::Did::ended: return leave(Got::end);
       case LineEditor::Did::submitted:
         leave(Got::message);
         if (editor_.cut()) note("the message was cut at " + human_bytes(KeyDecoder::kLargestPaste));
@@ -119,7 +107,7 @@ LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
       continue;
     }
     if (n < 0 && errno == EINTR && !interrupts_.pending()) continue;
-    if (n == 0 && !unread_.empty()) break;   // the last line has no end
+    if (n == 0 && !unread_.empty()) break;  // the last line has no end
     if (interactive_) draw(screen_, "\n");
     if (interrupts_.pending()) return Got::interrupted;
     if (n < 0) throw Failure(kExitFailure, std::string("standard input: cannot read: ") + std::strerror(errno));
@@ -127,8 +115,7 @@ LineReader::Got LineReader::read_line(const char* prompt, std::string* line) {
   }
   *line = unread_.substr(0, end);
   unread_.erase(0, end == std::string::npos ? end : end + 1);
-  if (line->find('\0') != std::string::npos)
-    throw Failure(kExitFailure, "standard input: is not text: a line holds a NUL byte");
+  if (line->find('\0') != std::string::npos) throw Failure(kExitFailure, "standard input: is not text: a line holds a NUL byte");
   return Got::message;
 }
 

@@ -18,9 +18,9 @@ namespace orrery::tool {
 class LineReader {
  public:
   struct Wishes {
-    std::string history_path;                // "": keeps no history
-    std::vector<std::string> completions;    // words that Tab completes
-    Color color = Color::automatic;          // of the prompt
+    std::string history_path;              // "": keeps no history
+    std::vector<std::string> completions;  // words that Tab completes
+    Color color = Color::automatic;        // of the prompt
   };
   LineReader(bool interactive, const Wishes& wishes, const Interrupts& interrupts);
   LineReader(const LineReader&) = delete;
@@ -39,7 +39,7 @@ class LineReader {
     Away& operator=(const Away&) = delete;
 
    private:
-    const bool hidden_;   // a terminal that edits its lines itself
+    const bool hidden_;  // a terminal that edits its lines itself
     TypeAhead ahead_;
   };
 
@@ -54,7 +54,7 @@ class LineReader {
   History history_;
   std::optional<KeyInput> keys_;
   LineEditor editor_;
-  std::string unread_;   // of a pipe, or of a terminal that edits its lines itself
+  std::string unread_;  // of a pipe, or of a terminal that edits its lines itself
 };
 
 }  // namespace orrery::tool

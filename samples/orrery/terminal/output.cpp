@@ -98,10 +98,8 @@ std::string grouped(uint64_t number) {
 
 std::string read_file(const std::string& path) {
   const bool standard = path == "-";
-  const std::string name = standard ? "standard input" : path;   // an error reads "NAME: WHAT: WHY", as the library's errors do
-  const auto fail = [&](const char* verb) {
-    return Failure(kExitFailure, name + ": cannot " + verb + ": " + std::strerror(errno));
-  };
+  const std::string name = standard ? "standard input" : path;  // an error reads "NAME: WHAT: WHY", as the library's errors do
+  const auto fail = [&](const char* verb) { return Failure(kExitFailure, name + ": cannot " + verb + ": " + std::strerror(errno)); };
   int fd = kStdin;
   if (!standard && (fd = open_file(path, Access::read)) < 0) {
     if (errno == EINTR) throw Interrupted();  // a pipe without a writer
@@ -128,7 +126,7 @@ std::string read_file(const std::string& path) {
 
 std::string read_text(const std::string& path) {
   std::string content = read_file(path);
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";   // editors of Windows write it; it is no part of the text
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // editors of Windows write it; it is no part of the text
   if (content.compare(0, kByteOrderMark.size(), kByteOrderMark) == 0) content.erase(0, kByteOrderMark.size());
   const size_t nul = content.find('\0');
   if (nul != std::string::npos) {

@@ -51,9 +51,9 @@ void aside(std::string_view text);
 #endif
 std::string format(const char* pattern, ...) __attribute__((format(ORRERY_TOOL_PRINTF, 1, 2)));
 
-std::string human_bytes(uint64_t bytes);   // "1.50 GiB"
-std::string grouped(uint64_t number);      // "1,234,567"
-std::string human_count(uint64_t number);  // "4.3 M"
+std::string human_bytes(uint64_t bytes);                 // "1.50 GiB"
+std::string grouped(uint64_t number);                    // "1,234,567"
+std::string human_count(uint64_t number);                // "4.3 M"
 std::string counted(uint64_t number, const char* noun);  // "1 token", "1,234 tokens"
 
 // The file's bytes, or standard input's bytes for "-". Ctrl-C throws Interrupted, also while a pipe is silent.

@@ -12,8 +12,7 @@ constexpr auto kQuiet = std::chrono::milliseconds(200);   // shorter work shows 
 constexpr auto kBetween = std::chrono::milliseconds(50);  // a terminal is slow
 constexpr int kLargestBar = 40;
 
-ProgressBar::ProgressBar(const char* verb, Unit unit)
-    : verb_(verb), unit_(unit), terminal_(is_terminal(kStderr)) {}
+ProgressBar::ProgressBar(const char* verb, Unit unit) : verb_(verb), unit_(unit), terminal_(is_terminal(kStderr)) {}
 
 void ProgressBar::update(uint64_t done, uint64_t total) {
   if (!terminal_ || total == 0) return;
@@ -40,8 +39,7 @@ void ProgressBar::update(uint64_t done, uint64_t total) {
   if (room >= 8) {
     const int width = std::min(room, kLargestBar);
     const int filled = static_cast<int>(share * width);
-    bar = " [" + std::string(static_cast<size_t>(filled), '#') +
-          std::string(static_cast<size_t>(width - filled), '.') + "]";
+    bar = " [" + std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(width - filled), '.') + "]";
   }
   aside("\r" + std::string(verb_) + bar + words + "\033[K");
   drawn_ = true;

@@ -9,8 +9,7 @@ namespace {
 
 // Each dword of a + the sum of four products of unsigned bytes of u and signed bytes of s.
 inline __m256i add_dots(__m256i a, __m256i u, __m256i s) {
-  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(u, _mm256_set1_epi16(255)),
-                                         _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8));
+  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(u, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8));
   const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(u, 8), _mm256_srai_epi16(s, 8));
   return _mm256_add_epi32(a, _mm256_add_epi32(even, odd));
 }

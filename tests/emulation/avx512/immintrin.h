@@ -68,8 +68,7 @@ inline __m512 from_half_floats(__m256i v) {
   return by_halves<Lanes<__m128i, __m256i>, FloatHalves>(v, [](__m128i h) { return _mm256_cvtph_ps(h); });
 }
 inline __m256i to_half_floats(__m512 v) {
-  return by_halves<FloatHalves, Lanes<__m128i, __m256i>>(
-      v, [](__m256 h) { return _mm256_cvtps_ph(h, _MM_FROUND_TO_NEAREST_INT); });
+  return by_halves<FloatHalves, Lanes<__m128i, __m256i>>(v, [](__m256 h) { return _mm256_cvtps_ph(h, _MM_FROUND_TO_NEAREST_INT); });
 }
 inline __m256 half(__m512 v, int i) { return FloatHalves(v).x[i]; }
 inline __m512 with_zeros(__m256 v) {
@@ -104,8 +103,7 @@ inline __m512 permute(__m512 v, int control) {
 inline __m512 shuffle_quarters(__m512 a, __m512 b, int control) {
   const Floats low(a), high(b);
   Floats to;
-  for (int i = 0; i < Floats::kCount; ++i)
-    to.x[i] = (i < 8 ? low : high).x[4 * (control >> (i / 4 * 2) & 3) + i % 4];
+  for (int i = 0; i < Floats::kCount; ++i) to.x[i] = (i < 8 ? low : high).x[4 * (control >> (i / 4 * 2) & 3) + i % 4];
   return to.vector();
 }
 

@@ -26,7 +26,7 @@ std::atomic<size_t> n_products{0};
 enum { kSuccess = 0, kNotInitialized = 1, kNoMemory = 3, kInvalid = 7, kFailed = 13 };
 
 int create(Handle** handle) {
-  if (current_device() < 0) return kNotInitialized;   // the handle belongs to the thread's context
+  if (current_device() < 0) return kNotInitialized;  // the handle belongs to the thread's context
   if (faulty("cublasCreate_v2") != DriverError::none || refused_in_capture() != DriverError::none) return kNoMemory;
   if (!charge(current_device(), Taker::library, cublas_bytes)) return kNoMemory;
   *handle = new Handle;
@@ -41,7 +41,7 @@ int destroy(Handle* handle) {
 int set_stream(Handle* handle, cuda::Stream stream) {
   if (faulty("cublasSetStream_v2") != DriverError::none) return kFailed;
   handle->stream = stream;
-  handle->workspace = nullptr;   // as documented: setting a stream resets the workspace
+  handle->workspace = nullptr;  // as documented: setting a stream resets the workspace
   return kSuccess;
 }
 int set_workspace(Handle* handle, void* at, size_t bytes) {
@@ -62,30 +62,31 @@ float value(const void* p, int type, int64_t i) {
 }
 
 // C (m, n) = alpha A^T B + beta C, in columns; A (k, m), B (k, n).
-int gemm(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int a_type, int lda, const void* b, int b_type,
-         int ldb, const void* beta, void* c, int c_type, int ldc, int compute, int algorithm) {
-  if (ta != 1 || tb != 0 || a_type != b_type || (a_type != 2 && a_type != 14) || c_type != 0 || compute != 68 || algorithm != -1) return kInvalid;
+int gemm(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int a_type, int lda, const void* b,
+         int b_type, int ldb, const void* beta, void* c, int c_type, int ldc, int compute, int algorithm) {
+  if (ta != 1 || tb != 0 || a_type != b_type || (a_type != 2 && a_type != 14) || c_type != 0 || compute != 68 || algorithm != -1)
+    return kInvalid;
   if (m < 0 || n < 0 || k < 0 || lda < k || ldb < k || ldc < m || !handle->workspace) return kInvalid;
   if (const DriverError e = faulty("cublasGemmEx"); e != DriverError::none) return e == DriverError::out_of_memory ? kNoMemory : kFailed;
   ++n_products;
   const float scale = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
   enqueue(handle->stream, [=, workspace = handle->workspace, workspace_bytes = handle->workspace_bytes] {
     const AsDevice now(AsDevice::Work::kernel);
-    std::memset(workspace, 0xA5, workspace_bytes);   // the product may use all of it
+    std::memset(workspace, 0xA5, workspace_bytes);  // the product may use all of it
     if (device) device->written(workspace, workspace_bytes);
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < m; ++i) {
         float sum = 0.0f;
         for (int64_t l = 0; l < k; ++l) sum += value(a, a_type, i * lda + l) * value(b, b_type, j * ldb + l);
         float* out = static_cast<float*>(c) + j * ldc + i;
-        *out = kept == 0.0f ? scale * sum : scale * sum + kept * *out;   // C is not read where beta is 0
+        *out = kept == 0.0f ? scale * sum : scale * sum + kept * *out;  // C is not read where beta is 0
         if (device) device->written(out, sizeof *out);
       }
   });
   return kSuccess;
 }
 
-int cublas, driver;   // their addresses stand for the libraries
+int cublas, driver;  // their addresses stand for the libraries
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// dlopen() for the emulated build, which finds this header before the system's of the same name. The libraries are the emulated driver and a
-// cuBLAS whose products are computed by their definition.
+// dlopen() for the emulated build, which finds this header before the system's of the same name. The libraries are the emulated driver and
+// a cuBLAS whose products are computed by their definition.
 #pragma once
 
 #include <cstddef>

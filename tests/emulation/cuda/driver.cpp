@@ -23,37 +23,37 @@ struct CUctx_st {
   int device = 0;
 };
 struct CUmod_st {
-  bool fresh = true;   // no function has been asked for
+  bool fresh = true;  // no function has been asked for
   int device = 0;
-  std::vector<CUfunc_st*> functions;   // that have been asked for
+  std::vector<CUfunc_st*> functions;  // that have been asked for
 };
 struct CUgraph_st {
   std::vector<std::function<void()>> nodes;
 };
 struct CUgraphExec_st : CUgraph_st {
   int device = 0;
-  size_t bytes = 0;    // of the device
+  size_t bytes = 0;  // of the device
 };
 // Streams and events belong to a context, which a device has for one life: from the first that retains it to the last that releases it.
 struct CUstream_st {
   int device = 0;
   uint64_t life = 0;
-  bool blocking = false;   // work in the legacy stream waits for it
+  bool blocking = false;  // work in the legacy stream waits for it
   std::unique_ptr<CUgraph_st> capture;
-  std::atomic<bool> captures{false}, spoilt{false};   // spoilt: something forbidden happened during the capture
+  std::atomic<bool> captures{false}, spoilt{false};  // spoilt: something forbidden happened during the capture
   int capture_mode = 0;
-  std::thread::id captor;           // the thread that began the capture
+  std::thread::id captor;  // the thread that began the capture
   uint64_t n_captures = 0;
-  std::deque<std::function<void()>> work;   // not done yet; empty without a schedule
+  std::deque<std::function<void()>> work;  // not done yet; empty without a schedule
   uint64_t n_done = 0;
-  unsigned pace = 0, pace_left = 0; // of a schedule: how readily the stream runs, and for how many calls more
+  unsigned pace = 0, pace_left = 0;  // of a schedule: how readily the stream runs, and for how many calls more
   uint64_t n_given() const { return n_done + work.size(); }
 };
 struct CUevent_st {
-  CUstream_st* stream = nullptr;   // the event was recorded here, after this much work of the stream
+  CUstream_st* stream = nullptr;  // the event was recorded here, after this much work of the stream
   uint64_t behind = 0;
-  uint64_t in_capture = 0;         // of the stream: the number of the capture that holds the record; 0: none
-  int device = 0;                  // of the context that it was made in
+  uint64_t in_capture = 0;  // of the stream: the number of the capture that holds the record; 0: none
+  int device = 0;           // of the context that it was made in
   uint64_t life = 0;
 };
 
@@ -74,11 +74,11 @@ Device* device = nullptr;
 
 namespace {
 
-thread_local std::vector<CUctx_st*> contexts;   // the calling thread's stack
-thread_local bool was_refused = false;          // by a fault, the context that the thread asked for last
+thread_local std::vector<CUctx_st*> contexts;  // the calling thread's stack
+thread_local bool was_refused = false;         // by a fault, the context that the thread asked for last
 CUctx_st primary[kMostDevices] = {{0}, {1}, {2}, {3}};
 std::atomic<int> n_retained[kMostDevices];
-std::atomic<uint64_t> lives[kMostDevices];   // of the context: the number of times that the last one has released it
+std::atomic<uint64_t> lives[kMostDevices];  // of the context: the number of times that the last one has released it
 
 struct Registry {
   std::map<std::string, std::unique_ptr<CUfunc_st>> by_name;
@@ -90,12 +90,12 @@ Registry& registry() {
 }
 
 std::mutex loads_mutex;
-std::map<const CUfunc_st*, int> n_loads;   // of each kernel: the loaded modules that it has been asked of
+std::map<const CUfunc_st*, int> n_loads;  // of each kernel: the loaded modules that it has been asked of
 
-std::recursive_mutex schedule_mutex;   // guards the variables below, and delayed work
+std::recursive_mutex schedule_mutex;  // guards the variables below, and delayed work
 std::atomic<uint64_t> schedule{0};
 std::vector<CUstream_st*> streams;
-constexpr int kGlobal = 0, kRelaxed = 2;   // modes of captures, beside kCaptureThreadLocal
+constexpr int kGlobal = 0, kRelaxed = 2;  // modes of captures, beside kCaptureThreadLocal
 constexpr DriverError kCaptureIsolation{905}, kCaptureImplicit{906}, kCapturedEvent{907};
 
 void do_until(CUstream_st* stream, uint64_t n) {
@@ -129,8 +129,8 @@ void do_some() {
   }
 }
 
-// By the manual: calls that may allocate or wait are forbidden to a thread that captures, and to all threads while one captures in the global
-// mode. They fail, and so do the captures.
+// By the manual: calls that may allocate or wait are forbidden to a thread that captures, and to all threads while one captures in the
+// global mode. They fail, and so do the captures.
 DriverError forbid() {
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   bool found = false;
@@ -239,7 +239,8 @@ using namespace orrery::cuda;
 // The context that the thread works in; a stream or an event of another one is refused.
 DriverError in_context(const CUstream_st* stream) {
   if (contexts.empty()) return DriverError::invalid_context;
-  return stream && (stream->device != current_device() || stream->life != lives[stream->device]) ? DriverError::invalid_handle : DriverError::none;
+  return stream && (stream->device != current_device() || stream->life != lives[stream->device]) ? DriverError::invalid_handle
+                                                                                                 : DriverError::none;
 }
 #define ORRERY_FAULTY() \
   if (const DriverError fault_ = faulty(__func__); fault_ != DriverError::none) return fault_
@@ -248,8 +249,8 @@ DriverError in_context(const CUstream_st* stream) {
 #define ORRERY_NOT_IN_CAPTURE() \
   if (const DriverError forbidden_ = forbid(); forbidden_ != DriverError::none) return forbidden_
 // Of a call that gives memory back: that works without a context where a fault has refused it.
-#define ORRERY_GIVES_BACK()                                                          \
-  if (contexts.empty() && !was_refused) return DriverError::invalid_context;        \
+#define ORRERY_GIVES_BACK()                                                  \
+  if (contexts.empty() && !was_refused) return DriverError::invalid_context; \
   ORRERY_NOT_IN_CAPTURE()
 // Of a call that works in a stream: null is the legacy stream.
 #define ORRERY_STREAM(stream) \
@@ -276,7 +277,7 @@ DriverError cuGetErrorString(DriverError error, const char** text) {
 }
 DriverError cuDeviceGetCount(int* count) {
   *count = n_devices;
-  return DriverError::none;   // cuInit() is what fails
+  return DriverError::none;  // cuInit() is what fails
 }
 DriverError cuDeviceGet(int* device_of, int index) {
   if (index < 0 || index >= n_devices) return DriverError::invalid_value;
@@ -362,7 +363,7 @@ DriverError cuModuleUnload(Module module) {
 }
 DriverError cuModuleGetFunction(Function* function, Module module, const char* symbol) {
   if (std::exchange(module->fresh, false)) ORRERY_FAULTY();
-  ORRERY_NOT_IN_CAPTURE();   // the driver may load the kernel now
+  ORRERY_NOT_IN_CAPTURE();  // the driver may load the kernel now
   const std::string name = readable_name(symbol);
   *function = find_kernel(name);
   if (!*function || (device && !device->has(name))) return DriverError::not_found;
@@ -380,7 +381,7 @@ DriverError cuFuncSetAttribute(Function function, FunctionAttribute, int value) 
 DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes, Stream stream, void** parameters, bool early) {
   if (const DriverError e = faulty("cuLaunchKernel"); e != DriverError::none) return e;
   ORRERY_STREAM(stream);
-  if (n_modules_with(f) == 0 && (!device || device->has(f->name))) return DriverError::invalid_handle;   // they are gone
+  if (n_modules_with(f) == 0 && (!device || device->has(f->name))) return DriverError::invalid_handle;  // they are gone
   if (const DriverError e = check_launch(*f, grid, block, shared_bytes); e != DriverError::none) return e;
   ++n_launches, ++f->n_launches;
   // The parameters are copied: the caller's end with the call.
@@ -411,15 +412,17 @@ DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes,
   });
   return DriverError::none;
 }
-DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                           unsigned shared_bytes, Stream stream, void** parameters, void**) {
+DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                           unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void**) {
   return launch_now(f, dim3(grid_x, grid_y, grid_z), dim3(block_x, block_y, block_z), shared_bytes, stream, parameters, false);
 }
 DriverError cuLaunchKernelEx(const LaunchConfig* c, Function f, void** parameters, void**) {
-  if (c->n_attributes != 1 || c->attributes->id != LaunchAttribute::kStartsEarly || c->attributes->value[0] != 1) return DriverError::invalid_value;
-  if (!capturing()) return DriverError::invalid_value;   // the backend does so in graphs alone
+  if (c->n_attributes != 1 || c->attributes->id != LaunchAttribute::kStartsEarly || c->attributes->value[0] != 1)
+    return DriverError::invalid_value;
+  if (!capturing()) return DriverError::invalid_value;  // the backend does so in graphs alone
   ++n_early_launches;
-  return launch_now(f, dim3(c->grid_x, c->grid_y, c->grid_z), dim3(c->block_x, c->block_y, c->block_z), c->shared_bytes, c->stream, parameters, true);
+  return launch_now(f, dim3(c->grid_x, c->grid_y, c->grid_z), dim3(c->block_x, c->block_y, c->block_z), c->shared_bytes, c->stream,
+                    parameters, true);
 }
 DriverError cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   ORRERY_IN_CONTEXT(nullptr);
@@ -507,7 +510,7 @@ DriverError cuStreamCreate(Stream* stream, unsigned flags) {
   return DriverError::none;
 }
 DriverError cuStreamDestroy_v2(Stream stream) {
-  do_everything();   // other streams may wait for it
+  do_everything();  // other streams may wait for it
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   streams.erase(std::remove(streams.begin(), streams.end(), stream), streams.end());
   --n_alive;

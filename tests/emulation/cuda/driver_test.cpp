@@ -1,5 +1,5 @@
-// The emulated driver's own tests, and what the backend makes of a strict driver: the host's hands off device memory, registered memory at another
-// address, calls during a capture, caps of pinned and of device memory.
+// The emulated driver's own tests, and what the backend makes of a strict driver: the host's hands off device memory, registered memory at
+// another address, calls during a capture, caps of pinned and of device memory.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -46,7 +46,8 @@ class GpuStrict : public ::testing::Test {
     return driver_.launch(emulated::find_kernel("read_word"), 1, 1, 1, 32, 1, 1, 0, stream_, parameters, nullptr);
   }
   DeviceAddress device_pointer(void* host) {
-    auto* ask = reinterpret_cast<DriverError (*)(DeviceAddress*, void*, unsigned)>(emulated::driver_function("cuMemHostGetDevicePointer_v2"));
+    auto* ask =
+        reinterpret_cast<DriverError (*)(DeviceAddress*, void*, unsigned)>(emulated::driver_function("cuMemHostGetDevicePointer_v2"));
     DeviceAddress at = 0;
     EXPECT_EQ(ask(&at, host, 0), DriverError::none);
     return at;
@@ -119,7 +120,7 @@ TEST_F(GpuStrictDeathTest, RegisteredMemoryMayBeElsewhere) {
   host[0] = 13;
   EXPECT_EQ(word(there), 13);
   EXPECT_EXIT((void)*reinterpret_cast<volatile int*>(static_cast<uintptr_t>(there)), ::testing::KilledBySignal(SIGSEGV), "");
-  if (!emulated::device) {   // this kernel has no PTX
+  if (!emulated::device) {  // this kernel has no PTX
     EXPECT_EQ(read(there, there + 4), DriverError::none);
     EXPECT_EQ(driver_.wait_for_stream(stream_), DriverError::none);
     EXPECT_EQ(host[1], 13);
@@ -353,8 +354,8 @@ TEST_F(GpuStrict, EveryCapOfPinnedMemory) {
   EXPECT_GT(refused, 10);
 }
 
-// Opens a runtime, reads a prompt and decodes, on the file of a model of halves, so that cuBLAS takes part. Returns the first status that is not
-// ok.
+// Opens a runtime, reads a prompt and decodes, on the file of a model of halves, so that cuBLAS takes part. Returns the first status that
+// is not ok.
 Status use(const std::string& path, const char* policy, std::vector<float>* logits) {
   ORRERY_ASSIGN(auto runtime, engine::Runtime::create(on_cuda()));
   ORRERY_ASSIGN(auto model, engine::LanguageModel::open(runtime, path, {}));
@@ -376,7 +377,8 @@ std::vector<std::byte> model_of_halves() {
   return named_model_gguf("qwen3", halves);
 }
 
-// Of each function of the driver and of cuBLAS: all calls, the first one, one in the middle or the last one get no memory. A driver may take memory in any of them. A status says so, or the answer is right; nothing leaks; the next runtime works.
+// Of each function of the driver and of cuBLAS: all calls, the first one, one in the middle or the last one get no memory. A driver may
+// take memory in any of them. A status says so, or the answer is right; nothing leaks; the next runtime works.
 TEST_F(GpuStrict, NoMemoryInAnyFunction) {
   const TempDir dir;
   const std::string path = dir.write("model.gguf", model_of_halves());
@@ -390,10 +392,10 @@ TEST_F(GpuStrict, NoMemoryInAnyFunction) {
   unwrap(use(path, "shadowkv", &expected));
   emulated::fault = nullptr;
   // Not cuModuleLoadData: this test's GPU has the kernels (GpuKernels).
-  for (const char* function : {"cuGraphInstantiateWithFlags", "cublasCreate_v2", "cublasSetWorkspace_v2", "cublasGemmEx", "cuMemHostRegister_v2",
-                               "cuMemHostAlloc", "cuMemAlloc_v2", "cuLaunchKernel", "cuGraphLaunch"})
+  for (const char* function : {"cuGraphInstantiateWithFlags", "cublasCreate_v2", "cublasSetWorkspace_v2", "cublasGemmEx",
+                               "cuMemHostRegister_v2", "cuMemHostAlloc", "cuMemAlloc_v2", "cuLaunchKernel", "cuGraphLaunch"})
     EXPECT_GT(n_calls[function], 0) << function;
-  n_calls.erase("cuMemHostUnregister"), n_calls.erase("cuMemGetInfo_v2");   // nobody asks for their memory
+  n_calls.erase("cuMemHostUnregister"), n_calls.erase("cuMemGetInfo_v2");  // nobody asks for their memory
   std::map<std::string, std::set<std::string>> said;
   for (const auto& [function, n] : n_calls)
     for (const int64_t at : std::set<int64_t>{0, n / 2, n - 1})
@@ -409,10 +411,11 @@ TEST_F(GpuStrict, NoMemoryInAnyFunction) {
         emulated::fault = nullptr;
         EXPECT_EQ(emulated::n_live(), before) << function << ", call " << at << " of " << n;
         said[function].insert(s.ok() ? "ok" : std::string(s.message()));
-        const bool another_way = function.compare(0, 6, "cublas") == 0;   // our own kernels compute what cuBLAS cannot: other bits
+        const bool another_way = function.compare(0, 6, "cublas") == 0;  // our own kernels compute what cuBLAS cannot: other bits
         EXPECT_TRUE(!s.ok() || another_way || logits == expected) << function << ", call " << at << " of " << n;
         const Code code = s.code();
-        EXPECT_TRUE(s.ok() || code == Code::out_of_device_memory || code == Code::out_of_pinned_memory || code == Code::unsupported || code == Code::device_lost)
+        EXPECT_TRUE(s.ok() || code == Code::out_of_device_memory || code == Code::out_of_pinned_memory || code == Code::unsupported ||
+                    code == Code::device_lost)
             << function << ", call " << at << " of " << n << ": " << s.message();
       }
   for (const auto& [function, messages] : said)
@@ -421,8 +424,8 @@ TEST_F(GpuStrict, NoMemoryInAnyFunction) {
   EXPECT_EQ(logits, expected) << "the next runtime";
 }
 
-// Once a session is open, nothing but the driver itself takes device memory, for the graphs of its steps. All that the driver takes fits what a
-// budget by default leaves.
+// Once a session is open, nothing but the driver itself takes device memory, for the graphs of its steps. All that the driver takes fits
+// what a budget by default leaves.
 TEST_F(GpuStrict, AnOpenSessionTakesNoDeviceMemory) {
   const auto model = open_spec("qwen3", on_cuda());
   for (const PolicyMode& mode : policy_modes()) {
@@ -433,7 +436,7 @@ TEST_F(GpuStrict, AnOpenSessionTakesNoDeviceMemory) {
     const emulated::DeviceBytes now = emulated::device_bytes();
     EXPECT_EQ(now.allocated, opened.allocated) << mode.name;
     EXPECT_EQ(now.contexts + now.modules + now.libraries, opened.contexts + opened.modules + opened.libraries) << mode.name;
-    EXPECT_EQ(emulated::graphs_made() > graphs, now.graphs > opened.graphs) << mode.name;   // sessions share graphs of equal lists
+    EXPECT_EQ(emulated::graphs_made() > graphs, now.graphs > opened.graphs) << mode.name;  // sessions share graphs of equal lists
   }
   EXPECT_GT(emulated::device_bytes().graphs, 0u);
   EXPECT_LT(emulated::most_outside(), size_t{512} << 20);
@@ -446,8 +449,9 @@ TEST_P(GpuSchedules, ChangeNothing) {
   const auto run = [&](uint64_t schedule) {
     const auto model = open_spec("qwen3", on_cuda());
     const PolicyMode mode{"", GetParam(), {}, false};
-    const auto session = GetParam() == std::string("full") ? open_session(model, 160, KvType::f16, 40)
-                                                           : unwrap(engine::Session::open(model, with_mode(mode, 0.6, 160, KvType::f16, 40)));
+    const auto session = GetParam() == std::string("full")
+                             ? open_session(model, 160, KvType::f16, 40)
+                             : unwrap(engine::Session::open(model, with_mode(mode, 0.6, 160, KvType::f16, 40)));
     emulated::set_schedule(schedule);
     std::vector<float> out = answer(session.get(), random_tokens(*model, 100, 1), 3);
     const auto fork = unwrap(session->fork());

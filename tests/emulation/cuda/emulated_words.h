@@ -10,7 +10,7 @@
 
 #define __host__
 #define __device__
-#define __global__ inline   // its name is the same in every file
+#define __global__ inline  // its name is the same in every file
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -20,10 +20,14 @@
 
 // ---- vectors
 #define ORRERY_VECTOR2(name, T, align) \
-  struct __align__(align) name { T x, y; }; \
+  struct __align__(align) name {       \
+    T x, y;                            \
+  };                                   \
   inline name make_##name(T x, T y) { return {x, y}; }
 #define ORRERY_VECTOR4(name, T, align) \
-  struct __align__(align) name { T x, y, z, w; }; \
+  struct __align__(align) name {       \
+    T x, y, z, w;                      \
+  };                                   \
   inline name make_##name(T x, T y, T z, T w) { return {x, y, z, w}; }
 ORRERY_VECTOR2(float2, float, 8)
 ORRERY_VECTOR4(float4, float, 16)
@@ -107,10 +111,26 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
-inline int __float_as_int(float x) { int i; std::memcpy(&i, &x, 4); return i; }
-inline float __int_as_float(int i) { float x; std::memcpy(&x, &i, 4); return x; }
-inline unsigned __float_as_uint(float x) { unsigned i; std::memcpy(&i, &x, 4); return i; }
-inline float __uint_as_float(unsigned i) { float x; std::memcpy(&x, &i, 4); return x; }
+inline int __float_as_int(float x) {
+  int i;
+  std::memcpy(&i, &x, 4);
+  return i;
+}
+inline float __int_as_float(int i) {
+  float x;
+  std::memcpy(&x, &i, 4);
+  return x;
+}
+inline unsigned __float_as_uint(float x) {
+  unsigned i;
+  std::memcpy(&i, &x, 4);
+  return i;
+}
+inline float __uint_as_float(unsigned i) {
+  float x;
+  std::memcpy(&x, &i, 4);
+  return x;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -125,7 +145,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   }
   return out;
 }
-inline unsigned __vsubss4(unsigned a, unsigned b) {   // four signed bytes, saturated
+inline unsigned __vsubss4(unsigned a, unsigned b) {  // four signed bytes, saturated
   unsigned out = 0;
   for (int i = 0; i < 4; ++i) {
     int d = static_cast<int8_t>(a >> 8 * i) - static_cast<int8_t>(b >> 8 * i);
@@ -140,19 +160,47 @@ inline unsigned __vsub4(unsigned a, unsigned b) {
   return out;
 }
 template <class T>
-T __ldg(const T* p) { return *p; }
+T __ldg(const T* p) {
+  return *p;
+}
 template <class T>
-T __ldcs(const T* p) { return *p; }
+T __ldcs(const T* p) {
+  return *p;
+}
 template <class T>
-T __ldcg(const T* p) { return *p; }
+T __ldcg(const T* p) {
+  return *p;
+}
 template <class T>
-void __stcs(T* p, T value) { *p = value; }
-inline unsigned atomicAdd(unsigned* at, unsigned by) { const unsigned old = *at; *at += by; return old; }
-inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) { const unsigned long long old = *at; *at += by; return old; }
-inline int atomicAdd(int* at, int by) { const int old = *at; *at += by; return old; }
-inline unsigned atomicMax(unsigned* at, unsigned x) { const unsigned old = *at; if (x > old) *at = x; return old; }
+void __stcs(T* p, T value) {
+  *p = value;
+}
+inline unsigned atomicAdd(unsigned* at, unsigned by) {
+  const unsigned old = *at;
+  *at += by;
+  return old;
+}
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) {
+  const unsigned long long old = *at;
+  *at += by;
+  return old;
+}
+inline int atomicAdd(int* at, int by) {
+  const int old = *at;
+  *at += by;
+  return old;
+}
+inline unsigned atomicMax(unsigned* at, unsigned x) {
+  const unsigned old = *at;
+  if (x > old) *at = x;
+  return old;
+}
 
 template <class T>
-constexpr T min(T a, T b) { return b < a ? b : a; }
+constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}
 template <class T>
-constexpr T max(T a, T b) { return a < b ? b : a; }
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}

@@ -1,5 +1,5 @@
-// What a device refuses to launch: grids, blocks and shared memory beyond its limits. The limits are the least of the GPUs that the library is
-// made for (compute capability 8.0 to 12.0), by the CUDA programming guide's table of technical specifications.
+// What a device refuses to launch: grids, blocks and shared memory beyond its limits. The limits are the least of the GPUs that the library
+// is made for (compute capability 8.0 to 12.0), by the CUDA programming guide's table of technical specifications.
 #include <cstdio>
 #include <mutex>
 
@@ -10,9 +10,9 @@ namespace orrery::emulated {
 namespace {
 
 constexpr unsigned kMostGridX = 2147483647u, kMostGridYZ = 65535, kMostThreads = 1024, kMostBlockZ = 64;
-constexpr size_t kShared = 48u << 10, kSharedOnRequest = 99u << 10;   // of a block; the second for sm_86, sm_89 and sm_120
+constexpr size_t kShared = 48u << 10, kSharedOnRequest = 99u << 10;  // of a block; the second for sm_86, sm_89 and sm_120
 
-std::mutex mutex;   // guards what kernels were allowed
+std::mutex mutex;  // guards what kernels were allowed
 
 DriverError refuse(const char* what, size_t value, size_t most) {
   std::fprintf(stderr, "emulated device: %s: %zu, of at most %zu\n", what, value, most);
@@ -32,7 +32,8 @@ DriverError check_launch(const CUfunc_st& kernel, dim3 grid, dim3 block, size_t 
   const std::lock_guard<std::mutex> lock(mutex);
   const size_t most = kernel.dynamic_shared_bytes < 0 ? kShared - fixed : static_cast<size_t>(kernel.dynamic_shared_bytes);
   if (dynamic_shared_bytes > most) return refuse("dynamic shared memory of a block", dynamic_shared_bytes, most);
-  if (dynamic_shared_bytes + fixed > kSharedOnRequest) return refuse("shared memory of a block", dynamic_shared_bytes + fixed, kSharedOnRequest);
+  if (dynamic_shared_bytes + fixed > kSharedOnRequest)
+    return refuse("shared memory of a block", dynamic_shared_bytes + fixed, kSharedOnRequest);
   return DriverError::none;
 }
 

@@ -27,8 +27,8 @@ constexpr DriverError kAlreadyRegistered{712}, kNotRegistered{713};
 
 size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// The protection keys of memory that the host must not touch, and of registered memory at the host's address. A thread has the rights of the
-// thread that made it, so the keys are made before any other thread: the host's threads may use the second one.
+// The protection keys of memory that the host must not touch, and of registered memory at the host's address. A thread has the rights of
+// the thread that made it, so the keys are made before any other thread: the host's threads may use the second one.
 struct Keys {
   int device = -1, registered = -1;
   Keys() {
@@ -48,7 +48,7 @@ const Keys keys;
 void say_who(int, siginfo_t* info, void*) {
   constexpr char kText[] = "emulated device: the host touched device memory, or a kernel touched registered memory at the host's address\n";
   if (info->si_code == SEGV_PKUERR) (void)!write(STDERR_FILENO, kText, sizeof kText - 1);
-  signal(SIGSEGV, SIG_DFL);   // the instruction runs again
+  signal(SIGSEGV, SIG_DFL);  // the instruction runs again
 }
 void explain_faults() {
   struct sigaction now = {};
@@ -73,20 +73,20 @@ constexpr int kNoAccess = 0;
 #endif
 
 struct Allocation {
-  void* base;            // of the mapping
+  void* base;  // of the mapping
   size_t mapped, bytes;
   bool pinned;
-  int device;            // whose memory it is; -1: of a test
+  int device;  // whose memory it is; -1: of a test
 };
 struct Registered {
-  std::byte* base;       // of the host's pages
+  std::byte* base;  // of the host's pages
   size_t mapped, bytes;
-  std::byte* there;      // where the device finds these pages; null: at the host's address
+  std::byte* there;  // where the device finds these pages; null: at the host's address
 };
-std::mutex memory_mutex;   // guards what follows
-std::map<const void*, Allocation> allocations;   // by the address that the caller got
-std::map<const void*, Registered> registered;    // by the address that the caller gave
-size_t n_windows = 0;    // that are open now
+std::mutex memory_mutex;                        // guards what follows
+std::map<const void*, Allocation> allocations;  // by the address that the caller got
+std::map<const void*, Registered> registered;   // by the address that the caller gave
+size_t n_windows = 0;                           // that are open now
 size_t pinned_taken = 0;
 
 DeviceBytes taken[kMostDevices];
@@ -99,10 +99,8 @@ void protect_all(int protection) {
     if (r.there) mprotect(r.there, r.mapped, protection);
 }
 void hide_from_host(void* base, size_t bytes) {
-  if (keys.device >= 0)
-    hide(base, bytes, keys.device);
-  else if (n_windows == 0)
-    mprotect(base, bytes, PROT_NONE);
+  if (keys.device >= 0) hide(base, bytes, keys.device);
+  else if (n_windows == 0) mprotect(base, bytes, PROT_NONE);
 }
 
 size_t DeviceBytes::*part_of(Taker taker) {

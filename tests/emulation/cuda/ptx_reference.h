@@ -16,8 +16,8 @@ inline void wait_for_earlier_kernels() { ++n_waited_for_earlier; }
 // Ends the program if the address is not 16-byte aligned, because a device would refuse the load.
 inline const void* aligned_16(const void* p) {
   if (reinterpret_cast<uintptr_t>(p) % 16 == 0) return p;
-  std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: 16 bytes that are not aligned\n", blockIdx.x, blockIdx.y, blockIdx.z,
-               threadIdx.x);
+  std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: 16 bytes that are not aligned\n", blockIdx.x, blockIdx.y,
+               blockIdx.z, threadIdx.x);
   std::abort();
 }
 
@@ -36,8 +36,8 @@ struct SignedBytes {
 // 8 rows on. Each sum is of K products in their order; of bytes it is exact in a float.
 template <unsigned E, unsigned K, class At>
 __attribute__((noinline)) void sums_of_warp(std::byte* values, At at) {
-  typedef float Row __attribute__((vector_size(32)));   // of B and C: eight columns
-  constexpr unsigned kB = K / (4 * E), kA = 2 * kB;      // registers
+  typedef float Row __attribute__((vector_size(32)));  // of B and C: eight columns
+  constexpr unsigned kB = K / (4 * E), kA = 2 * kB;    // registers
   float a[16][K];
   Row b[K], c[16];
   for (unsigned l = 0; l < kWarp; ++l) {
@@ -67,7 +67,7 @@ __attribute__((noinline)) void sums_of_warp(std::byte* values, At at) {
 template <unsigned E, unsigned K, class Sum, class At>
 void mma(Sum* d, const uint32_t* a, const uint32_t* b, const Sum* c, At at) {
   constexpr unsigned kB = K / (4 * E);
-  uint32_t mine[3 * kB];   // registers of A, then of B
+  uint32_t mine[3 * kB];  // registers of A, then of B
   std::memcpy(mine, a, 2 * kB * sizeof *a);
   std::memcpy(mine + 2 * kB, b, kB * sizeof *b);
   const std::byte* values = exchange<sizeof mine>(mine, [&](std::byte* shown) { sums_of_warp<E, K>(shown, at); });

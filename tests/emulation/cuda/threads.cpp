@@ -25,14 +25,14 @@ namespace {
 thread_local std::byte* block_shared = nullptr;
 
 constexpr size_t kStackBytes = size_t{256} << 10;
-constexpr size_t kStackSkew = 17 * 64;   // stacks that begin at equal offsets would share a few sets of the processor's caches
+constexpr size_t kStackSkew = 17 * 64;  // stacks that begin at equal offsets would share a few sets of the processor's caches
 constexpr unsigned kBlockThreads = 1024;
 thread_local bool reversed_order = false;
-constexpr uint64_t kNever = 0;           // an ended thread waits for its generation to be over
+constexpr uint64_t kNever = 0;  // an ended thread waits for its generation to be over
 
 [[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread (%u, %u, %u): %s\n", blockIdx.x, blockIdx.y,
-               blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, what);
+  std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread (%u, %u, %u): %s\n", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x,
+               threadIdx.y, threadIdx.z, what);
   std::abort();
 }
 
@@ -44,7 +44,7 @@ class Scheduler {
     if (stacks_ == MAP_FAILED) fail("no memory for the threads' stacks");
     for (unsigned i = 0; i < kBlockThreads; ++i) {
       char* stack = static_cast<char*>(stacks_) + i * kStackBytes;
-      mprotect(stack, 4096, PROT_NONE);   // a stack that overflows ends here, not in the next stack
+      mprotect(stack, 4096, PROT_NONE);  // a stack that overflows ends here, not in the next stack
       begin_at(coroutines_[i].at, stack, kStackBytes - i % 64 * kStackSkew);
       coroutines_[i].warp = &warps_[i / kWarp];
       coroutines_[i].lane = i % kWarp;
@@ -69,9 +69,9 @@ class Scheduler {
   struct alignas(2 * kExchangeBytes) Values {
     std::byte of_exchange[2][kExchangeBytes];
   };
-  std::vector<Values> values_;   // of each warp
+  std::vector<Values> values_;  // of each warp
   Barrier block_barrier_;
-  dim3 block_ = {0, 0, 0};   // that indices and order are set for
+  dim3 block_ = {0, 0, 0};  // that indices and order are set for
   bool reversed_ = false;
   unsigned n_threads_ = 0, n_live_ = 0;
   void* caller_[3];
@@ -79,7 +79,7 @@ class Scheduler {
   void* context_ = nullptr;
 };
 
-__thread Scheduler* current = nullptr;   // of the CPU thread that runs a grid
+__thread Scheduler* current = nullptr;  // of the CPU thread that runs a grid
 
 void Scheduler::enter() {
   Scheduler& s = *current;
@@ -93,11 +93,11 @@ void Scheduler::enter() {
 // A coroutine's first place: enter(), on an empty stack.
 void Scheduler::begin_at(void** at, char* stack, size_t bytes) {
 #if defined(__x86_64__)
-  void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(stack + bytes) / 16 * 16) - 1;   // as a call leaves it
+  void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(stack + bytes) / 16 * 16) - 1;  // as a call leaves it
   *top = nullptr;
   at[0] = top, at[1] = nullptr, at[2] = reinterpret_cast<void*>(&Scheduler::enter);
 #else
-  auto* context = new ucontext_t;   // until it begins
+  auto* context = new ucontext_t;  // until it begins
   getcontext(context);
   context->uc_stack.ss_sp = stack;
   context->uc_stack.ss_size = bytes;
@@ -127,8 +127,7 @@ void Scheduler::end_thread() {
 
 Coroutine* Scheduler::another_that_can_run() {
   const auto i = static_cast<unsigned>(running - coroutines_.data());
-  if (running->waits_for == &running->warp->generation && running->warp->members != kWarp)
-    fail("exchanges with lanes that have ended");
+  if (running->waits_for == &running->warp->generation && running->warp->members != kWarp) fail("exchanges with lanes that have ended");
   for (unsigned k = 1; k <= n_threads_; ++k) {
     Coroutine& c = coroutines_[(reversed_ ? i + n_threads_ - k : i + k) % n_threads_];
     if (c.can_run()) return &c;
@@ -183,7 +182,7 @@ namespace {
 }
 }  // namespace
 [[gnu::noinline]] void switch_places(void** from, void** to) {
-  void* place[5];   // on the stack that is left, which stays
+  void* place[5];  // on the stack that is left, which stays
   from[0] = place, from[2] = place;
   if (__builtin_setjmp(place) == 0) go_on(to);
 }

@@ -1,8 +1,8 @@
 // A grid of CUDA threads on one thread of the processor, block by block.
 //
 // Each thread of a block is a coroutine with a stack of its own. It runs until it waits at a barrier of its warp or its block; then the
-// next thread that can run does, of its warp as long as there is one. So a kernel with correct barriers gives the same results in any order of
-// threads, and a kernel with a missing barrier does not: `reversed` runs the last thread first.
+// next thread that can run does, of its warp as long as there is one. So a kernel with correct barriers gives the same results in any order
+// of threads, and a kernel with a missing barrier does not: `reversed` runs the last thread first.
 //
 // A mistake of a kernel ends the program with a message that names block and thread: threads that wait for each other forever, a warp whose
 // lanes are at different barriers, a block that is no multiple of a warp.
@@ -26,9 +26,9 @@ extern __thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace orrery::emulated {
 
 inline constexpr unsigned kWarp = 32;
-inline thread_local uint64_t n_waited_for_earlier = 0;   // calls of wait_for_earlier_kernels() by kernels that this thread runs
+inline thread_local uint64_t n_waited_for_earlier = 0;  // calls of wait_for_earlier_kernels() by kernels that this thread runs
 
-std::byte* dynamic_shared();                // of the running block, 128-byte aligned
+std::byte* dynamic_shared();  // of the running block, 128-byte aligned
 
 // Runs body(context) in every thread of every block of the grid.
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(void*), void* context);
@@ -45,25 +45,25 @@ struct Barrier {
   }
 };
 
-// What the lanes of a warp show each other: values of one exchange, and of the next one, which may overlap. Lane l's begins kMostExchanged l
-// bytes behind lane 0's.
+// What the lanes of a warp show each other: values of one exchange, and of the next one, which may overlap. Lane l's begins kMostExchanged
+// l bytes behind lane 0's.
 inline constexpr size_t kMostExchanged = 64, kExchangeBytes = kWarp * kMostExchanged;
 
 // A thread of a block. It can run unless `*waits_for` is still `generation`.
 struct Coroutine {
-  void* at[3];                       // where it goes on: stack, frame, instruction
+  void* at[3];  // where it goes on: stack, frame, instruction
   const uint64_t* waits_for = nullptr;
   uint64_t generation = 0;
-  Coroutine* next = nullptr;         // of its warp, in the order in which threads run
+  Coroutine* next = nullptr;  // of its warp, in the order in which threads run
   Barrier* warp = nullptr;
-  std::byte* slot = nullptr;         // where its next value goes; the one after goes kExchangeBytes further, or back
-  dim3 index;                        // threadIdx
+  std::byte* slot = nullptr;  // where its next value goes; the one after goes kExchangeBytes further, or back
+  dim3 index;                 // threadIdx
   unsigned lane = 0;
-  bool begins = false;               // it has not run in this block
+  bool begins = false;  // it has not run in this block
   bool can_run() const { return *waits_for != generation; }
 };
 extern __thread Coroutine* running;
-Coroutine* another_that_can_run();    // if no thread can run now, none ever will: ends the program
+Coroutine* another_that_can_run();  // if no thread can run now, none ever will: ends the program
 
 #if defined(__x86_64__)
 // Leaves `from`, and returns when it is switched to. What the compiler keeps in registers it saves before.
@@ -79,8 +79,8 @@ inline __attribute__((always_inline)) void switch_places(void** from, void** to)
       "1:"
       : "+D"(from), "+S"(to)
       :
-      : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6",
-        "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+      : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5",
+        "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
 }
 #else
 void switch_places(void** from, void** to);
@@ -98,7 +98,7 @@ inline __attribute__((always_inline)) void wait(Coroutine* me, Barrier* barrier)
 }
 
 extern __thread Barrier* block_barrier;
-inline __attribute__((always_inline)) void wait_for_block() {   // __syncthreads
+inline __attribute__((always_inline)) void wait_for_block() {  // __syncthreads
   Barrier* barrier = block_barrier;
   ++barrier->arrived;
   if (!barrier->open_if_complete()) wait(running, barrier);

@@ -24,8 +24,7 @@ int main(int argc, char** argv) {
   if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) return failed("runtime", &error);
   if (orrery_model_open(runtime, argv[1], NULL, &model, &error) != ORRERY_OK) return failed("model", &error);
   if (orrery_session_open(model, &options, &session, &error) != ORRERY_OK) return failed("session", &error);
-  if (orrery_session_add_message(session, "user", argv[2], &error) != ORRERY_OK)
-    return failed("message", &error);
+  if (orrery_session_add_message(session, "user", argv[2], &error) != ORRERY_OK) return failed("message", &error);
   if (orrery_generate(session, NULL, &generation, &error) != ORRERY_OK) return failed("generate", &error);
   do {
     if (orrery_next(generation, &event, &error) != ORRERY_OK) return failed("next", &error);

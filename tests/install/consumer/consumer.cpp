@@ -45,12 +45,10 @@ std::string answer(const char* model_path, const char* question) {
   const auto generation = make<Generation>(orrery_generate, session.get(), nullptr);
   std::string text;
   const auto on_event = [](void* user, const orrery_event* event) -> int32_t {
-    if (event->type == ORRERY_EVENT_TEXT)
-      static_cast<std::string*>(user)->append(event->text, event->text_bytes);
+    if (event->type == ORRERY_EVENT_TEXT) static_cast<std::string*>(user)->append(event->text, event->text_bytes);
     return 0;
   };
-  if (orrery_run(generation.get(), on_event, &text, &error) != ORRERY_OK)
-    throw std::runtime_error(error.message);
+  if (orrery_run(generation.get(), on_event, &text, &error) != ORRERY_OK) throw std::runtime_error(error.message);
   return text;
 }
 

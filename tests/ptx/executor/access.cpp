@@ -38,7 +38,7 @@ unsigned count_sectors(uint32_t mask, const uint64_t* address, unsigned bytes, u
   for_set(mask, [&](unsigned l) {
     for (uint64_t s = address[l] / 32; s <= (address[l] + bytes - 1) / 32; ++s) {
       unsigned k = n;
-      while (k > 0 && seen[k - 1] != s) --k;   // the last ones first
+      while (k > 0 && seen[k - 1] != s) --k;  // the last ones first
       if (k == 0) seen[n++] = s;
     }
   });
@@ -87,11 +87,12 @@ void Warp::access_shared(const Instruction& instruction, uint32_t mask, const ui
   const uint64_t window = b.shared.size();
   const unsigned granule = b.kernel.granule;
   Moment now = b.now(*this);
-  now.launch_began = now.block_began;   // what other blocks did to their shared memory is past
+  now.launch_began = now.block_began;  // what other blocks did to their shared memory is past
   if (!how.delivers) count_passes(mask, address, bytes, &b.counters);
   for_set(mask, [&](unsigned l) {
     const uint64_t a = address[l];
-    if (a + bytes > window) fail(l, std::to_string(bytes) + " bytes at " + hex(a) + " of a shared memory of " + std::to_string(window) + " bytes");
+    if (a + bytes > window)
+      fail(l, std::to_string(bytes) + " bytes at " + hex(a) + " of a shared memory of " + std::to_string(window) + " bytes");
     if (a % bytes != 0) fail(l, std::to_string(bytes) + " bytes at " + hex(a) + " of shared memory, which is not aligned to them");
     const uint8_t* bytes_at = &b.shared_state[a];
     if (!how.delivers) {
@@ -110,15 +111,15 @@ void Warp::access_shared(const Instruction& instruction, uint32_t mask, const ui
         Cell* cell = &b.shared_cells[piece];
         const Race race = how.write ? note_write(cell, now, lane, how.atomic) : note_read(cell, now, lane, false);
         if (race != Race::none && b.is_new_race(instruction))
-          report(instruction, l, std::string(how.write ? "write" : "read") + " of shared memory at " + hex(piece * granule) + " " + describe(race));
+          report(instruction, l,
+                 std::string(how.write ? "write" : "read") + " of shared memory at " + hex(piece * granule) + " " + describe(race));
       }
     }
     at[l] = b.shared.data() + a;
   });
   if (how.write)
-    for_set(mask, [&](unsigned l) {
-      std::memset(&b.shared_state[address[l]], how.asynchronous ? Block::kUnderWay : Block::kWritten, bytes);
-    });
+    for_set(mask,
+            [&](unsigned l) { std::memset(&b.shared_state[address[l]], how.asynchronous ? Block::kUnderWay : Block::kWritten, bytes); });
 }
 
 void Warp::access_global(const Instruction& instruction, uint32_t mask, const uint64_t* address, unsigned bytes, const Access& how,
@@ -145,13 +146,13 @@ void Warp::access_global(const Instruction& instruction, uint32_t mask, const ui
                                                        : ", outside every allocation"));
       }
       if (!recent->contains(a, n))
-        fail(l, std::string(how.write ? "writes " : "reads ") + std::to_string(bytes) + " bytes at " + hex(a) + ", beyond the end of an allocation of " +
-                    std::to_string(recent->end - recent->begin) + " bytes");
+        fail(l, std::string(how.write ? "writes " : "reads ") + std::to_string(bytes) + " bytes at " + hex(a) +
+                    ", beyond the end of an allocation of " + std::to_string(recent->end - recent->begin) + " bytes");
     }
     if (recent->tracked && (!how.write || how.atomic) && !how.copies)
       if (const unsigned k = first_unwritten(recent->written_at(a), bytes, how.used_bytes); k < bytes)
-        fail(l, "reads byte " + std::to_string(a + k - recent->begin) + " of an allocation of " + std::to_string(recent->end - recent->begin) +
-                    " bytes, which nobody has written");
+        fail(l, "reads byte " + std::to_string(a + k - recent->begin) + " of an allocation of " +
+                    std::to_string(recent->end - recent->begin) + " bytes, which nobody has written");
     if (b.settings().races) {
       for (uint64_t piece = a; piece < a + n; piece += granule) {
         Cell* cell = recent->cell(piece, granule);
@@ -189,7 +190,8 @@ void Warp::access(const Instruction& instruction, Space space, uint32_t mask, co
       const uint64_t each = local.size() / kLanes;
       for_set(mask, [&](unsigned l) {
         const uint64_t a = address[l];
-        if (a + bytes > each) fail(l, std::to_string(bytes) + " bytes at " + hex(a) + " of a local memory of " + std::to_string(each) + " bytes");
+        if (a + bytes > each)
+          fail(l, std::to_string(bytes) + " bytes at " + hex(a) + " of a local memory of " + std::to_string(each) + " bytes");
         if (a % bytes != 0) fail(l, std::to_string(bytes) + " bytes at " + hex(a) + " of local memory, which is not aligned to them");
         uint8_t* written = &local_written[l * each + a];
         if (!how.write)

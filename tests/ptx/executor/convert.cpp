@@ -18,6 +18,7 @@ T clamped(F x) {
   if (static_cast<double>(x) >= high) return std::numeric_limits<T>::max();
   return static_cast<T>(x);
 }
+// clang-format off
 template <class T> struct Truncate { template <class F> T operator()(F x) const { return clamped<T>(std::trunc(x)); } };
 template <class T> struct Nearest { template <class F> T operator()(F x) const { return clamped<T>(std::nearbyint(x)); } };
 template <class T> struct Floor { template <class F> T operator()(F x) const { return clamped<T>(std::floor(x)); } };
@@ -30,6 +31,7 @@ struct CeilFloat { template <class F> F operator()(F x) const { return std::ceil
 template <class F> struct To { template <class T> F operator()(T x) const { return static_cast<F>(x); } };
 // .sat: into [0, 1], and NaN to 0.
 struct Saturate { float operator()(float x) const { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; } };
+// clang-format on
 
 // Integers: the low bits of a register of R, read as A, in a register of D.
 template <class D, class A, class R>
@@ -52,7 +54,9 @@ void float_to_half(Warp& w, const Instruction& i, uint32_t m) {
   for (unsigned l = 0; l < kLanes; ++l) d[l] = m >> l & 1 ? out[l] : d[l];
 }
 template <Rounding kRounding>
-struct HalfOf { uint16_t operator()(float x) const { return half_of(x, kRounding); } };
+struct HalfOf {
+  uint16_t operator()(float x) const { return half_of(x, kRounding); }
+};
 // cvt.rn.f16x2.f32 d, a, b: a is the upper half.
 void floats_to_pair(Warp& w, const Instruction& i, uint32_t m) {
   alignas(64) uint16_t high[kLanes], low[kLanes];
@@ -62,13 +66,15 @@ void floats_to_pair(Warp& w, const Instruction& i, uint32_t m) {
   for (unsigned l = 0; l < kLanes; ++l) d[l] = m >> l & 1 ? static_cast<uint32_t>(high[l]) << 16 | low[l] : d[l];
 }
 
+// clang-format off
 struct Same { template <class T> T operator()(T x) const { return x; } };
 struct ToShared { uint64_t operator()(uint64_t a) const { return a - kSharedWindow; } };
 struct FromShared { uint64_t operator()(uint64_t a) const { return a + kSharedWindow; } };
 struct ToLocal { uint64_t operator()(uint64_t a) const { return a - kLocalWindow; } };
 struct FromLocal { uint64_t operator()(uint64_t a) const { return a + kLocalWindow; } };
+// clang-format on
 
-template <class W, class P>   // a register of W as two of P
+template <class W, class P>  // a register of W as two of P
 void unpack(Warp& w, const Instruction& i, uint32_t m) {
   const W* a = w.lanes<const W>(i.operand[2]);
   P *low = w.lanes<P>(i.operand[0]), *high = w.lanes<P>(i.operand[1]);
@@ -79,7 +85,9 @@ void unpack(Warp& w, const Instruction& i, uint32_t m) {
   }
 }
 template <class W, class P>
-struct Pack { W operator()(P low, P high) const { return static_cast<W>(low | static_cast<W>(high) << 8 * sizeof(P)); } };
+struct Pack {
+  W operator()(P low, P high) const { return static_cast<W>(low | static_cast<W>(high) << 8 * sizeof(P)); }
+};
 
 // mov from a special register.
 enum class Special { tid, ntid, ctaid, nctaid };
@@ -92,8 +100,10 @@ void special(Warp& w, const Instruction& i, uint32_t m) {
     if (!(m >> l & 1)) continue;
     const uint32_t t = w.index * kLanes + l;
     const Dim3 thread{t % block.x, t / block.x % block.y, t / block.x / block.y};
-    d[l] = kWhich == Special::tid ? axis(thread) : kWhich == Special::ntid ? axis(block)
-           : kWhich == Special::ctaid ? axis(w.block->index) : axis(w.block->launch.grid);
+    d[l] = kWhich == Special::tid     ? axis(thread)
+           : kWhich == Special::ntid  ? axis(block)
+           : kWhich == Special::ctaid ? axis(w.block->index)
+                                      : axis(w.block->launch.grid);
   }
 }
 void lane_id(Warp& w, const Instruction& i, uint32_t m) {
@@ -174,7 +184,8 @@ void add_moves(Table* table) {
   add("mov.b32 ={}", "w=hh", binary<Pack<uint32_t, uint16_t>, uint32_t, uint16_t>);
   add("mov.b64 ={}", "q=ww", binary<Pack<uint64_t, uint32_t>, uint64_t, uint32_t>);
   add("cvta.to.global.u64", "q=q", unary<Same, uint64_t, uint64_t>), add("cvta.global.u64", "q=q", unary<Same, uint64_t, uint64_t>);
-  add("cvta.to.shared.u64", "q=q", unary<ToShared, uint64_t, uint64_t>), add("cvta.shared.u64", "q=q", unary<FromShared, uint64_t, uint64_t>);
+  add("cvta.to.shared.u64", "q=q", unary<ToShared, uint64_t, uint64_t>),
+      add("cvta.shared.u64", "q=q", unary<FromShared, uint64_t, uint64_t>);
   add("cvta.to.local.u64", "q=q", unary<ToLocal, uint64_t, uint64_t>), add("cvta.local.u64", "q=q", unary<FromLocal, uint64_t, uint64_t>);
   add_special<Special::tid>(table, "tid"), add_special<Special::ntid>(table, "ntid");
   add_special<Special::ctaid>(table, "ctaid"), add_special<Special::nctaid>(table, "nctaid");

@@ -107,8 +107,8 @@ class Decoder {
     std::vector<Scope> scopes{1};
     std::map<std::string, uint32_t> labels;
     std::vector<std::pair<size_t, std::string>> branches;
-    std::map<std::string, uint32_t> locals;       // arrays in local memory: where
-    std::map<std::string, uint32_t> parameters;   // of a call, in local memory too
+    std::map<std::string, uint32_t> locals;      // arrays in local memory: where
+    std::map<std::string, uint32_t> parameters;  // of a call, in local memory too
     std::map<std::string, uint32_t> shared;
     std::vector<size_t> returns;
   };
@@ -137,8 +137,11 @@ class Decoder {
   void declare_registers(const std::string& text, Frame* frame) {
     const size_t space = text.find_first_of(" \t");
     const std::string type = text.substr(0, space);
-    const char letter = type == ".pred" ? 'p' : type.find("16") != std::string::npos ? 'h'
-                        : type.find("32") != std::string::npos ? 'w' : type.find("64") != std::string::npos ? 'q' : '\0';
+    const char letter = type == ".pred"                        ? 'p'
+                        : type.find("16") != std::string::npos ? 'h'
+                        : type.find("32") != std::string::npos ? 'w'
+                        : type.find("64") != std::string::npos ? 'q'
+                                                               : '\0';
     if (letter == '\0' || space == std::string::npos) refuse_here("registers of type " + type);
     for (const std::string& name : split_operands(text.substr(space))) {
       Scope& scope = frame->scopes.back();
@@ -274,7 +277,8 @@ class Decoder {
     std::vector<std::string> out;
     for (const std::string& o : operands) {
       if (!braced(o)) out.push_back(o);
-      else for (const std::string& inner : split_operands(o.substr(1, o.size() - 2))) out.push_back(inner);
+      else
+        for (const std::string& inner : split_operands(o.substr(1, o.size() - 2))) out.push_back(inner);
     }
     return out;
   }
@@ -299,7 +303,7 @@ class Decoder {
     char letter = '\0';
     for (const std::string& v : values)
       if (v[0] == '%') letter = find_register(v, *frame).letter;
-    if (letter == '\0') {   // a store of constants: their width is the type's
+    if (letter == '\0') {  // a store of constants: their width is the type's
       const std::string& type = parts.back();
       const int bits = std::atoi(type.c_str() + 1);
       letter = bits == 64 ? 'q' : bits == 32 ? 'w' : 'h';
@@ -310,7 +314,7 @@ class Decoder {
       i->operand[k] = stores ? source(letter, values[k], frame) : destination(letter, values[k], frame);
     const Address a = address(operands[stores ? 0 : 1], frame);
     i->operand[kAddress] = a.operand, i->offset = a.offset, i->address_64 = a.wide;
-    if (i->space == Space::parameter && a.symbol_space == Space::local) i->space = Space::local;   // of a call
+    if (i->space == Space::parameter && a.symbol_space == Space::local) i->space = Space::local;  // of a call
     if (stores && i->space == Space::parameter) refuse_here("a store to a kernel's parameters");
     if (parts[0] == "atom") i->operand[kAdded] = source(letter, operands[2], frame);
     if (parts[0] != "ld" && parts[0] != "ldmatrix" && i->space != Space::local)
@@ -363,9 +367,10 @@ class Decoder {
     kernel_.code.push_back(i);
   }
 
-  void decode_operands(const std::string& letters, std::vector<std::string> operands, const std::string& word, Frame* frame, Instruction* i) {
+  void decode_operands(const std::string& letters, std::vector<std::string> operands, const std::string& word, Frame* frame,
+                       Instruction* i) {
     std::string in = letters;
-    if (const size_t bar = in.find('|'); bar != std::string::npos) {   // w|p: the predicate may be absent
+    if (const size_t bar = in.find('|'); bar != std::string::npos) {  // w|p: the predicate may be absent
       in.erase(bar, 1);
       const size_t at = operands.empty() ? std::string::npos : operands[0].find('|');
       const std::string second = at == std::string::npos ? "" : operands[0].substr(at + 1);

@@ -13,7 +13,8 @@ enum class Shuffle { butterfly, up, down, index };
 // shfl.sync d|p, a, b, c, mask: c holds the clamp in bits 0-4 and the mask of segments in bits 8-12.
 template <Shuffle kMode>
 void shuffle(Warp& w, const Instruction& i, uint32_t m) {
-  const uint32_t *a = w.lanes<const uint32_t>(i.operand[2]), *b = w.lanes<const uint32_t>(i.operand[3]), *c = w.lanes<const uint32_t>(i.operand[4]);
+  const uint32_t *a = w.lanes<const uint32_t>(i.operand[2]), *b = w.lanes<const uint32_t>(i.operand[3]),
+                 *c = w.lanes<const uint32_t>(i.operand[4]);
   uint32_t values[kLanes], inside = 0;
   for (unsigned l = 0; l < kLanes; ++l) {
     if (!(m >> l & 1)) continue;
@@ -46,8 +47,12 @@ void ballot(Warp& w, const Instruction& i, uint32_t m) { fill(w, i, m, w.predica
 void any(Warp& w, const Instruction& i, uint32_t m) { w.set_predicate(i.operand[0], w.predicate(i.operand[1]) & m ? kAll : 0u, m); }
 void all(Warp& w, const Instruction& i, uint32_t m) { w.set_predicate(i.operand[0], (~w.predicate(i.operand[1]) & m) == 0 ? kAll : 0u, m); }
 
-struct Sum { uint32_t operator()(uint32_t a, uint32_t b) const { return a + b; } };
-struct Largest { uint32_t operator()(uint32_t a, uint32_t b) const { return std::max(a, b); } };
+struct Sum {
+  uint32_t operator()(uint32_t a, uint32_t b) const { return a + b; }
+};
+struct Largest {
+  uint32_t operator()(uint32_t a, uint32_t b) const { return std::max(a, b); }
+};
 template <class F>
 void reduce(Warp& w, const Instruction& i, uint32_t m) {
   const uint32_t* a = w.lanes<const uint32_t>(i.operand[1]);
@@ -57,7 +62,7 @@ void reduce(Warp& w, const Instruction& i, uint32_t m) {
 }
 
 void warp_barrier(Warp& w, const Instruction&, uint32_t m) {
-  if (m == w.live) ++w.clock;   // a barrier of some lanes orders nothing here: the race detector knows whole warps
+  if (m == w.live) ++w.clock;  // a barrier of some lanes orders nothing here: the race detector knows whole warps
 }
 
 void commit(Warp& w, const Instruction&, uint32_t m) {

@@ -18,7 +18,7 @@ Block::Block(Executor* executor_, const Kernel& kernel_, const Launch& launch_, 
   shared.resize(kernel.dynamic_shared_at + launch.dynamic_shared_bytes);
   shared_state.resize(shared.size());
   shared_cells.resize(shared.size() / kernel.granule + 4);
-  registers_.assign(size_t{kernel.register_bytes} * n_warps + 64, std::byte{0xFF});   // NaN until something is written, as shared memory
+  registers_.assign(size_t{kernel.register_bytes} * n_warps + 64, std::byte{0xFF});  // NaN until something is written, as shared memory
   aligned_registers_ = registers_.data() + (64 - reinterpret_cast<uintptr_t>(registers_.data()) % 64) % 64;
   races_known_ = std::make_unique<bool[]>(kernel.code.size());
   warps_.resize(n_warps);
@@ -91,7 +91,8 @@ void Block::place(Warp* w, Group lanes) {
 uint32_t Block::needed_lanes(const Warp& w, const Instruction& i, uint32_t lanes) {
   if (i.flow != Flow::lanes_named) {
     // .aligned: the manual asks that all threads of the warp execute the instruction.
-    if (w.live != w.whole) w.fail(static_cast<unsigned>(__builtin_ctz(lanes)), "executes an instruction of the whole warp, of which lanes have ended");
+    if (w.live != w.whole)
+      w.fail(static_cast<unsigned>(__builtin_ctz(lanes)), "executes an instruction of the whole warp, of which lanes have ended");
     return w.whole;
   }
   const uint32_t* masks = w.lanes<const uint32_t>(i.operand[i.mask_at]);
@@ -136,7 +137,7 @@ void Block::run_warp(Warp* warp) {
         if (executed) ++executed[at];
         if (path && i.flow != Flow::plain) path->executed(w.index, at, m != 0, false);
         if (m == 0) {
-          if (path && i.flow == Flow::plain) path->executed(w.index, at, false, false);   // no lane executes the instruction
+          if (path && i.flow == Flow::plain) path->executed(w.index, at, false, false);  // no lane executes the instruction
         } else if (i.flow == Flow::plain) {
           const uint64_t link = counters.link_bytes;
           i.execute(w, i, m);
@@ -149,7 +150,7 @@ void Block::run_warp(Warp* warp) {
           for (const Copy& c : w.copies)
             if (m >> c.lane & 1) w.fail(c.lane, "ends with a copy of cp.async under way");
           w.live &= ~m;
-          for (Group& other : w.groups) other.waits = false;   // perhaps for lanes that have ended
+          for (Group& other : w.groups) other.waits = false;  // perhaps for lanes that have ended
           place(&w, {all & ~m, at + 1, false});
           parted = true;
         } else if (needed_lanes(w, i, m) & ~m) {

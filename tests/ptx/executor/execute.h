@@ -18,7 +18,7 @@ struct Dim3 {
 struct Launch {
   Dim3 grid, block;
   uint32_t dynamic_shared_bytes = 0;
-  std::vector<std::byte> parameters;   // laid out as Kernel::parameters says
+  std::vector<std::byte> parameters;  // laid out as Kernel::parameters says
 };
 
 // What is wrong with a kernel: one line with the kernel, the line of its text, block and thread.
@@ -29,10 +29,10 @@ struct Fault {
 };
 
 struct Settings {
-  uint64_t seed = 0;         // the order of warps and blocks; 0: ascending
+  uint64_t seed = 0;  // the order of warps and blocks; 0: ascending
   bool races = true;
-  bool approximate = true;   // ex2.approx and its like: off by what the manual allows, in a fixed way; false: rounded correctly
-  std::function<void(const Fault&)> report;   // called for each fault
+  bool approximate = true;  // ex2.approx and its like: off by what the manual allows, in a fixed way; false: rounded correctly
+  std::function<void(const Fault&)> report;  // called for each fault
 };
 
 // What a store to global memory replaced.
@@ -47,7 +47,8 @@ class Executor {
   explicit Executor(Settings settings) : settings_(std::move(settings)) {}
 
   Memory& memory() { return memory_; }
-  // Runs the launch. Reports races, one for each instruction, and goes on; any other fault ends the launch. True if the launch has run to its end.
+  // Runs the launch. Reports races, one for each instruction, and goes on; any other fault ends the launch. True if the launch has run to
+  // its end.
   bool run(const Kernel& kernel, const Launch& launch, Counters* counters);
   // Runs one block of the launch; otherwise as run(). The counters count no launch.
   bool run_block(const Kernel& kernel, const Launch& launch, Dim3 block, Counters* counters);

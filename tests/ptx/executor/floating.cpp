@@ -1,5 +1,6 @@
-// Floating point, by the PTX manual. add, mul, fma, div, rcp and sqrt round as they say, once. ex2.approx and rcp.approx are approximations: off by as
-// much as the manual allows (Settings::approximate), so that a kernel that relies on more than the manual's bound fails here.
+// Floating point, by the PTX manual. add, mul, fma, div, rcp and sqrt round as they say, once. ex2.approx and rcp.approx are
+// approximations: off by as much as the manual allows (Settings::approximate), so that a kernel that relies on more than the manual's bound
+// fails here.
 #include <cmath>
 #include <limits>
 
@@ -10,6 +11,7 @@ namespace orrery::ptx {
 
 namespace {
 
+// clang-format off
 struct Add { template <class T> T operator()(T a, T b) const { return a + b; } };
 struct Sub { template <class T> T operator()(T a, T b) const { return a - b; } };
 struct Mul { template <class T> T operator()(T a, T b) const { return a * b; } };
@@ -34,12 +36,14 @@ struct Max { template <class T> T operator()(T a, T b) const {
   if (a != a) return b != b ? std::numeric_limits<T>::quiet_NaN() : b;
   if (b != b) return a;
   return a > b || (a == b && std::signbit(b)) ? a : b; } };
+// clang-format on
 
 // The largest float that is not above s + rest, where rest is what a sum of doubles lost.
 float rounded_down(double s, double rest) {
   const float f = static_cast<float>(s);
   if (std::isnan(s) || std::isinf(s)) return f;
-  if (static_cast<double>(f) > s || (static_cast<double>(f) == s && rest < 0)) return std::nextafter(f, -std::numeric_limits<float>::infinity());
+  if (static_cast<double>(f) > s || (static_cast<double>(f) == s && rest < 0))
+    return std::nextafter(f, -std::numeric_limits<float>::infinity());
   return f;
 }
 // a + b = the sum and what it lost (Knuth).
@@ -48,6 +52,7 @@ double sum_of(double a, double b, double* rest) {
   *rest = std::isfinite(s) ? (a - (s - c)) + (b - c) : 0;
   return s;
 }
+// clang-format off
 struct FmaDown { float operator()(float a, float b, float c) const {
   double rest;
   const double product = static_cast<double>(a) * static_cast<double>(b);   // exact
@@ -59,13 +64,20 @@ struct AddZero { float operator()(float a, float b) const {
   const double s = sum_of(static_cast<double>(a), static_cast<double>(b), &rest);
   if (s == 0) return static_cast<float>(s);
   return s > 0 ? rounded_down(s, rest) : -rounded_down(-s, -rest); } };
+// clang-format on
 
-// The upper halves alone take part: those of the argument and of the result, whose relative error is about 2^-20. Denormal numbers are zeros.
-struct RcpOfUpper { double operator()(double a) const {
-  const auto upper = [](double x) {
-    return std::isnan(x) ? x : std::fabs(x) < std::numeric_limits<double>::min() ? std::copysign(0.0, x) : bits_of<double>(bits_of<uint64_t>(x) >> 32 << 32);
-  };
-  return upper(1.0 / upper(a)); } };
+// The upper halves alone take part: those of the argument and of the result, whose relative error is about 2^-20. Denormal numbers are
+// zeros.
+struct RcpOfUpper {
+  double operator()(double a) const {
+    const auto upper = [](double x) {
+      return std::isnan(x)                                       ? x
+             : std::fabs(x) < std::numeric_limits<double>::min() ? std::copysign(0.0, x)
+                                                                 : bits_of<double>(bits_of<uint64_t>(x) >> 32 << 32);
+    };
+    return upper(1.0 / upper(a));
+  }
+};
 
 float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
@@ -100,7 +112,8 @@ void rcp_approx(Warp& w, const Instruction& i, uint32_t m) {
     const double exact = 1.0 / static_cast<double>(x);
     float y = static_cast<float>(exact);
     if (off && std::isnormal(y) && static_cast<double>(y) != exact && (bits_of<uint32_t>(x) * 2654435761u >> 31) != 0)
-      y = std::nextafter(y, static_cast<double>(y) < exact ? std::numeric_limits<float>::infinity() : -std::numeric_limits<float>::infinity());
+      y = std::nextafter(y,
+                         static_cast<double>(y) < exact ? std::numeric_limits<float>::infinity() : -std::numeric_limits<float>::infinity());
     d[l] = flushed(y);
   }
 }
@@ -120,6 +133,7 @@ void half_pairs(Warp& w, const Instruction& i, uint32_t m) {
 }
 
 // ---- comparisons: false of a NaN; with u, true.
+// clang-format off
 struct Eq { template <class T> bool operator()(T a, T b) const { return a == b; } };
 struct Ne { template <class T> bool operator()(T a, T b) const { return a < b || a > b; } };
 struct Lt { template <class T> bool operator()(T a, T b) const { return a < b; } };
@@ -130,19 +144,23 @@ struct Nan { template <class T> bool operator()(T a, T b) const { return a != a 
 template <class F>
 struct OrNan { template <class T> bool operator()(T a, T b) const { return F{}(a, b) || a != a || b != b; } };
 struct Num { template <class T> bool operator()(T a, T b) const { return a == a && b == b; } };
+// clang-format on
 
 template <class T>
 void add_compares(Table* t, const std::string& type, const std::string& operands, Class counted) {
   const auto add = [&](const std::string& relation, Execute f) { (*t)["setp." + relation + "." + type] = {operands, counted, f}; };
   add("eq", compare<Eq, T>), add("ne", compare<Ne, T>), add("lt", compare<Lt, T>), add("le", compare<Le, T>);
   add("gt", compare<Gt, T>), add("ge", compare<Ge, T>), add("equ", compare<OrNan<Eq>, T>), add("neu", compare<OrNan<Ne>, T>);
-  add("ltu", compare<OrNan<Lt>, T>), add("leu", compare<OrNan<Le>, T>), add("gtu", compare<OrNan<Gt>, T>), add("geu", compare<OrNan<Ge>, T>);
+  add("ltu", compare<OrNan<Lt>, T>), add("leu", compare<OrNan<Le>, T>), add("gtu", compare<OrNan<Gt>, T>),
+      add("geu", compare<OrNan<Ge>, T>);
   add("nan", compare<Nan, T>), add("num", compare<Num, T>);
 }
 template <class T, class Bits>
 void add_width(Table* t, const std::string& type, const std::string& c, Class counted) {
   const std::string one = c + "=" + c, two = one + c, three = two + c;
-  const auto add = [&](const std::string& name, const std::string& operands, Execute f) { (*t)[name + "." + type] = {operands, counted, f}; };
+  const auto add = [&](const std::string& name, const std::string& operands, Execute f) {
+    (*t)[name + "." + type] = {operands, counted, f};
+  };
   for (const std::string rounding : {"", ".rn"}) {
     add("add" + rounding, two, binary<Add, T, T>);
     add("sub" + rounding, two, binary<Sub, T, T>);

@@ -37,7 +37,7 @@ inline uint16_t half_of(float x, Rounding rounding) {
   if (std::isinf(x) || magnitude == 0) return static_cast<uint16_t>(sign | (magnitude == 0 ? 0 : 0x7C00));
   // In units of the last place of the result: below 2^-14 that is 2^-24.
   int exponent = 0;
-  std::frexp(magnitude, &exponent);              // magnitude < 2^exponent
+  std::frexp(magnitude, &exponent);  // magnitude < 2^exponent
   const int unit = exponent - 11 < -24 ? -24 : exponent - 11;
   const double units = std::ldexp(magnitude, -unit);
   double whole = std::floor(units);
@@ -53,7 +53,7 @@ inline uint16_t half_of(float x, Rounding rounding) {
     return static_cast<uint16_t>(sign | (infinite ? 0x7C00 : 0x7BFF));
   }
   if (rounded < std::ldexp(1.0, -14)) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::ldexp(rounded, 24)));
-  std::frexp(rounded, &exponent);                // rounded = f 2^exponent, f in [1/2, 1)
+  std::frexp(rounded, &exponent);  // rounded = f 2^exponent, f in [1/2, 1)
   const uint32_t fraction = static_cast<uint32_t>(std::ldexp(rounded, 11 - exponent)) - 1024;
   return static_cast<uint16_t>(sign | static_cast<uint32_t>(exponent + 14) << 10 | fraction);
 }
@@ -71,7 +71,8 @@ inline void half_values(const uint16_t* in, float* out, unsigned n) {
 inline void nearest_halves(const float* in, uint16_t* out, unsigned n) {
 #if defined(__F16C__)
   for (unsigned i = 0; i < n; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
   for (unsigned i = 0; i < n; ++i) out[i] = half_of(in[i], Rounding::nearest);
 #endif

@@ -14,6 +14,7 @@ using s16 = int16_t;
 using s32 = int32_t;
 using s64 = int64_t;
 
+// clang-format off
 struct Add { template <class T> T operator()(T a, T b) const { return static_cast<T>(a + b); } };
 struct Sub { template <class T> T operator()(T a, T b) const { return static_cast<T>(a - b); } };
 struct Mul { template <class T> T operator()(T a, T b) const { return static_cast<T>(a * b); } };
@@ -86,6 +87,7 @@ struct Dot4 { u32 operator()(u32 a, u32 b, u32 c) const {
 struct Dot2 { u32 operator()(u32 a, u32 b, u32 c) const {
   for (unsigned k = 0; k < 2; ++k) c += static_cast<u32>(s32{static_cast<s16>(a >> 16 * k)} * s32{static_cast<s8>(b >> 8 * k)});
   return c; } };
+// clang-format on
 
 template <class T>
 void bit_insert(Warp& w, const Instruction& i, uint32_t m) {
@@ -155,12 +157,14 @@ void mad_carry(Warp& w, const Instruction& i, uint32_t m) {
 }
 
 // ---- comparisons and predicates
+// clang-format off
 struct Eq { template <class T> bool operator()(T a, T b) const { return a == b; } };
 struct Ne { template <class T> bool operator()(T a, T b) const { return a != b; } };
 struct Lt { template <class T> bool operator()(T a, T b) const { return a < b; } };
 struct Le { template <class T> bool operator()(T a, T b) const { return a <= b; } };
 struct Gt { template <class T> bool operator()(T a, T b) const { return a > b; } };
 struct Ge { template <class T> bool operator()(T a, T b) const { return a >= b; } };
+// clang-format on
 
 template <class F>
 void predicates(Warp& w, const Instruction& i, uint32_t m) {

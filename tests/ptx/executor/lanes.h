@@ -1,4 +1,5 @@
-// Loops over a warp's lanes that the compiler turns into vector instructions. An operation is a struct with a function of one lane's values.
+// Loops over a warp's lanes that the compiler turns into vector instructions. An operation is a struct with a function of one lane's
+// values.
 #pragma once
 
 #if defined(__AVX2__)
@@ -32,11 +33,12 @@ inline void for_lanes(D* out, uint32_t mask, const A*... in) {
 }
 
 // A bit for each lane whose word is not zero.
-inline uint32_t lane_bits(const uint32_t* words) {   // each 0 or ~0
+inline uint32_t lane_bits(const uint32_t* words) {  // each 0 or ~0
   uint32_t bits = 0;
 #if defined(__AVX2__)
   for (unsigned i = 0; i < 4; ++i)
-    bits |= static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(words) + i)))) << 8 * i;
+    bits |= static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(words) + i))))
+            << 8 * i;
 #else
   for (unsigned l = 0; l < kLanes; ++l) bits |= (words[l] & 1) << l;
 #endif

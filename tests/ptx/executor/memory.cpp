@@ -61,7 +61,8 @@ void Memory::copied(void* to, const void* from, size_t bytes) {
   Region *r = find(a), *source = find(b);
   if (!r || !r->tracked) return;
   bytes = std::min(bytes, static_cast<size_t>(r->end - a));
-  if (source && source->tracked) std::memmove(r->written_at(a), source->written_at(b), std::min(bytes, static_cast<size_t>(source->end - b)));
+  if (source && source->tracked)
+    std::memmove(r->written_at(a), source->written_at(b), std::min(bytes, static_cast<size_t>(source->end - b)));
   else std::memset(r->written_at(a), 1, bytes);
 }
 

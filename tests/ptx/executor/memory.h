@@ -31,10 +31,10 @@ class Pages {
 
 struct Region {
   uint64_t begin = 0, end = 0;
-  bool tracked = false;   // false: the host writes it unseen, so all of it counts as written
-  bool host = false;      // memory of the host, over the link
-  Pages written;          // a byte for each byte: 1 once it has been written
-  Pages cells;            // a Cell for each byte; those of pieces of n bytes are the first of n
+  bool tracked = false;  // false: the host writes it unseen, so all of it counts as written
+  bool host = false;     // memory of the host, over the link
+  Pages written;         // a byte for each byte: 1 once it has been written
+  Pages cells;           // a Cell for each byte; those of pieces of n bytes are the first of n
 
   bool contains(uint64_t at, uint64_t bytes) const { return at >= begin && bytes <= end - begin && at <= end - bytes; }
   uint8_t* written_at(uint64_t at) { return reinterpret_cast<uint8_t*>(written.get() + (at - begin)); }
@@ -55,7 +55,7 @@ class Memory {
   void copied(void* to, const void* from, size_t bytes);
 
  private:
-  std::map<uint64_t, Region> regions_;   // by `begin`
+  std::map<uint64_t, Region> regions_;  // by `begin`
 };
 
 }  // namespace orrery::ptx

@@ -27,7 +27,7 @@ class Reader {
   void skip() {
     for (;;) {
       while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) line_ += text_[at_++] == '\n';
-      if (text_.compare(at_, 2, "//") == 0 || text_.compare(at_, 5, ".loc\t") == 0) {   // .loc: a line of the source (-lineinfo)
+      if (text_.compare(at_, 2, "//") == 0 || text_.compare(at_, 5, ".loc\t") == 0) {  // .loc: a line of the source (-lineinfo)
         at_ = std::min(text_.find('\n', at_), text_.size());
       } else if (text_.compare(at_, 2, "/*") == 0) {
         const size_t end = std::min(text_.find("*/", at_), text_.size() - 2) + 2;
@@ -188,7 +188,7 @@ ModuleText parse(const std::string& file, const std::string& text) {
     if (word == ".version" || word == ".target" || word == ".address_size") {
       in.word();
       while (in.peek() == ',') in.take(), in.word();
-    } else if (word == ".file") {   // debug information (-lineinfo) ends the text: names of files, and strings
+    } else if (word == ".file") {  // debug information (-lineinfo) ends the text: names of files, and strings
       if (text.find(".entry", text.rfind("\t.file\t")) != std::string::npos) refuse(file, line, "kernels behind debug information");
       break;
     } else if (word == ".global" || word == ".const" || word == ".shared") {
@@ -223,7 +223,7 @@ ModuleText parse(const std::string& file, const std::string& text) {
         const std::string more = in.word();
         limits += more + " ";
       }
-      if (in.take() == ';') continue;   // a declaration
+      if (in.take() == ';') continue;  // a declaration
       parse_limits(limits, &f);
       for (int depth = 1; depth > 0;) {
         if (in.ended()) refuse(file, line, "a function that does not end");

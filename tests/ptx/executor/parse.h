@@ -10,10 +10,10 @@ namespace orrery::ptx {
 struct Statement {
   enum Kind { instruction, label, directive, open, close } kind = instruction;
   uint32_t line = 0;
-  std::string guard;                 // "%p1", "!%p1"
-  std::string word;                  // the mnemonic, the label's name, or the directive without its dot
-  std::vector<std::string> operands; // of an instruction, apart at the commas outside brackets
-  std::string text;                  // of a directive: all behind its first word
+  std::string guard;                  // "%p1", "!%p1"
+  std::string word;                   // the mnemonic, the label's name, or the directive without its dot
+  std::vector<std::string> operands;  // of an instruction, apart at the commas outside brackets
+  std::string text;                   // of a directive: all behind its first word
 };
 
 struct ParameterText {
@@ -25,16 +25,16 @@ struct FunctionText {
   bool entry = false;
   std::string name;
   uint32_t line = 0;
-  ParameterText result;              // of a function; no name if it returns nothing
+  ParameterText result;  // of a function; no name if it returns nothing
   std::vector<ParameterText> parameters;
   uint32_t max_threads = 1024;
   std::vector<Statement> body;
 };
 
 struct VariableText {
-  std::string name, space;           // "global", "const", "shared"
-  uint32_t align = 1, bytes = 0;     // bytes 0: the launch says how many
-  std::vector<uint8_t> values;       // empty: zeros
+  std::string name, space;        // "global", "const", "shared"
+  uint32_t align = 1, bytes = 0;  // bytes 0: the launch says how many
+  std::vector<uint8_t> values;    // empty: zeros
 };
 
 struct ModuleText {

@@ -8,14 +8,14 @@ namespace orrery::ptx {
 
 namespace {
 
-constexpr int32_t kRegisterBytes = 2 * kLanes;   // of the narrowest register: operands are multiples of it
+constexpr int32_t kRegisterBytes = 2 * kLanes;  // of the narrowest register: operands are multiples of it
 
 }  // namespace
 
 Path::Path(const Kernel& kernel) : kernel_(kernel), uses_(kernel.code.size()) {
   const uint32_t n_registers = kernel.register_bytes / kRegisterBytes;
   const auto note = [&](std::vector<uint32_t>* to, char letter, int32_t operand) {
-    if (operand < 0) return;   // a constant
+    if (operand < 0) return;  // a constant
     to->push_back(letter == 'p' ? n_registers + static_cast<uint32_t>(operand) : static_cast<uint32_t>(operand / kRegisterBytes));
   };
   for (size_t at = 0; at < kernel.code.size(); ++at) {
@@ -42,7 +42,7 @@ Path::Path(const Kernel& kernel) : kernel_(kernel), uses_(kernel.code.size()) {
 
 void Path::begin(const Latencies& latencies, unsigned n_warps) {
   latencies_ = latencies;
-  turn_ = std::max(1u, (n_warps + 3) / 4);   // of four schedulers
+  turn_ = std::max(1u, (n_warps + 3) / 4);  // of four schedulers
   Stretch none;
   none.ready.resize(kernel_.register_bytes / kRegisterBytes + kernel_.n_predicates + 1);
   warps_.assign(n_warps, none);
@@ -61,7 +61,7 @@ void Path::executed(unsigned warp, uint32_t at, bool acts, bool link) {
   Length begins = s.begin;
   begins.cycles += s.n * turn_;
   for (const uint32_t r : use.reads) begins = std::max(begins, s.ready[r]);
-  if (i.counted == Class::move) {   // a name to the compiler: nothing waits for it
+  if (i.counted == Class::move) {  // a name to the compiler: nothing waits for it
     if (acts)
       for (const uint32_t r : use.writes) s.ready[r] = begins;
     return;
@@ -75,15 +75,24 @@ void Path::executed(unsigned warp, uint32_t at, bool acts, bool link) {
   uint64_t takes = 0;
   Length there = begins;
   switch (i.counted) {
-    case Class::integer: case Class::single: case Class::twice: case Class::half: takes = latencies_.arithmetic; break;
+    case Class::integer:
+    case Class::single:
+    case Class::twice:
+    case Class::half: takes = latencies_.arithmetic; break;
     case Class::convert: takes = latencies_.convert; break;
     case Class::exchange: takes = i.traffic == Traffic::fence ? 0 : latencies_.exchange; break;
     case Class::product: takes = latencies_.product; break;
-    case Class::move: case Class::control: case Class::kCount: break;
+    case Class::move:
+    case Class::control:
+    case Class::kCount: break;
     case Class::memory:
       switch (i.traffic) {
-        case Traffic::none: case Traffic::store: case Traffic::fence: break;
-        case Traffic::load: case Traffic::atomic: case Traffic::copy:
+        case Traffic::none:
+        case Traffic::store:
+        case Traffic::fence: break;
+        case Traffic::load:
+        case Traffic::atomic:
+        case Traffic::copy:
           if (i.traffic != Traffic::copy && i.space != Space::global && i.space != Space::generic) {
             takes = i.space == Space::parameter ? latencies_.arithmetic : latencies_.shared;
           } else {

@@ -1,8 +1,9 @@
 // Accesses that nothing orders, to one piece of memory, one of them a write: races.
 //
-// The executor runs a launch's blocks one after another and a block's warps in turns. Each piece of memory has a cell with the last plain write,
-// the last reads and the last atomics; an access is compared with them. Two accesses are ordered if a barrier of the block lies between them, or,
-// for lanes of one warp, a barrier of the warp; between blocks nothing orders them. Two atomics do not race, and two reads neither.
+// The executor runs a launch's blocks one after another and a block's warps in turns. Each piece of memory has a cell with the last plain
+// write, the last reads and the last atomics; an access is compared with them. Two accesses are ordered if a barrier of the block lies
+// between them, or, for lanes of one warp, a barrier of the warp; between blocks nothing orders them. Two atomics do not race, and two
+// reads neither.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ namespace orrery::ptx {
 
 // When and by whom. `epoch` grows with each block and each of its barriers, over the whole run.
 struct Moment {
-  uint32_t epoch, block_began, launch_began;   // epochs
-  uint16_t warp_clock;                         // grows with each barrier of the warp
+  uint32_t epoch, block_began, launch_began;  // epochs
+  uint16_t warp_clock;                        // grows with each barrier of the warp
   uint8_t warp;
 };
 
@@ -20,9 +21,9 @@ enum class Race : uint8_t { none, lanes, warps, blocks, read_only };
 
 // Accesses of one kind: the last, and whether others came since the last barrier.
 struct Accesses {
-  uint32_t epoch;       // 0: never
+  uint32_t epoch;  // 0: never
   uint16_t clock;
-  uint8_t warp, lane;   // lane 32: every lane
+  uint8_t warp, lane;  // lane 32: every lane
   uint8_t flags;
   uint8_t unused[3];
   enum : uint8_t { kByLanes = 1, kByWarps = 2, kByBlockBys = 4, kReadOnly = 8 };

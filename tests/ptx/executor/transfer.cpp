@@ -74,8 +74,8 @@ void atomic_add(Warp& w, const Instruction& i, uint32_t m) {
   }
 }
 
-// ldmatrix: lane 8 m + r has the address of row r of matrix m, 8 rows of 8 halves. Lane l receives, of each matrix, halves 2 (l % 4) and the
-// next of row l / 4; transposed, of the matrix with rows and columns exchanged.
+// ldmatrix: lane 8 m + r has the address of row r of matrix m, 8 rows of 8 halves. Lane l receives, of each matrix, halves 2 (l % 4) and
+// the next of row l / 4; transposed, of the matrix with rows and columns exchanged.
 template <unsigned kMatrices, bool kTransposed>
 void load_matrices(Warp& w, const Instruction& i, uint32_t) {
   uint64_t address[kLanes];
@@ -168,8 +168,11 @@ bool memory_instruction(const std::vector<std::string>& parts, unsigned register
     return next("async") && next("cg") && next("shared") && next("global") && at == parts.size();
   }
   if (name != "ld" && name != "st" && name != "atom") return false;
-  i->space = next("global") ? Space::global : next("shared") ? Space::shared : next("local") ? Space::local
-             : next("param") ? Space::parameter : Space::generic;
+  i->space = next("global")   ? Space::global
+             : next("shared") ? Space::shared
+             : next("local")  ? Space::local
+             : next("param")  ? Space::parameter
+                              : Space::generic;
   i->traffic = name == "ld" ? Traffic::load : name == "st" ? Traffic::store : Traffic::atomic;
   if (name == "atom") {
     if (!next("add") || at + 1 != parts.size()) return false;
@@ -192,9 +195,15 @@ bool memory_instruction(const std::vector<std::string>& parts, unsigned register
   const bool sign = kind == 's';
   i->value_bytes = static_cast<uint8_t>(bits / 8);
   switch (bits) {
-    case 8: i->execute = !loads ? store_of<uint8_t>(register_bits) : sign ? load_of<int8_t>(register_bits) : load_of<uint8_t>(register_bits); break;
-    case 16: i->execute = !loads ? store_of<uint16_t>(register_bits) : sign ? load_of<int16_t>(register_bits) : load_of<uint16_t>(register_bits); break;
-    case 32: i->execute = !loads ? store_of<uint32_t>(register_bits) : sign ? load_of<int32_t>(register_bits) : load_of<uint32_t>(register_bits); break;
+    case 8:
+      i->execute = !loads ? store_of<uint8_t>(register_bits) : sign ? load_of<int8_t>(register_bits) : load_of<uint8_t>(register_bits);
+      break;
+    case 16:
+      i->execute = !loads ? store_of<uint16_t>(register_bits) : sign ? load_of<int16_t>(register_bits) : load_of<uint16_t>(register_bits);
+      break;
+    case 32:
+      i->execute = !loads ? store_of<uint32_t>(register_bits) : sign ? load_of<int32_t>(register_bits) : load_of<uint32_t>(register_bits);
+      break;
     case 64: i->execute = !loads ? store_of<uint64_t>(register_bits) : load_of<uint64_t>(register_bits); break;
     default: return false;
   }

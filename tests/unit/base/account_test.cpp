@@ -26,7 +26,7 @@ TEST(Account, CountsWhatIsAllocatedAndThePeak) {
     small = allocate(100, kDefault);
     large = allocate(1000000, kDefault);
   }
-  void* const other = allocate(100, kDefault);   // outside: nobody's
+  void* const other = allocate(100, kDefault);  // outside: nobody's
   const uint64_t both = account.usage().bytes;
   EXPECT_GE(both, 1000100u);
   EXPECT_LE(both, 1000100u + 64);
@@ -63,7 +63,8 @@ TEST(Account, BlocksAreAlignedAndApart) {
     const AccountScope scope(charged ? account : AccountRef());
     std::vector<std::pair<unsigned char*, size_t>> blocks;
     for (const size_t alignment : {size_t{1}, size_t{8}, size_t{16}, size_t{32}, size_t{64}, size_t{4096}}) {
-      for (const size_t n : {size_t{0}, size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{1007}, size_t{1008}, size_t{1009}, size_t{5000}}) {
+      for (const size_t n :
+           {size_t{0}, size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{1007}, size_t{1008}, size_t{1009}, size_t{5000}}) {
         auto* const block = static_cast<unsigned char*>(allocate(n, alignment));
         ASSERT_NE(block, nullptr);
         EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % std::max(alignment, kDefault), 0u);
@@ -111,7 +112,7 @@ TEST(Account, ReleasedBlocksAreUsedAgain) {
   const AccountScope scope(account);
   void* const first = allocate(48, kDefault);
   release(first);
-  void* const again = allocate(40, kDefault);   // of the same class
+  void* const again = allocate(40, kDefault);  // of the same class
   EXPECT_EQ(again, first);
   release(again);
 }
@@ -125,7 +126,7 @@ TEST(Account, AMillionBlocksAcrossThreads) {
   for (int i = 0; i < 3; ++i) accounts.push_back(AccountRef::open());
   std::vector<std::atomic<uint32_t*>> shared(kShared);
   std::atomic<int64_t> wrong{0};
-  const auto give = [&](uint32_t* block) {   // (words, the same value in each of them)
+  const auto give = [&](uint32_t* block) {  // (words, the same value in each of them)
     if (block == nullptr) return;
     for (uint32_t i = 2; i < block[0]; ++i)
       if (block[i] != block[1]) ++wrong;
@@ -153,7 +154,7 @@ TEST(Account, AMillionBlocksAcrossThreads) {
   uint64_t held = 0;
   for (const AccountRef& account : accounts) held += account.usage().bytes;
   EXPECT_GT(held, uint64_t{kShared} * 16);
-  accounts.pop_back();   // closed, with blocks in use
+  accounts.pop_back();  // closed, with blocks in use
   for (auto& block : shared) give(block.exchange(nullptr));
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(n_accounts(), before + 2);

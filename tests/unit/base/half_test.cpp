@@ -83,10 +83,8 @@ TEST(Half, RoundsToNearestEven) {
     const float x = half_to_float(static_cast<uint16_t>(h));
     const float next = h == 0x7BFF ? 65536.0f : half_to_float(static_cast<uint16_t>(h + 1));
     const float tie = x + (next - x) / 2;
-    for (const float y :
-         {tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e30f), std::nextafter(x, 1e30f)})
-      for (const float signed_y : {y, -y})
-        ASSERT_NO_FATAL_FAILURE(expect_nearest(signed_y, float_to_half(signed_y), half_value, 0x7C00));
+    for (const float y : {tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e30f), std::nextafter(x, 1e30f)})
+      for (const float signed_y : {y, -y}) ASSERT_NO_FATAL_FAILURE(expect_nearest(signed_y, float_to_half(signed_y), half_value, 0x7C00));
   }
 }
 
@@ -114,7 +112,7 @@ TEST(Half, Corners) {
   EXPECT_EQ(float_to_half(std::nextafter(0x1p-25f, 1.0f)), 0x0001);
   EXPECT_EQ(float_to_half(std::numeric_limits<float>::denorm_min()), 0x0000);
   EXPECT_EQ(float_to_half(float_from_bits(0x7F800001)),
-            0x7E00);  // a signalling NaN whose payload does not fit
+            0x7E00);                                              // a signalling NaN whose payload does not fit
   EXPECT_EQ(float_to_half(float_from_bits(0xFFC02000)), 0xFE01);  // payload and sign stay
 }
 
@@ -129,7 +127,7 @@ TEST(Half, NextUpAndDown) {
         if (y == x) {
           ASSERT_EQ(up, x);
           ASSERT_EQ(down, x);
-        } else {   // neighbours
+        } else {  // neighbours
           ASSERT_TRUE(up == x || down == x) << y;
           ASSERT_LT(down, up);
           ASSERT_LE(float_to_half_up(std::fabs(y)) - float_to_half_down(std::fabs(y)), 1) << y;

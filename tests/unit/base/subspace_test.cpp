@@ -9,7 +9,7 @@
 namespace orrery::subspace_test {
 namespace {
 
-std::vector<double> orthonormal(int64_t n, std::mt19937_64* random) {   // (n, n), rows
+std::vector<double> orthonormal(int64_t n, std::mt19937_64* random) {  // (n, n), rows
   std::normal_distribution<double> normal;
   std::vector<double> q(static_cast<size_t>(n * n));
   for (double& x : q) x = normal(*random);
@@ -64,7 +64,7 @@ TEST(Subspace, FindsTheLargestDirections) {
     leading_subspace(matrix.data(), n, rank, &basis);
     ASSERT_EQ(basis.size(), rank * n);
     expect_orthonormal(basis, rank, n);
-    for (size_t r = 0; r < rank; ++r) {   // each by the sign of its largest component
+    for (size_t r = 0; r < rank; ++r) {  // each by the sign of its largest component
       double product = 0, largest = 0;
       for (size_t i = 0; i < n; ++i) {
         product += static_cast<double>(basis[r * n + i]) * vectors[r * n + i];
@@ -104,7 +104,7 @@ TEST(Subspace, FewerDirectionsThanAskedFor) {
   const std::vector<float> matrix = matrix_of(vectors, values);
   std::vector<float> basis;
   leading_subspace(matrix.data(), n, rank, &basis);
-  for (size_t r = 0; r < there; ++r) {   // each is wholly within
+  for (size_t r = 0; r < there; ++r) {  // each is wholly within
     double inside = 0;
     for (size_t b = 0; b < rank; ++b) {
       double product = 0;

@@ -24,9 +24,7 @@ using namespace orrery::testing;
 class Sequence {
  public:
   Sequence(const KvFormat& format, int32_t n_tokens, uint64_t seed)
-      : format_(format),
-        row_(2 * static_cast<size_t>(format.n_kv_heads * format.head_dim)),
-        kv_(static_cast<size_t>(n_tokens) * row_) {
+      : format_(format), row_(2 * static_cast<size_t>(format.n_kv_heads * format.head_dim)), kv_(static_cast<size_t>(n_tokens) * row_) {
     for (int32_t i = 0; i < div_up(n_tokens, kPageTokens); ++i) {
       pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_span()));
       addresses_.push_back(pages_.back()->ptr().address);
@@ -64,14 +62,15 @@ struct Attention {
   int32_t n_heads;
   int32_t window;
   float scale;
-  std::vector<float> sinks = {};   // (n_heads), or none
+  std::vector<float> sinks = {};  // (n_heads), or none
 };
 
 // Appends tokens [first, first + n) of `s` to `layer` and attends to them with queries q (n, n_heads,
 // head_dim). Without queries it only appends.
-std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence& s, int32_t first, int32_t n,
-                       const float* q, int32_t layer = 0) {
-  const size_t width = static_cast<size_t>(a.n_heads * a.format.head_dim), out_width = static_cast<size_t>(a.n_heads * a.format.value_dim());
+std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence& s, int32_t first, int32_t n, const float* q,
+                       int32_t layer = 0) {
+  const size_t width = static_cast<size_t>(a.n_heads * a.format.head_dim),
+               out_width = static_cast<size_t>(a.n_heads * a.format.value_dim());
   const auto v = [&] { return a.format.shared_values > 0 ? Ptr<const float>() : s.v(first); };
   std::vector<Row> rows;
   for (int32_t i = 0; i < n; ++i) rows.push_back({0, first + i, 0});
@@ -106,19 +105,19 @@ struct StoredHead {
   const std::vector<float>& key(int32_t t) const { return k[static_cast<size_t>(t - first)]; }
   const std::vector<float>& value(int32_t t) const { return v[static_cast<size_t>(t - first)]; }
   int32_t first;
-  std::vector<std::vector<float>> k, v;   // (positions, head_dim), (positions, value_dim)
+  std::vector<std::vector<float>> k, v;  // (positions, head_dim), (positions, value_dim)
 };
 int32_t first_visible(const Attention& a, int32_t p) { return a.window > 0 ? std::max(0, p - a.window + 1) : 0; }
 
-enum class Rounding { none, tiles, words };   // of what q, K and V are as bf16; with the bounds of 16-bit words
+enum class Rounding { none, tiles, words };  // of what q, K and V are as bf16; with the bounds of 16-bit words
 
 struct Expected {
-  std::vector<double> out;      // (value_dim)
-  std::vector<double> spread;   // sum of weights * |v - out|: weights that are each wrong by a share e move out by e / (1 - e) of it
-  std::vector<double> size;     // sum of weights * |v|
-  std::vector<double> words;    // how far weights move it out that are words of 16 bits times scales (attends_in_words)
-  double score_size = 0;        // the largest sum of |q k|, scaled
-  double score_words = 0;       // how far queries that are words move a score at most
+  std::vector<double> out;     // (value_dim)
+  std::vector<double> spread;  // sum of weights * |v - out|: weights that are each wrong by a share e move out by e / (1 - e) of it
+  std::vector<double> size;    // sum of weights * |v|
+  std::vector<double> words;   // how far weights move it out that are words of 16 bits times scales (attends_in_words)
+  double score_size = 0;       // the largest sum of |q k|, scaled
+  double score_words = 0;      // how far queries that are words move a score at most
 };
 
 // softmax(q K^T) V over what position `p` may see, and over the sink of head h, whose value is 0.
@@ -136,7 +135,7 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
   std::vector<double> scaled;
   for (int32_t i = 0; i < dim; ++i)
     scaled.push_back(tiles ? to_bf16(q[i] * (a.scale * log2_e)) * std::log(2.0) : static_cast<double>(q[i]) * a.scale);
-  const auto largest_of_blocks = [&](const auto& x) {   // for each of the dimensions
+  const auto largest_of_blocks = [&](const auto& x) {  // for each of the dimensions
     std::vector<double> most(x.size());
     for (size_t i = 0; i < x.size(); ++i) most[i / 32 * 32] = std::max(most[i / 32 * 32], std::fabs(static_cast<double>(x[i])));
     for (size_t i = 0; i < x.size(); ++i) most[i] = most[i / 32 * 32];
@@ -151,7 +150,8 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
     const std::vector<float>& k = stored.key(t);
     const float* x = kept(k);
     const double size = dot_of_sizes(x, scaled.data(), scaled.size());
-    if (rounding == Rounding::words) e.score_words = std::max(e.score_words, word_error(path, a.format.type, q, k.data(), k.size()) * static_cast<double>(a.scale));
+    if (rounding == Rounding::words)
+      e.score_words = std::max(e.score_words, word_error(path, a.format.type, q, k.data(), k.size()) * static_cast<double>(a.scale));
     scores.push_back(dot(x, scaled.data(), scaled.size()));
     if (std::isfinite(size)) e.score_size = std::max(e.score_size, size);
     largest = std::max(largest, scores.back());
@@ -211,7 +211,8 @@ void check_row(const std::string& path, Phase phase, const Attention& a, const S
             << ", group " << a.n_heads / a.format.n_kv_heads << ", window " << a.window;
       }
     };
-    const Expected exact = reads ? known->at(static_cast<size_t>(h)) : expected(path, a, *stored, p, q + h * dim, h, words ? Rounding::words : Rounding::none);
+    const Expected exact =
+        reads ? known->at(static_cast<size_t>(h)) : expected(path, a, *stored, p, q + h * dim, h, words ? Rounding::words : Rounding::none);
     if (known && phase == Phase::prefill) known->push_back(exact);
     if (!tiles) {
       const double weights = words ? std::exp(exact.score_words) - 1 : 0;
@@ -262,7 +263,8 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
     for (size_t d = 0; d < std::size(dims); ++d) {
       const int32_t dim = dims[d];
       if (!stores(type, dim)) continue;
-      // The usual sizes of heads meet every group; 512 meets the groups of its models; the others every second one, of even or of odd place in the list.
+      // The usual sizes of heads meet every group; 512 meets the groups of its models; the others every second one, of even or of odd place
+      // in the list.
       for (size_t g = 0; g < std::size(groups); ++g) {
         const int32_t group = groups[g];
         if (dim % 32 != 0 && group > 4) continue;
@@ -289,7 +291,8 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
           if (length > n) continue;
           const int32_t p = length - 1;
           const float* row = q.data() + static_cast<size_t>(p) * width;
-          const float* of_prompt = p < beginning ? prefill.data() + static_cast<size_t>(p) * width : last.data() + static_cast<size_t>(p - end) * width;
+          const float* of_prompt =
+              p < beginning ? prefill.data() + static_cast<size_t>(p) * width : last.data() + static_cast<size_t>(p - end) * width;
           std::vector<Expected> known;
           check_row(GetParam(), Phase::prefill, a, s, p, row, of_prompt, 0, &known);
           const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
@@ -306,12 +309,13 @@ TEST_P(CpuAttend, ValuesThatAreAPartOfKeys) {
     int32_t dim, values;
   };
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0})
-    for (const Shape shape : {Shape{24, 16}, Shape{48, 32}, Shape{72, 64}, Shape{96, 64}, Shape{320, 256}, Shape{576, 512}, Shape{568, 504}})
+    for (const Shape shape :
+         {Shape{24, 16}, Shape{48, 32}, Shape{72, 64}, Shape{96, 64}, Shape{320, 256}, Shape{576, 512}, Shape{568, 504}})
       for (const int32_t group : {1, 3, 5, 8, 20}) {
         if (!stores(type, shape.dim) || !stores(type, shape.values)) continue;
         if (shape.dim > 320 && group != 20 && group != 1) continue;
         const Attention a{{type, 2, 1, shape.dim, shape.values}, group, 0, 1.7f / std::sqrt(static_cast<float>(shape.dim))};
-        const int32_t n = shape.dim == 48 ? 600 : 130;   // 600: two splits
+        const int32_t n = shape.dim == 48 ? 600 : 130;  // 600: two splits
         const Sequence s(a.format, n, static_cast<uint64_t>(shape.dim + group));
         Rig rig(GetParam(), 2, {n, n, group, 1, shape.dim, 64});
         const int32_t width = group * shape.dim, out_width = group * shape.values;
@@ -359,8 +363,8 @@ TEST_P(CpuAttend, ThreeAndSevenHeadsHaveTheBitsOfFourAndEight) {
   for (KvType type : kKvTypes)
     for (const int32_t dim : {32, 64, 96, 128})
       for (const int32_t group : {4, 8}) {
-        if (GetParam() == "amx" && type == KvType::q8_0) continue;   // tiles take seven heads, vectors take eight
-        for (const int32_t window : {0, 70}) {   // 70: the first key lies within a page
+        if (GetParam() == "amx" && type == KvType::q8_0) continue;  // tiles take seven heads, vectors take eight
+        for (const int32_t window : {0, 70}) {                      // 70: the first key lies within a page
           const int32_t n = 129;
           const Attention more{{type, 1, 1, dim}, group, window, .125f}, fewer{{type, 1, 1, dim}, group - 1, window, .125f};
           const Sequence s(more.format, n, 31);
@@ -407,7 +411,7 @@ TEST_P(CpuAttend, Sinks) {
     for (const int32_t dim : {64, 512})
       for (const int32_t window : {0, 70}) {
         const Attention a{{type, 1, 2, dim}, 6, window, 1 / std::sqrt(static_cast<float>(dim)), {-300.0f, -2.0f, 0.5f, 3.0f, 9.0f, 300.0f}};
-        const int32_t n = dim == 64 ? 600 : 201, width = 6 * dim;   // 600: two splits
+        const int32_t n = dim == 64 ? 600 : 201, width = 6 * dim;  // 600: two splits
         const Sequence s(a.format, n, 17);
         Rig rig(GetParam(), 2, {n, n, 6, 2, dim, 64});
         std::vector<float> q(static_cast<size_t>(n * width));
@@ -427,7 +431,7 @@ TEST_P(CpuAttend, Sinks) {
 
 // However a prompt is cut into chunks, and by however many threads, every row's bits are the same.
 TEST_P(CpuAttend, BitsDoNotDependOnChunksOrThreads) {
-  const int32_t n = 140;   // three pages
+  const int32_t n = 140;  // three pages
   for (KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4})
     for (int32_t window : {0, 70})
       for (int32_t group : {1, 3, 4}) {
@@ -446,13 +450,11 @@ TEST_P(CpuAttend, BitsDoNotDependOnChunksOrThreads) {
             const Sequence fresh(a.format, n, 29);
             for (int32_t first = 0; first < n; first += chunk) {
               const std::vector<float> part =
-                  run(rig, a, Phase::prefill, fresh, first, std::min(chunk, n - first),
-                      q.data() + static_cast<size_t>(first) * width);
+                  run(rig, a, Phase::prefill, fresh, first, std::min(chunk, n - first), q.data() + static_cast<size_t>(first) * width);
               out.insert(out.end(), part.begin(), part.end());
             }
             if (whole.empty()) whole = out;
-            ASSERT_TRUE(same_bits(out.data(), whole.data(), whole.size()))
-                << "chunk " << chunk << " threads " << n_threads;
+            ASSERT_TRUE(same_bits(out.data(), whole.data(), whole.size())) << "chunk " << chunk << " threads " << n_threads;
           }
         }
       }
@@ -478,16 +480,15 @@ TEST_P(CpuAttend, SequencesDoNotMix) {
     std::vector<Row> rows;
     for (int32_t i = 0; i < 5; ++i) {
       run(rig, a, Phase::prefill, *sequences[static_cast<size_t>(i)], 0, lengths[i], q.data(), 1);
-      const std::vector<float> last = run(rig, a, phase, *sequences[static_cast<size_t>(i)], lengths[i] - 1,
-                                          1, q.data() + static_cast<size_t>(i) * width, 1);
+      const std::vector<float> last =
+          run(rig, a, phase, *sequences[static_cast<size_t>(i)], lengths[i] - 1, 1, q.data() + static_cast<size_t>(i) * width, 1);
       alone.insert(alone.end(), last.begin(), last.end());
       rows.push_back({0, lengths[i] - 1, i});
     }
     Guarded<float> queries(5 * width), out(5 * width);
     std::memcpy(queries.data(), q.data(), queries.size() * sizeof(float));
     rig->begin_step({phase, rows, views, a.format});
-    rig->attend(1, queries.cptr(), out.ptr(),
-                {8, static_cast<int64_t>(width), static_cast<int64_t>(width), 0.125f, 0});
+    rig->attend(1, queries.cptr(), out.ptr(), {8, static_cast<int64_t>(width), static_cast<int64_t>(width), 0.125f, 0});
     rig->end_step();
     EXPECT_TRUE(same_bits(out.data(), alone.data(), alone.size()));
   }
@@ -564,7 +565,7 @@ TEST_P(CpuAttend, ScoresThatClimb) {
 TEST_P(CpuAttend, LaterPositionsCannotReachBack) {
   const int32_t n = 100;
   for (int32_t group : {1, 3, 16})
-    for (int32_t first : {0, 64}) {   // of K and V, or of V alone
+    for (int32_t first : {0, 64}) {  // of K and V, or of V alone
       const Attention a{{KvType::f16, 1, 1, 64}, group, 0, 0.125f};
       const size_t width = static_cast<size_t>(group) * 64;
       const Sequence clean(a.format, n, 3), spoilt(a.format, n, 3);
@@ -609,7 +610,7 @@ TEST_P(CpuAttend, TokensInPlaceGiveTheBitsOfTheirCopies) {
       Random random(8);
       std::vector<float> q(width);
       for (float& x : q) x = random.normal();
-      std::vector<std::vector<uint32_t>> positions(4);   // of both layers' heads: over and below a split
+      std::vector<std::vector<uint32_t>> positions(4);  // of both layers' heads: over and below a split
       std::vector<std::vector<std::byte>> slots(4);
       std::vector<std::vector<uint64_t>> tiles(4);
       std::vector<HeadView> in_place(4), copied(4);
@@ -620,13 +621,14 @@ TEST_P(CpuAttend, TokensInPlaceGiveTheBitsOfTheirCopies) {
         run(rig, a, Phase::prefill, s, 0, n - 1, nullptr, layer);
         for (size_t head = 0; head < 4; ++head) {
           positions[head].clear();
-          for (int32_t i = 0; i < lengths[head]; ++i)   // the first split of the longest head lies in order
-            positions[head].push_back(dim == 64 && i < 512 ? static_cast<uint32_t>(i) : static_cast<uint32_t>(random.below(static_cast<uint64_t>(n - 1))));
+          for (int32_t i = 0; i < lengths[head]; ++i)  // the first split of the longest head lies in order
+            positions[head].push_back(dim == 64 && i < 512 ? static_cast<uint32_t>(i)
+                                                           : static_cast<uint32_t>(random.below(static_cast<uint64_t>(n - 1))));
           slots[head].assign(static_cast<size_t>(lengths[head]) * a.format.token_bytes(), std::byte{});
           for (size_t i = 0; i < positions[head].size(); ++i)
             std::memcpy(&slots[head][i * a.format.token_bytes()],
-                        s.bytes(static_cast<int32_t>(positions[head][i] / 64)) + a.format.head_offset(layer, static_cast<int32_t>(head % 2)) +
-                            positions[head][i] % 64 * a.format.token_bytes(),
+                        s.bytes(static_cast<int32_t>(positions[head][i] / 64)) +
+                            a.format.head_offset(layer, static_cast<int32_t>(head % 2)) + positions[head][i] % 64 * a.format.token_bytes(),
                         a.format.token_bytes());
           tiles[head].clear();
           for (int32_t i = 0; i < lengths[head]; i += kPageTokens)
@@ -636,7 +638,7 @@ TEST_P(CpuAttend, TokensInPlaceGiveTheBitsOfTheirCopies) {
           in_place[head].positions = positions[head].data(), in_place[head].own_slot = own_slots[head];
           copied[head].tiles = tiles[head].data();
           copied[head].append_at = reinterpret_cast<uintptr_t>(&slots[head][static_cast<size_t>(own_slots[head]) * a.format.token_bytes()]);
-          positions[head][static_cast<size_t>(own_slots[head])] = UINT32_MAX;   // stands for the step's token
+          positions[head][static_cast<size_t>(own_slots[head])] = UINT32_MAX;  // stands for the step's token
         }
         const Row row{0, n - 1, 0};
         const KvView view = s.view();

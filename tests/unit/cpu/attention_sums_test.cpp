@@ -1,5 +1,5 @@
-// Attention summed over queries, on every instruction set. A prompt's weights are added in the order of positions, however the prompt is cut. A
-// step's weights are the exported attention weights.
+// Attention summed over queries, on every instruction set. A prompt's weights are added in the order of positions, however the prompt is
+// cut. A step's weights are the exported attention weights.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace orrery::testing;
 
-constexpr int32_t kDim = 64, kGroup = 3, kWidth = 2 * kGroup * kDim;   // two KV heads
+constexpr int32_t kDim = 64, kGroup = 3, kWidth = 2 * kGroup * kDim;  // two KV heads
 
 StepLimits limits() {
   StepLimits l;
@@ -68,7 +68,8 @@ TEST_P(CpuAttentionSums, AreAddedInTheOrderOfPositions) {
             KeyWeightsJob& job = jobs[static_cast<size_t>(h)];
             job.kv_head = h;
             job.tiles = heads[h].tiles();
-            job.n_keys = (first + row + n + kPageTokens - 1) / kPageTokens * kPageTokens;   // else the last tile's weights are summed otherwise
+            job.n_keys =
+                (first + row + n + kPageTokens - 1) / kPageTokens * kPageTokens;  // else the last tile's weights are summed otherwise
             job.first_position = first + row, job.n_positions = n;
             job.mean = job.add = true;
             job.out = sums.data() + h * n_keys;
@@ -85,7 +86,8 @@ TEST_P(CpuAttentionSums, AreAddedInTheOrderOfPositions) {
           for (int32_t key = 0; key < n_keys; ++key) expected[static_cast<size_t>(key)] = (h * n_keys + key) % 5 * .25;
           for (int32_t row = 0; row < kRows; ++row)
             for (int32_t g = 0; g < kGroup; ++g)
-              add_softmax(heads[h], q.data() + static_cast<size_t>(row) * stride + static_cast<size_t>((h * kGroup + g) * kDim), first + row + 1, scale, expected.data());
+              add_softmax(heads[h], q.data() + static_cast<size_t>(row) * stride + static_cast<size_t>((h * kGroup + g) * kDim),
+                          first + row + 1, scale, expected.data());
           for (int32_t key = 0; key < n_keys; ++key)
             ASSERT_NEAR(sums[static_cast<size_t>(h * n_keys + key)], expected[static_cast<size_t>(key)], 1e-5)
                 << "type " << static_cast<int>(type) << ", first " << first << ", head " << h << ", key " << key;
@@ -103,7 +105,7 @@ TEST_P(CpuAttentionSums, TakeWhatAttentionHasLeft) {
     const HeadTokens heads[] = {{type, kDim, n_slots[0], 5}, {type, kDim, n_slots[1], 6}};
     const Guarded<float> q(kWidth), out(kWidth);
     fill_normal(q, 8, 2.0f);
-    std::vector<std::vector<float>> room;   // 64-byte aligned within
+    std::vector<std::vector<float>> room;  // 64-byte aligned within
     std::vector<HeadView> views;
     std::vector<KeyWeightsJob> jobs(2);
     std::vector<std::vector<float>> found;
@@ -135,17 +137,18 @@ TEST_P(CpuAttentionSums, TakeWhatAttentionHasLeft) {
     shape.kv = step.kv;
     shape.n_heads = 2 * kGroup;
     shape.scale = .2f;
-    shape.queries = {{1}, 1};   // nobody looks at it
+    shape.queries = {{1}, 1};  // nobody looks at it
     rig->keys()->key_weights(jobs, shape);
     for (size_t h = 0; h < 2; ++h) {
       std::vector<double> expected(found[h].size());
       for (size_t g = 0; g < kGroup; ++g) add_softmax(heads[h], q.data() + (h * kGroup + g) * kDim, n_slots[h], .2f, expected.data());
-      double error = 0;   // of a score: a weight is off by e to the power of its own and the sum's
+      double error = 0;  // of a score: a weight is off by e to the power of its own and the sum's
       for (int32_t t = 0; t < n_slots[h]; ++t)
         for (size_t g = 0; g < kGroup; ++g)
           error = std::max(error, word_error(GetParam(), type, q.data() + (h * kGroup + g) * kDim, heads[h].token(t).data(), kDim) * .2);
       for (size_t i = 0; i < expected.size(); ++i)
-        ASSERT_NEAR(found[h][i], expected[i], 1e-6 + expected[i] * (std::exp(2 * error) - 1)) << "type " << static_cast<int>(type) << ", head " << h << ", slot " << i;
+        ASSERT_NEAR(found[h][i], expected[i], 1e-6 + expected[i] * (std::exp(2 * error) - 1))
+            << "type " << static_cast<int>(type) << ", head " << h << ", slot " << i;
     }
   }
 }

@@ -36,13 +36,12 @@ TEST_P(CpuOps, EmbedGivesTheTokensRows) {
       rig->embed(table, 1.0f, out.ptr());
       rig->end_step();
       for (size_t r = 0; r < 4; ++r)
-        EXPECT_TRUE(
-            same_bits(out.data() + r * 512, values.data() + static_cast<size_t>(rows[r].token) * 512, 512))
-            << type.name;
+        EXPECT_TRUE(same_bits(out.data() + r * 512, values.data() + static_cast<size_t>(rows[r].token) * 512, 512)) << type.name;
       rig->begin_step({Phase::prefill, rows, {}, {}});
       rig->embed(table, 25.3f, out.ptr());
       rig->end_step();
-      for (size_t i = 0; i < 4 * 512; ++i) ASSERT_EQ(out[i], values[static_cast<size_t>(rows[i / 512].token) * 512 + i % 512] * 25.3f) << type.name;
+      for (size_t i = 0; i < 4 * 512; ++i)
+        ASSERT_EQ(out[i], values[static_cast<size_t>(rows[i / 512].token) * 512 + i % 512] * 25.3f) << type.name;
     }
 }
 
@@ -69,8 +68,7 @@ TEST_P(CpuOps, RmsNorm) {
     for (int32_t n_vectors : {1, 3}) {
       const int32_t n = 5;
       const int64_t stride = n_vectors * dim + 2;
-      Guarded<float> x(static_cast<size_t>((n - 1) * stride + n_vectors * dim)),
-          weight(static_cast<size_t>(dim));
+      Guarded<float> x(static_cast<size_t>((n - 1) * stride + n_vectors * dim)), weight(static_cast<size_t>(dim));
       Guarded<float> out(x.size());
       fill_normal(x, 2, 3.0f);
       fill_normal(weight, 3);
@@ -81,7 +79,7 @@ TEST_P(CpuOps, RmsNorm) {
         rig->rms_norm(x.cptr(), stride, weight.cptr(), out.ptr(), stride, n_vectors, dim, 1e-5f);
         rig.end();
         if (first.empty()) first.assign(out.data(), out.data() + out.size());
-        Guarded<float> ones(static_cast<size_t>(dim)), same(out.size()), bare(out.size());   // no weights are those of 1
+        Guarded<float> ones(static_cast<size_t>(dim)), same(out.size()), bare(out.size());  // no weights are those of 1
         for (size_t i = 0; i < ones.size(); ++i) ones[i] = 1.0f;
         for (size_t i = 0; i < out.size(); ++i) same[i] = bare[i] = 0.0f;
         rig.begin(Phase::prefill, n);
@@ -93,8 +91,7 @@ TEST_P(CpuOps, RmsNorm) {
           for (int64_t v = 0; v < n_vectors; ++v) {
             const size_t at = static_cast<size_t>(r * stride + v * dim);
             double squares = 0;
-            for (size_t i = 0; i < static_cast<size_t>(dim); ++i)
-              squares += static_cast<double>(x[at + i]) * x[at + i];
+            for (size_t i = 0; i < static_cast<size_t>(dim); ++i) squares += static_cast<double>(x[at + i]) * x[at + i];
             const double scale = 1 / std::sqrt(squares / static_cast<double>(dim) + 1e-5);
             ASSERT_TRUE(same_bits(out.data() + at, first.data() + at, static_cast<size_t>(dim)));
             for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
@@ -112,8 +109,7 @@ TEST_P(CpuOps, RmsNorm) {
         rig->rms_norm(in_place.cptr(), stride, weight.cptr(), in_place.ptr(), stride, n_vectors, dim, 1e-5f);
         rig.end();
         for (int64_t r = 0; r < n; ++r)
-          ASSERT_TRUE(same_bits(in_place.data() + r * stride, first.data() + r * stride,
-                                static_cast<size_t>(n_vectors * dim)));
+          ASSERT_TRUE(same_bits(in_place.data() + r * stride, first.data() + r * stride, static_cast<size_t>(n_vectors * dim)));
       }
     }
   }
@@ -126,8 +122,7 @@ TEST_P(CpuOps, Rope) {
         const int32_t n = 6, n_heads = 3, position = 100000;
         const int64_t stride = n_heads * head_dim + 1;
         std::vector<float> frequencies;
-        for (int32_t i = 0; i < n_rot / 2; ++i)
-          frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / n_rot)));
+        for (int32_t i = 0; i < n_rot / 2; ++i) frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / n_rot)));
         Guarded<float> x(static_cast<size_t>((n - 1) * stride + n_heads * head_dim));
         fill_normal(x, 5);
         const std::vector<float> before(x.data(), x.data() + x.size());
@@ -154,7 +149,7 @@ TEST_P(CpuOps, Rope) {
 
 // cos and sin grow by 1 + .1 ln(1 + floor(position / 8)): at positions 0 to 15 by 1 and 1 + .1 ln 2, at 100 by 1 + .1 ln 13.
 TEST_P(CpuOps, RopeWithATemperature) {
-  const float one = 0.0f;   // of a pair that does not turn
+  const float one = 0.0f;  // of a pair that does not turn
   for (const int32_t position : {0, 7, 8, 15, 100}) {
     Guarded<float> x(2);
     x[0] = 3.0f, x[1] = -2.0f;
@@ -176,7 +171,8 @@ TEST_P(CpuOps, RopeByOneOfSeveralTables) {
   const int32_t n_rot[] = {64, 24, 2};
   std::vector<RopeSpec> specs;
   for (size_t t = 0; t < 3; ++t) {
-    for (int32_t i = 0; i < n_rot[t] / 2; ++i) frequencies[t].push_back(static_cast<float>(std::pow(1000.0 * static_cast<double>(t + 1), -2.0 * i / n_rot[t])));
+    for (int32_t i = 0; i < n_rot[t] / 2; ++i)
+      frequencies[t].push_back(static_cast<float>(std::pow(1000.0 * static_cast<double>(t + 1), -2.0 * i / n_rot[t])));
     specs.push_back({t == 1, n_rot[t], frequencies[t].data(), 1.0f + 0.25f * static_cast<float>(t)});
   }
   StepLimits limits{n, 64, 2, 2, head_dim, 64};
@@ -240,7 +236,7 @@ TEST_P(CpuOps, TransformHeads) {
             }
             ASSERT_NEAR(x[static_cast<size_t>(r * stride + i)], want, 1e-5) << r << " " << i;
           }
-        if (!shifted) {   // its own inverse
+        if (!shifted) {  // its own inverse
           rig.begin(Phase::decode, n);
           rig->transform_heads(x.ptr(), stride, n_heads, dim, {}, rotate);
           rig.end();
@@ -279,8 +275,7 @@ TEST_P(CpuOps, Swiglu) {
     rig.end();
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < n; ++i) {
-        const double gate = x[static_cast<size_t>(r * stride + i)],
-                     up = x[static_cast<size_t>(r * stride + n + i)];
+        const double gate = x[static_cast<size_t>(r * stride + i)], up = x[static_cast<size_t>(r * stride + n + i)];
         const double e = gate / (1 + std::exp(-gate)) * up;
         ASSERT_NEAR(out[static_cast<size_t>(r * n + i)], e, 4e-7 * std::fabs(e) + 1e-36) << gate;
       }
@@ -318,7 +313,8 @@ TEST_P(CpuOps, SoftCap) {
     rig.begin(Phase::prefill, 4);
     rig->soft_cap(x.ptr(), 2, n, 1.5f, 30.0f);
     rig.end();
-    for (size_t i = 0; i < before.size(); ++i) ASSERT_NEAR(x[i], 30 * std::tanh(1.5 * static_cast<double>(before[i]) / 30), 1e-5) << before[i];
+    for (size_t i = 0; i < before.size(); ++i)
+      ASSERT_NEAR(x[i], 30 * std::tanh(1.5 * static_cast<double>(before[i]) / 30), 1e-5) << before[i];
     std::memcpy(x.data(), before.data(), x.size() * sizeof(float));
     rig.begin(Phase::prefill, 4);
     rig->soft_cap(x.ptr(), 2, n, 1.5f, 0.0f);
@@ -411,7 +407,8 @@ TEST(CpuBackend, SaysWhatStepsCost) {
     const std::vector<double> found = products(wide);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], static_cast<double>(i + 1) * 0.17) << wide;
   }
-  for (const char* other : {"plain", "avx2vnni", "neon"}) EXPECT_EQ(products(other), (std::vector<double>{0.2, 0.7, 0.95, 1.2, 1.45, 1.7, 1.95})) << other;
+  for (const char* other : {"plain", "avx2vnni", "neon"})
+    EXPECT_EQ(products(other), (std::vector<double>{0.2, 0.7, 0.95, 1.2, 1.45, 1.7, 1.95})) << other;
   for (const std::string& name : paths()) {
     const auto made = cpu::make_backend({2, name});
     EXPECT_EQ(made.value()->step_cost().products, cpu::step_cost(name, 2).products);
@@ -472,8 +469,7 @@ TEST(CpuBackend, RefusesWeightsOfHalfABlock) {
   EXPECT_EQ(weight.n_cols, 8);
   EXPECT_EQ(made.value()->place_weight(TensorType::q4_k, 1, 128, data, {}, &weight).code(), Code::bad_model);
   EXPECT_EQ(made.value()->place_weight(TensorType::f32, 0, 8, data, {}, &weight).code(), Code::bad_model);
-  EXPECT_EQ(made.value()->place_weight(static_cast<TensorType>(4), 1, 32, data, {}, &weight).code(),
-            Code::unsupported_quantization);
+  EXPECT_EQ(made.value()->place_weight(static_cast<TensorType>(4), 1, 32, data, {}, &weight).code(), Code::unsupported_quantization);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Compensation tokens, on every instruction set: their values in double precision, and attention to a token with a weight, as to many equal tokens
-// or to a part of one.
+// Compensation tokens, on every instruction set: their values in double precision, and attention to a token with a weight, as to many equal
+// tokens or to a part of one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,8 @@ TEST_P(CpuCompensationTokens, TakeInTokens) {
         std::vector<CompensationJob> jobs;
         for (size_t h = 0; h < 3; ++h) {
           const auto& [first, second] = stretches[h];
-          jobs.push_back({heads[h]->tiles(), 0, stretches[h][go][0], stretches[h][go][1], go == 0 ? 0 : first[1] - first[0], means[h]->ptr(), nullptr});
+          jobs.push_back({heads[h]->tiles(), 0, stretches[h][go][0], stretches[h][go][1], go == 0 ? 0 : first[1] - first[0],
+                          means[h]->ptr(), nullptr});
           (void)second;
         }
         rig->summaries()->add_to_compensation_tokens(jobs, heads[0]->format());
@@ -56,7 +57,8 @@ TEST_P(CpuCompensationTokens, TakeInTokens) {
               for (size_t v = 0; v < n_values; ++v) sums[v] += static_cast<double>(x[v]);
             }
           for (size_t v = 0; v < n_values; ++v)
-            ASSERT_NEAR((*means[h])[v], sums[v] / n, 2e-7) << "type " << static_cast<int>(type) << ", dim " << dim << ", head " << h << ", go " << go;
+            ASSERT_NEAR((*means[h])[v], sums[v] / n, 2e-7)
+                << "type " << static_cast<int>(type) << ", dim " << dim << ", head " << h << ", go " << go;
         }
       }
     }
@@ -71,7 +73,7 @@ TEST_P(CpuCompensationTokens, TakeInTokensByShares) {
       const size_t n_values = 2 * static_cast<size_t>(dim);
       const HeadTokens tokens(type, dim, 200, 12);
       std::vector<uint64_t> tiles(tokens.tiles(), tokens.tiles() + 4);
-      tiles[1] = 0;   // nothing of the second tile
+      tiles[1] = 0;  // nothing of the second tile
       Guarded<float> mean(n_values), shares(190);
       for (int go = 0; go < 2; ++go) {
         fill_normal(shares, 5 + static_cast<uint64_t>(go), 1.0f);
@@ -88,7 +90,8 @@ TEST_P(CpuCompensationTokens, TakeInTokensByShares) {
         const CompensationJob job{tiles.data(), 0, first, first + 190, 0, mean.ptr(), shares.data()};
         rig->summaries()->add_to_compensation_tokens({&job, 1}, tokens.format());
         for (size_t v = 0; v < n_values; ++v)
-          ASSERT_NEAR(mean[v], sums[v], 1e-7 * (1 + std::fabs(sums[v]))) << "type " << static_cast<int>(type) << ", dim " << dim << ", value " << v;
+          ASSERT_NEAR(mean[v], sums[v], 1e-7 * (1 + std::fabs(sums[v])))
+              << "type " << static_cast<int>(type) << ", dim " << dim << ", value " << v;
       }
     }
 }
@@ -158,7 +161,7 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
           return dot * static_cast<double>(scale);
         };
         for (const auto& x : tokens) most = std::max(most, score(x));
-        double error = 0;   // of a score
+        double error = 0;  // of a score
         for (const auto& x : tokens)
           error = std::max(error, word_error(GetParam(), type, query, x.data(), static_cast<size_t>(dim)) * static_cast<double>(scale));
         for (size_t t = 0; t < tokens.size(); ++t) {
@@ -166,7 +169,7 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
           l += weight;
           for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * tokens[t][static_cast<size_t>(dim) + i];
         }
-        const auto weighed = [&](size_t i) {   // sum of weights * |v|: weights are off by e to the power of twice an error
+        const auto weighed = [&](size_t i) {  // sum of weights * |v|: weights are off by e to the power of twice an error
           double sum = 0;
           for (size_t t = 0; t < tokens.size(); ++t)
             sum += std::exp(score(tokens[t]) - most) * (t + 1 < tokens.size() ? 1.0 : static_cast<double>(weights[h])) *
@@ -174,7 +177,8 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
           return sum;
         };
         for (size_t i = 0; i < sums.size(); ++i)
-          ASSERT_NEAR(out[static_cast<size_t>(head * dim) + i], sums[i] / l, 1e-5 + (error > 0 ? std::expm1(2 * error) * weighed(i) / l : 0))
+          ASSERT_NEAR(out[static_cast<size_t>(head * dim) + i], sums[i] / l,
+                      1e-5 + (error > 0 ? std::expm1(2 * error) * weighed(i) / l : 0))
               << "type " << static_cast<int>(type) << ", dim " << dim << ", head " << head << ", value " << i;
       }
     }

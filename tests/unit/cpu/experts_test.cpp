@@ -30,9 +30,12 @@ RouterShape router_of(int32_t n_experts, int32_t n_used, Gating gating = Gating:
 
 // What route() writes for n rows.
 struct Routed {
-  Routed(const RouterShape& r, int32_t n) : n_rows(n), shape(r), memory(RoutedRows::bytes(n, r)), rows(RoutedRows::at(memory.ptr(), n, r)) {}
+  Routed(const RouterShape& r, int32_t n)
+      : n_rows(n), shape(r), memory(RoutedRows::bytes(n, r)), rows(RoutedRows::at(memory.ptr(), n, r)) {}
   const float* weights() const { return reinterpret_cast<const float*>(memory.data()); }
-  const int32_t* integers(int part) const { return reinterpret_cast<const int32_t*>(memory.data()) + static_cast<ptrdiff_t>(part) * n_rows * shape.n_used; }
+  const int32_t* integers(int part) const {
+    return reinterpret_cast<const int32_t*>(memory.data()) + static_cast<ptrdiff_t>(part) * n_rows * shape.n_used;
+  }
   const int32_t* experts() const { return integers(1); }
   const int32_t* slots() const { return integers(2); }
   const int32_t* row_of() const { return integers(3); }
@@ -45,9 +48,11 @@ struct Routed {
   RoutedRows rows;
 };
 
-void route(Rig& rig, const Guarded<float>& logits, const Guarded<float>* bias, const Routed& to, Phase phase = Phase::prefill, const Guarded<float>* scales = nullptr) {
+void route(Rig& rig, const Guarded<float>& logits, const Guarded<float>* bias, const Routed& to, Phase phase = Phase::prefill,
+           const Guarded<float>* scales = nullptr) {
   rig.begin(phase, to.n_rows);
-  rig->experts()->route(logits.cptr(), bias ? bias->cptr() : Ptr<const float>{}, scales ? scales->cptr() : Ptr<const float>{}, to.shape, to.rows);
+  rig->experts()->route(logits.cptr(), bias ? bias->cptr() : Ptr<const float>{}, scales ? scales->cptr() : Ptr<const float>{}, to.shape,
+                        to.rows);
   rig.end();
 }
 
@@ -104,7 +109,8 @@ TEST(CpuRouter, ChoosesAndWeighsAsDefined) {
             const Choice c = expected(logits.data() + row * n, biased ? bias.data() : nullptr, r);
             for (int32_t j = 0; j < k; ++j) {
               EXPECT_EQ(found.experts()[row * k + j], c.experts[static_cast<size_t>(j)]) << row << " " << j;
-              EXPECT_NEAR(found.weights()[row * k + j], c.weights[static_cast<size_t>(j)], 1e-6 * std::max(1.0, c.weights[static_cast<size_t>(j)]));
+              EXPECT_NEAR(found.weights()[row * k + j], c.weights[static_cast<size_t>(j)],
+                          1e-6 * std::max(1.0, c.weights[static_cast<size_t>(j)]));
             }
           }
         }
@@ -165,7 +171,7 @@ TEST(CpuRouter, SlotsAreSortedByExpertThenRow) {
   Rig rig("plain", 2, limits_of(r, kRows, 32));
   Guarded<float> logits(kRows * 7);
   fill_normal(logits, 5);
-  for (size_t row = 0; row < kRows; ++row) logits[row * 7 + 2] = -9.0f;   // nobody's
+  for (size_t row = 0; row < kRows; ++row) logits[row * 7 + 2] = -9.0f;  // nobody's
   const Routed found(r, kRows);
   route(rig, logits, nullptr, found);
   EXPECT_EQ(found.first_slots()[0], 0);
@@ -186,8 +192,8 @@ TEST(CpuRouter, SlotsAreSortedByExpertThenRow) {
   EXPECT_EQ(times, std::vector<int32_t>(times.size(), 1));
 }
 
-// Each slot has the bits of the product of its input alone with its expert's matrix: for all types, numbers of rows below and above those that
-// kernels take at once, and inputs that need several waves; whatever the threads.
+// Each slot has the bits of the product of its input alone with its expert's matrix: for all types, numbers of rows below and above those
+// that kernels take at once, and inputs that need several waves; whatever the threads.
 TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
   constexpr int64_t kIn = 288, kOut = 24, kExperts = 6;
   constexpr int32_t kUsed = 3, kMostRows = 40;
@@ -208,11 +214,12 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
         for (const int32_t n_rows : {1, 4, kMostRows}) {
           Guarded<float> logits(static_cast<size_t>(n_rows * kExperts)), x(static_cast<size_t>(n_rows * n_in));
           fill_normal(logits, 21), fill_normal(x, 22);
-          for (int32_t row = 0; row < n_rows; ++row) logits[static_cast<size_t>(row * kExperts + 1)] += 2.0f;   // one expert has many rows
+          for (int32_t row = 0; row < n_rows; ++row) logits[static_cast<size_t>(row * kExperts + 1)] += 2.0f;  // one expert has many rows
           const Routed routed(r, n_rows);
           route(rig, logits, nullptr, routed, phase);
           const auto n_slots = static_cast<size_t>(routed.n_slots());
-          Guarded<float> of_rows(n_slots * kOut), again(n_slots * kOut), of_slots(n_slots * kOut), slots(n_slots * static_cast<size_t>(n_in));
+          Guarded<float> of_rows(n_slots * kOut), again(n_slots * kOut), of_slots(n_slots * kOut),
+              slots(n_slots * static_cast<size_t>(n_in));
           fill_normal(slots, 23);
           rig.begin(phase, n_rows);
           const ExpertProduct p[] = {{&weights, bias.cptr(), of_rows.ptr()}, {&weights, {}, again.ptr()}};
@@ -225,7 +232,8 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
             const Weight own{type.type, kOut, n_in, all.data + static_cast<uint64_t>(e) * stride};
             for (int32_t s = routed.first_slots()[e]; s < routed.first_slots()[e + 1]; ++s) {
               rig.begin(phase, 1);
-              const Product product[] = {{&own, bias.cptr() + static_cast<uint64_t>(e * kOut), alone.ptr(), kOut, false}, {&own, {}, unbiased.ptr(), kOut, false}};
+              const Product product[] = {{&own, bias.cptr() + static_cast<uint64_t>(e * kOut), alone.ptr(), kOut, false},
+                                         {&own, {}, unbiased.ptr(), kOut, false}};
               const Product of_slot{&own, bias.cptr() + static_cast<uint64_t>(e * kOut), slot_alone.ptr(), kOut, false};
               rig->matmul({product, 2}, x.cptr() + static_cast<uint64_t>(routed.row_of()[s] * n_in), n_in, 1);
               rig->matmul({&of_slot, 1}, slots.cptr() + static_cast<uint64_t>(s * n_in), n_in, 1);
@@ -245,7 +253,7 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
 TEST(CpuRouter, SumsReplaceWhatLayThere) {
   const RouterShape r = router_of(5, 2, Gating::softmax, true);
   constexpr int32_t kRows = 3;
-  constexpr size_t kWidth = 1100;   // more than a stretch
+  constexpr size_t kWidth = 1100;  // more than a stretch
   Rig rig("plain", 2, limits_of(r, kRows, 32));
   Guarded<float> logits(kRows * 5), y(kRows * 2 * kWidth), sums(kRows * kWidth), x(kRows * kWidth);
   fill_normal(logits, 1), fill_normal(y, 3);
@@ -264,7 +272,8 @@ TEST_P(CpuExperts, SumsAndGates) {
   for (const int32_t n_rows : {1, 33})
     for (const int64_t n : {int64_t{1}, int64_t{100}, int64_t{2100}}) {
       Rig rig(GetParam(), 2, limits_of(r, n_rows, 32));
-      Guarded<float> logits(static_cast<size_t>(n_rows) * 5), x(static_cast<size_t>(n_rows * n)), y(static_cast<size_t>(n_rows * 2 * n)), gates(static_cast<size_t>(n_rows));
+      Guarded<float> logits(static_cast<size_t>(n_rows) * 5), x(static_cast<size_t>(n_rows * n)), y(static_cast<size_t>(n_rows * 2 * n)),
+          gates(static_cast<size_t>(n_rows));
       fill_normal(logits, 1), fill_normal(x, 2), fill_normal(y, 3), fill_normal(gates, 4);
       const std::vector<float> before(x.data(), x.data() + x.size());
       const Routed routed(r, n_rows);
@@ -278,7 +287,8 @@ TEST_P(CpuExperts, SumsAndGates) {
           double sum = before[static_cast<size_t>(row * n + i)];
           for (int64_t j = row * 2; j < row * 2 + 2; ++j)
             sum += static_cast<double>(routed.weights()[j]) * static_cast<double>(y[static_cast<size_t>(routed.slots()[j] * n + i)]);
-          ASSERT_NEAR(x[static_cast<size_t>(row * n + i)], sum / (1 + std::exp(-static_cast<double>(gates[static_cast<size_t>(row)]))), 2e-6);
+          ASSERT_NEAR(x[static_cast<size_t>(row * n + i)], sum / (1 + std::exp(-static_cast<double>(gates[static_cast<size_t>(row)]))),
+                      2e-6);
         }
     }
 }

@@ -45,8 +45,7 @@ class Guarded {
     DWORD before;
     VirtualProtect(base_ + bytes, page, PAGE_NOACCESS, &before);
 #else
-    base_ = static_cast<std::byte*>(
-        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ = static_cast<std::byte*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (base_ == MAP_FAILED) throw std::bad_alloc();
     mprotect(base_ + bytes, page, PROT_NONE);
 #endif
@@ -57,8 +56,7 @@ class Guarded {
   Guarded& operator=(const Guarded&) = delete;
   ~Guarded() {
     for (size_t i = 1; i <= kFront; ++i)
-      EXPECT_EQ(reinterpret_cast<std::byte*>(data_)[-static_cast<ptrdiff_t>(i)], std::byte{0xFF})
-          << "written before";
+      EXPECT_EQ(reinterpret_cast<std::byte*>(data_)[-static_cast<ptrdiff_t>(i)], std::byte{0xFF}) << "written before";
 #ifdef _WIN32
     VirtualFree(base_, 0, MEM_RELEASE);
 #else
@@ -132,9 +130,7 @@ inline uint32_t bits_of(float f) {
   std::memcpy(&bits, &f, sizeof bits);
   return bits;
 }
-inline bool same_bits(const float* a, const float* b, size_t n) {
-  return std::memcmp(a, b, n * sizeof(float)) == 0;
-}
+inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 
 // Test programs name their parameter by path.
 struct PathName {

@@ -50,7 +50,8 @@ TEST_P(CpuHeadProducts, AreThoseOfEachHeadAlone) {
               rig.begin(phase, 1);
               rig->matmul({&product, 1}, x.cptr() + static_cast<uint64_t>(i * shape.x_dim), shape.x_dim, 1);
               rig.end();
-              ASSERT_TRUE(same_bits(got, alone.data(), static_cast<size_t>(shape.n_out))) << type.name << ", " << n_rows << " rows, head " << i;
+              ASSERT_TRUE(same_bits(got, alone.data(), static_cast<size_t>(shape.n_out)))
+                  << type.name << ", " << n_rows << " rows, head " << i;
               const int64_t n_copied = shape.n_copied();
               ASSERT_TRUE(same_bits(got + shape.n_out, in + n_in, static_cast<size_t>(n_copied))) << type.name << ", head " << i;
               for (int64_t j = shape.n_out + n_copied; j < shape.out_dim; ++j) ASSERT_EQ(got[j], 7.0f) << type.name << ", head " << i;

@@ -66,10 +66,10 @@ struct Case {
   KvType type;
   bool rotate;
 };
-const Case kCases[] = {{2, 64, KvType::f16, true}, {1, 64, KvType::q8_0, true}, {4, 64, KvType::f16, true},  {2, 96, KvType::f16, true},
-                       {1, 18, KvType::f32, true}, {2, 33, KvType::f32, false}, {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true},
-                       {2, 64, KvType::k8v4, true}, {4, 32, KvType::k8v4, false}, {2, 512, KvType::f16, true},
-                       {1, 512, KvType::q8_0, true}};
+const Case kCases[] = {{2, 64, KvType::f16, true},    {1, 64, KvType::q8_0, true}, {4, 64, KvType::f16, true},
+                       {2, 96, KvType::f16, true},    {1, 18, KvType::f32, true},  {2, 33, KvType::f32, false},
+                       {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true}, {2, 64, KvType::k8v4, true},
+                       {4, 32, KvType::k8v4, false},  {2, 512, KvType::f16, true}, {1, 512, KvType::q8_0, true}};
 constexpr int32_t kTokens = 301, kKvHeads = 2;
 
 class CpuKeyCodes : public ::testing::TestWithParam<std::string> {};
@@ -112,7 +112,8 @@ TEST_P(CpuKeyCodes, AreTheNearestLevelsOfRotatedCentredKeys) {
         for (int32_t i = 0; i < c.dim; ++i) {
           const double x = key[static_cast<size_t>(i)], level = static_cast<double>(key_code_level(c.bits, codes.code(t, i)));
           for (int32_t j = 0; j < 1 << c.bits; ++j)
-            ASSERT_LE(std::fabs(x - unit * level), std::fabs(x - unit * static_cast<double>(key_code_level(c.bits, j))) + 1e-5 * unit) << t << ", " << i;
+            ASSERT_LE(std::fabs(x - unit * level), std::fabs(x - unit * static_cast<double>(key_code_level(c.bits, j))) + 1e-5 * unit)
+                << t << ", " << i;
           with_levels += x * level, of_levels += level * level;
         }
         ASSERT_NEAR(codes.factor(t), with_levels / of_levels, 6e-4 * unit) << t;
@@ -121,8 +122,8 @@ TEST_P(CpuKeyCodes, AreTheNearestLevelsOfRotatedCentredKeys) {
   }
 }
 
-// The k best of the candidates by products as tables round them, and for each query head the sum of the weights of the others. Floats may round a
-// product to the next step: scores closer together than that may change places.
+// The k best of the candidates by products as tables round them, and for each query head the sum of the weights of the others. Floats may
+// round a product to the next step: scores closer together than that may change places.
 TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
   for (const Case& c : kCases)
     for (const bool max : {false, true}) {
@@ -138,7 +139,7 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
         const KeyCodesJob job = codes.job(store, kv, head);
         rig->key_codes()->mean_keys({&job, 1}, shape, 0, kTokens, 1);
         rig->key_codes()->encode_keys({&job, 1}, shape, 0, kTokens);
-        TopKeysJob ask = store.job(0, head, kTokens - 2, 301, 1, k, false);   // two codes at the end are no candidates
+        TopKeysJob ask = store.job(0, head, kTokens - 2, 301, 1, k, false);  // two codes at the end are no candidates
         const Guarded<uint32_t> out(static_cast<size_t>(k));
         ask.tiles = codes.addresses.data(), ask.offset = 0, ask.first_key = first, ask.out = out.data();
         TopKeysShape asked = store.shape({max, KeyScoring::Pooling::none, 1});
@@ -218,7 +219,7 @@ TEST_P(CpuKeyCodes, OtherKeysAreNeverFound) {
   asked.codes = codes.format, asked.code_block = 16;
   rig->keys()->top_keys({&ask, 1}, asked);
   std::vector<uint32_t> expected(17);
-  std::iota(expected.begin(), expected.end(), 0u);   // 3 to 19, counted from 3
+  std::iota(expected.begin(), expected.end(), 0u);  // 3 to 19, counted from 3
   EXPECT_EQ(std::vector<uint32_t>(out.data(), out.data() + 17), expected);
 }
 
@@ -259,7 +260,8 @@ struct Encoded {
 // All candidates are among the best: no weight is left.
 TEST_P(CpuKeyCodes, NothingIsLeftWhereAllAreBest) {
   Encoded e(GetParam(), 1, 80, 12);
-  for (const auto& [first, k, left] : {std::tuple(3, 77, false), std::tuple(3, 76, true), std::tuple(70, 10, false), std::tuple(0, 80, false)})
+  for (const auto& [first, k, left] :
+       {std::tuple(3, 77, false), std::tuple(3, 76, true), std::tuple(70, 10, false), std::tuple(0, 80, false)})
     EXPECT_EQ(std::isfinite(e.ask(first, k, 0)), left) << first << ", " << k;
 }
 
@@ -275,10 +277,10 @@ TEST_P(CpuKeyCodes, WeighNothingWhereTheyTellTooLittle) {
     EXPECT_EQ(std::isfinite(e.ask(7, 20, static_cast<float>(std::sqrt(variance / at_scale_1)))), variance < 2);
 }
 
-// The means of key_weights(): each candidate's share by the decoded keys. The scores of held keys count `stay` times, and the weights of the others
-// stay as they are.
+// The means of key_weights(): each candidate's share by the decoded keys. The scores of held keys count `stay` times, and the weights of
+// the others stay as they are.
 TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
-  constexpr int32_t kKeys = 1300, kBest = 60;   // more than one item's codes
+  constexpr int32_t kKeys = 1300, kBest = 60;  // more than one item's codes
   Encoded e(GetParam(), 2, kKeys, 14);
   KeyWeightsJob job;
   static_cast<KeysJob&>(job) = e.store.job(0, 0, kKeys, kKeys, 1, 1, false);
@@ -293,17 +295,18 @@ TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
     expected.push_back(std::exp(products(e.codes.levels(t), e.codes.factor(t)) * static_cast<double>(e.store.shape({}).scale)));
     sum += expected.back();
   }
-  for (int32_t t = 0; t < kKeys; ++t) ASSERT_NEAR(static_cast<double>(weights[static_cast<size_t>(t)]), expected[static_cast<size_t>(t)] / sum,
-                .001 * expected[static_cast<size_t>(t)] / sum) << t;
+  for (int32_t t = 0; t < kKeys; ++t)
+    ASSERT_NEAR(static_cast<double>(weights[static_cast<size_t>(t)]), expected[static_cast<size_t>(t)] / sum,
+                .001 * expected[static_cast<size_t>(t)] / sum)
+        << t;
 
   std::vector<uint32_t> order(kKeys), best, held;
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return weights[a] > weights[b]; });
-  for (uint32_t i = 0; i < 10; ++i) held.push_back(order[kBest + 5 * i]);   // just behind the best, and further behind
+  for (uint32_t i = 0; i < 10; ++i) held.push_back(order[kBest + 5 * i]);  // just behind the best, and further behind
   for (const float stay : {1.0f, 1.25f, 2.0f, 64.0f}) {
     std::vector<std::pair<float, uint32_t>> scores;
-    for (uint32_t t = 0; t < kKeys; ++t)
-      scores.push_back({-weights[t] * (std::count(held.begin(), held.end(), t) > 0 ? stay : 1), t});
+    for (uint32_t t = 0; t < kKeys; ++t) scores.push_back({-weights[t] * (std::count(held.begin(), held.end(), t) > 0 ? stay : 1), t});
     std::sort(scores.begin(), scores.end());
     std::vector<uint32_t> wanted;
     for (int32_t i = 0; i < kBest; ++i) wanted.push_back(scores[static_cast<size_t>(i)].second);
@@ -334,7 +337,8 @@ TEST_P(CpuKeyCodes, MeanValuesAreSumsByShares) {
     for (int32_t head = 0; head < kKvHeads; ++head) {
       Doubles expected(64);
       for (int32_t t = 0; t < kTokens; ++t)
-        for (size_t i = 0; i < 64; ++i) expected[i] += static_cast<double>(shares[static_cast<size_t>(t)]) * static_cast<double>(store.value(0, head, t)[i]);
+        for (size_t i = 0; i < 64; ++i)
+          expected[i] += static_cast<double>(shares[static_cast<size_t>(t)]) * static_cast<double>(store.value(0, head, t)[i]);
       for (size_t i = 0; i < 64; ++i) EXPECT_NEAR(static_cast<double>(values[static_cast<size_t>(head) * 64 + i]), expected[i], 1e-6);
     }
   }
@@ -347,13 +351,15 @@ TEST_P(CpuKeyCodes, HaveTheSameBitsOnEveryInstructionSet) {
     const KeyStore store(kv, 1, kTokens, 4, 16);
     const KeyCodesShape shape{kv, {c.bits, c.dim}, c.rotate ? hadamard_block(c.dim) : 1};
     const Codes codes(c.bits, c.dim, kTokens), plain(c.bits, c.dim, kTokens);
-    for (const auto& [path, to] : {std::pair<std::string, const Codes*>(GetParam(), &codes), std::pair<std::string, const Codes*>("plain", &plain)}) {
+    for (const auto& [path, to] :
+         {std::pair<std::string, const Codes*>(GetParam(), &codes), std::pair<std::string, const Codes*>("plain", &plain)}) {
       Rig rig(path, 1, store.limits(kTokens));
       const KeyCodesJob job = to->job(store, kv, 0);
       rig->key_codes()->mean_keys({&job, 1}, shape, 0, kTokens, 1);
       rig->key_codes()->encode_keys({&job, 1}, shape, 0, kTokens);
     }
-    EXPECT_TRUE(std::equal(codes.tiles.data(), codes.tiles.data() + codes.tiles.size(), plain.tiles.data())) << c.bits << " bits of " << c.dim;
+    EXPECT_TRUE(std::equal(codes.tiles.data(), codes.tiles.data() + codes.tiles.size(), plain.tiles.data()))
+        << c.bits << " bits of " << c.dim;
   }
 }
 

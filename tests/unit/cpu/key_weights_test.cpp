@@ -26,7 +26,8 @@ std::vector<double> weights_of(const KeyStore& store, int32_t group, const KeyWe
   return out;
 }
 
-std::vector<std::vector<float>> run_weights(Rig& rig, const KeyStore& store, std::vector<KeyWeightsJob> jobs, int32_t group, bool products = false) {
+std::vector<std::vector<float>> run_weights(Rig& rig, const KeyStore& store, std::vector<KeyWeightsJob> jobs, int32_t group,
+                                            bool products = false) {
   std::vector<std::unique_ptr<Guarded<float>>> out;
   for (KeyWeightsJob& job : jobs) {
     out.push_back(std::make_unique<Guarded<float>>(static_cast<size_t>(job.n_keys * (job.mean ? 1 : job.n_positions * group))));
@@ -61,7 +62,7 @@ TEST_P(CpuKeyWeights, WeightsAreCausalSoftmax) {
         jobs.push_back(weights_job(store, 1, last, 140, 108, 32, mean));
         jobs.push_back(weights_job(store, 0, last, 65, 63, 2, mean));
         jobs.push_back(weights_job(store, 1, 0, 64, 61, 3, mean));
-        jobs.push_back(weights_job(store, 1, 0, 30, 300, 12, mean));   // all in sight of all
+        jobs.push_back(weights_job(store, 1, 0, 30, 300, 12, mean));  // all in sight of all
         if (group == 4) jobs.push_back(weights_job(store, 0, last, 1300, 1283, 17, mean));
       }
       Rig rig(GetParam(), 2, store.limits(1300));
@@ -76,10 +77,8 @@ TEST_P(CpuKeyWeights, WeightsAreCausalSoftmax) {
         }
         ASSERT_EQ(found[j].size(), expected.size());
         for (size_t i = 0; i < expected.size(); ++i) {
-          if (expected[i] == 0)
-            ASSERT_EQ(found[j][i], 0.0f) << "job " << j << " at " << i << ": behind the position";
-          else
-            ASSERT_NEAR(found[j][i], expected[i], 2 * kClose * expected[i] + 1e-30) << "job " << j << " at " << i;
+          if (expected[i] == 0) ASSERT_EQ(found[j][i], 0.0f) << "job " << j << " at " << i << ": behind the position";
+          else ASSERT_NEAR(found[j][i], expected[i], 2 * kClose * expected[i] + 1e-30) << "job " << j << " at " << i;
         }
       }
     }
@@ -89,11 +88,11 @@ TEST_P(CpuKeyWeights, WeightsAreCausalSoftmax) {
 TEST_P(CpuKeyWeights, ProductsInPlaceOfWeights) {
   for (const KvType type : kKvTypes)
     for (const bool bounds : {false, true}) {
-      if (bounds && key_type(type) != value_type(type)) continue;   // bounds are K and V alike
+      if (bounds && key_type(type) != value_type(type)) continue;  // bounds are K and V alike
       const KvFormat format{type, 2, 2, type == KvType::f16 ? 72 : 64};
       KeyStore store(format, 6, 1300, 32, 3);
       store.bounds = bounds;
-      std::vector<float> both(2 * static_cast<size_t>(format.head_dim));   // K, and V below it
+      std::vector<float> both(2 * static_cast<size_t>(format.head_dim));  // K, and V below it
       Random random(4);
       for (int32_t i = 0; bounds && i < 4 * 1300; ++i) {
         for (size_t d = 0; d < both.size(); ++d) both[d] = random.normal() + (d < both.size() / 2 ? 4.0f : -4.0f);
@@ -110,11 +109,10 @@ TEST_P(CpuKeyWeights, ProductsInPlaceOfWeights) {
         const float* at = found[j].data();
         const std::vector<float> keys = store.keys_of(jobs[j].layer, jobs[j].kv_head, jobs[j].n_keys);
         for (int32_t i = 0; i < 3 * jobs[j].n_positions; ++i)
-          for (const double x : store.products(jobs[j].layer, jobs[j].n_keys, jobs[j].first_position + i / 3, jobs[j].kv_head * 3 + i % 3, keys)) {
-            if (std::isnan(x))
-              ASSERT_EQ(*at++, -INFINITY) << "job " << j;
-            else
-              ASSERT_NEAR(*at++, x, bounds ? 2e-4 : 2e-5) << "job " << j;
+          for (const double x :
+               store.products(jobs[j].layer, jobs[j].n_keys, jobs[j].first_position + i / 3, jobs[j].kv_head * 3 + i % 3, keys)) {
+            if (std::isnan(x)) ASSERT_EQ(*at++, -INFINITY) << "job " << j;
+            else ASSERT_NEAR(*at++, x, bounds ? 2e-4 : 2e-5) << "job " << j;
           }
       }
     }
@@ -141,7 +139,7 @@ TEST_P(CpuKeyWeights, ThreadsAndCompanyChangeNoWeights) {
 // ---- KeyOperations::key_moments ----
 
 struct Measured {
-  std::vector<float> scores;   // (group, n_measured)
+  std::vector<float> scores;  // (group, n_measured)
   double entropy = 0, variance = 0;
 };
 std::vector<Measured> run_moments(Rig& rig, const KeyStore& store, std::vector<KeyMomentsJob> jobs, int32_t group) {
@@ -158,7 +156,8 @@ std::vector<Measured> run_moments(Rig& rig, const KeyStore& store, std::vector<K
   return found;
 }
 
-KeyMomentsJob moments_job(const KeyStore& store, int32_t layer, int32_t head, int32_t n_keys, int32_t n_positions, int32_t n_measured, double gamma) {
+KeyMomentsJob moments_job(const KeyStore& store, int32_t layer, int32_t head, int32_t n_keys, int32_t n_positions, int32_t n_measured,
+                          double gamma) {
   KeyMomentsJob job;
   static_cast<KeysJob&>(job) = store.job(layer, head, n_keys, n_keys - n_positions, n_positions, 0, false);
   job.n_measured = n_measured;
@@ -176,7 +175,8 @@ TEST_P(CpuKeyWeights, MomentsOverAWindow) {
       const KeyStore store(format, format.n_kv_heads * group, 2500, 64, static_cast<uint64_t>(group));
       std::vector<KeyMomentsJob> jobs = {moments_job(store, 1, last, 140, 32, 108, 200), moments_job(store, 0, 0, 65, 1, 64, 200),
                                          moments_job(store, 1, 0, 128, 64, 64, 0), moments_job(store, 0, last, 3, 2, 1, 1)};
-      if (group == 4) jobs.push_back(moments_job(store, 0, last, 2500, 32, 2468, 200)), jobs.push_back(moments_job(store, 1, 0, 1100, 20, 1100, 3));
+      if (group == 4)
+        jobs.push_back(moments_job(store, 0, last, 2500, 32, 2468, 200)), jobs.push_back(moments_job(store, 1, 0, 1100, 20, 1100, 3));
       Rig rig(GetParam(), 2, store.limits(2500));
       ASSERT_TRUE(rig->info().makes_moments);
       const auto found = run_moments(rig, store, jobs, group);
@@ -197,7 +197,8 @@ TEST_P(CpuKeyWeights, MomentsOverAWindow) {
             for (int32_t i = 0; i < job.n_positions; ++i) variance += (at(i) - mean) * (at(i) - mean) / std::max(job.n_positions - 1, 1);
             variances += variance;
             const double score = mean + job.gamma * variance;
-            ASSERT_NEAR(found[j].scores[static_cast<size_t>(g * job.n_measured + key)], score, 4 * kClose * score) << "job " << j << ", " << g << ", " << key;
+            ASSERT_NEAR(found[j].scores[static_cast<size_t>(g * job.n_measured + key)], score, 4 * kClose * score)
+                << "job " << j << ", " << g << ", " << key;
           }
         ASSERT_NEAR(found[j].entropy, entropy, kClose * entropy + 1e-6) << "job " << j;
         ASSERT_NEAR(found[j].variance, variances, 4 * kClose * variances) << "job " << j;

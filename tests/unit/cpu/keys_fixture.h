@@ -1,5 +1,5 @@
-// Keys and queries for tests of what is asked between steps (top_keys, key_weights, key_moments), and the oracle of their softmax: the stored
-// keys are read back with gguf's own dequantization and scored in double precision. Pages lie scattered, each before a guard page.
+// Keys and queries for tests of what is asked between steps (top_keys, key_weights, key_moments), and the oracle of their softmax: the
+// stored keys are read back with gguf's own dequantization and scored in double precision. Pages lie scattered, each before a guard page.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,7 @@ constexpr double kClose = 1e-5;
 class KeyStore {
  public:
   KeyStore(const KvFormat& format, int32_t n_heads, int32_t n_keys, int32_t n_ring, uint64_t seed)
-      : format_(format),
-        n_heads_(n_heads),
-        n_ring_(n_ring),
+      : format_(format), n_heads_(n_heads), n_ring_(n_ring),
         ring_(static_cast<size_t>(format.n_layers * n_ring * n_heads * format.head_dim)) {
     for (int32_t i = 0; i < div_up(n_keys, kPageTokens); ++i) {
       pages_.push_back(std::make_unique<Guarded<std::byte>>(format.page_span()));
@@ -54,7 +52,7 @@ class KeyStore {
   std::vector<float> value(int32_t layer, int32_t head, int32_t token) const {
     return read_value(format_.type, at(layer, head, token) + format_.key_bytes(), static_cast<uint64_t>(format_.head_dim));
   }
-  bool bounds = false;   // its tokens are digests
+  bool bounds = false;  // its tokens are digests
   float* query(int32_t layer, int32_t position) const {
     return ring_.data() + static_cast<size_t>((layer * n_ring_ + position % n_ring_) * n_heads_ * format_.head_dim);
   }
@@ -72,9 +70,7 @@ class KeyStore {
     shape.bounds = bounds, shape.scoring = scoring;
     return shape;
   }
-  StepLimits limits(int32_t max_top_keys) const {
-    return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys};
-  }
+  StepLimits limits(int32_t max_top_keys) const { return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys}; }
   const uint64_t* pages() const { return addresses_.data(); }
   int32_t n_pages() const { return static_cast<int32_t>(addresses_.size()); }
   float scale() const { return 1.7f / std::sqrt(static_cast<float>(format_.head_dim)); }
@@ -100,8 +96,7 @@ class KeyStore {
       double dot = 0;
       if (bounds)
         for (size_t i = 0; i < dim; ++i) dot += std::max(static_cast<double>(q[i]) * k[i], static_cast<double>(q[i]) * k[dim + i]);
-      else
-        dot = testing::dot(q, k, dim);
+      else dot = testing::dot(q, k, dim);
       out = dot * scale();
       k += width;
     }

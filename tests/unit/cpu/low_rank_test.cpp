@@ -1,8 +1,9 @@
-// Low-rank keys (LowRankOperations::key_products, low_rank_rows, low_rank_queries, rebuild_keys), on every instruction set, of every KV type and
-// RoPE style.
+// Low-rank keys (LowRankOperations::key_products, low_rank_rows, low_rank_queries, rebuild_keys), on every instruction set, of every KV
+// type and RoPE style.
 //
-// The oracle reads the stored keys with gguf's own dequantization, rotates them back with its own angles and sums in double. Where an instruction
-// set rounds factors to bf16, the oracle does too. Pages lie scattered, each before a guard page; so do rows, basis, slots and working memory.
+// The oracle reads the stored keys with gguf's own dequantization, rotates them back with its own angles and sums in double. Where an
+// instruction set rounds factors to bf16, the oracle does too. Pages lie scattered, each before a guard page; so do rows, basis, slots and
+// working memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace {
 using namespace orrery::testing;
 using Doubles = std::vector<double>;
 
-constexpr int32_t kLayers = 2, kKvHeads = 3, kLayer = 1, kTokens = 300;   // more than a batch, and no whole page
+constexpr int32_t kLayers = 2, kKvHeads = 3, kLayer = 1, kTokens = 300;  // more than a batch, and no whole page
 
 struct Rope {
   bool interleaved;
@@ -33,7 +34,8 @@ struct Rope {
   // By `sign` times its position's angles.
   void turn(double* key, int32_t position, double sign, double factor) const {
     for (int32_t i = 0; i < n_rot / 2; ++i) {
-      const double angle = sign * position * static_cast<double>(frequencies[static_cast<size_t>(i)]), c = std::cos(angle), s = std::sin(angle);
+      const double angle = sign * position * static_cast<double>(frequencies[static_cast<size_t>(i)]), c = std::cos(angle),
+                   s = std::sin(angle);
       double &a = key[interleaved ? 2 * i : i], &b = key[interleaved ? 2 * i + 1 : i + n_rot / 2];
       const double first = a;
       a = factor * (first * c - b * s), b = factor * (first * s + b * c);
@@ -46,8 +48,8 @@ class Layer {
  public:
   // Of all its KV heads, or of one alone.
   Layer(KvType type, int32_t dim, const Rope& rope, int32_t rank, uint64_t seed, int32_t kv_head = -1)
-      : kv{type, kLayers, kKvHeads, dim}, rope_(rope), width(static_cast<size_t>((kv_head < 0 ? kKvHeads : 1) * dim)), rank_(static_cast<size_t>(rank)),
-        rows(rank_ * kTokens), basis(rank_ * width) {
+      : kv{type, kLayers, kKvHeads, dim}, rope_(rope), width(static_cast<size_t>((kv_head < 0 ? kKvHeads : 1) * dim)),
+        rank_(static_cast<size_t>(rank)), rows(rank_ * kTokens), basis(rank_ * width) {
     Random random(seed);
     std::vector<float> x(2 * static_cast<size_t>(dim));
     for (int32_t i = 0; i < div_up(kTokens, kPageTokens); ++i) {
@@ -73,7 +75,7 @@ class Layer {
     return pages_[static_cast<size_t>(token / kPageTokens)]->data() + kv.head_offset(kLayer, head) +
            static_cast<uint64_t>(token % kPageTokens) * kv.token_bytes();
   }
-  Doubles key(int32_t token) const {   // (width) before RoPE
+  Doubles key(int32_t token) const {  // (width) before RoPE
     Doubles all;
     for (int32_t h = std::max(keys.kv_head, 0); h < std::max(keys.kv_head, 0) + keys.n_heads(); ++h) {
       const std::vector<float> one = read_key(kv.type, at(token, h), static_cast<uint64_t>(kv.head_dim));
@@ -121,8 +123,9 @@ struct Shape {
   int32_t dim, rank;
   Rope rope;
 };
-const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}}, {32, 32, {true, 32, 1.0f}}, {80, 7, {false, 40, 1.19f}}, {128, 48, {true, 64, 1.0f}}, {64, 163, {false, 64, 1.3f}},   // this one by parts
-                        {512, 20, {false, 128, 1.0f}}};
+const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}},   {32, 32, {true, 32, 1.0f}},   {80, 7, {false, 40, 1.19f}},
+                         {128, 48, {true, 64, 1.0f}},  {64, 163, {false, 64, 1.3f}},  // this one by parts
+                         {512, 20, {false, 128, 1.0f}}};
 const Rope kNoRope{false, 0, 1.0f};
 
 class CpuLowRank : public ::testing::TestWithParam<std::string> {};
@@ -148,14 +151,16 @@ TEST_P(CpuLowRank, ProductsAreThoseOfKeysTurnedBack) {
             Rig rig(GetParam(), n_threads, limits(layer.kv));
             const Guarded<float> out(n * n), sums(n);
             rig->low_rank()->key_products(layer.keys, n_tokens, out.data(), n_threads == 1 ? sums.data() : nullptr);
-            for (size_t i = 0; i < n && n_threads == 1; ++i) ASSERT_NEAR(static_cast<double>(sums.data()[i]), expected_sums[i], 1e-5 * most[i]);
+            for (size_t i = 0; i < n && n_threads == 1; ++i)
+              ASSERT_NEAR(static_cast<double>(sums.data()[i]), expected_sums[i], 1e-5 * most[i]);
             const std::vector<float> found(out.data(), out.data() + n * n);
             if (first.empty()) first = found;
             ASSERT_EQ(found, first) << "threads show";
           }
           for (size_t i = 0; i < n; ++i)
             for (size_t j = 0; j < n; ++j)
-              ASSERT_NEAR(static_cast<double>(first[i * n + j]), expected[i * n + j], 1e-5 * std::sqrt(expected[i * n + i] * expected[j * n + j]) + 1e-6)
+              ASSERT_NEAR(static_cast<double>(first[i * n + j]), expected[i * n + j],
+                          1e-5 * std::sqrt(expected[i * n + i] * expected[j * n + j]) + 1e-6)
                   << i << ", " << j;
         }
       }
@@ -183,7 +188,8 @@ TEST_P(CpuLowRank, RowsAreProductsWithTheBasis) {
         }
         // Bit by bit the same however they are asked for.
         Rig single(GetParam(), 1, limits(layer.kv));
-        for (const int32_t first : {0, 3, 259}) single->low_rank()->low_rank_rows(other.keys, first, first == 0 ? 3 : first == 3 ? 259 : kTokens);
+        for (const int32_t first : {0, 3, 259})
+          single->low_rank()->low_rank_rows(other.keys, first, first == 0 ? 3 : first == 3 ? 259 : kTokens);
         ASSERT_TRUE(std::equal(layer.rows.data(), layer.rows.data() + layer.rank_ * kTokens, other.rows.data()));
       }
 }
@@ -193,7 +199,7 @@ TEST_P(CpuLowRank, QueriesAreProductsWithTheirHeadsBasis) {
   constexpr int32_t kGroup = 2, kHeads = kGroup * kKvHeads;
   for (const Shape& shape : kShapes) {
     const Layer layer(KvType::f16, shape.dim, kNoRope, shape.rank, 4, 0);
-    const auto dim = static_cast<size_t>(shape.dim), rank = static_cast<size_t>(shape.rank), gap = dim * rank + 24;   // halves
+    const auto dim = static_cast<size_t>(shape.dim), rank = static_cast<size_t>(shape.rank), gap = dim * rank + 24;  // halves
     const Guarded<float> q(dim * kHeads), out(rank * kHeads);
     Guarded<uint16_t> bases(gap * (kKvHeads - 1) + dim * rank);
     fill_normal(q, 5);
@@ -211,7 +217,9 @@ TEST_P(CpuLowRank, QueriesAreProductsWithTheirHeadsBasis) {
       for (size_t r = 0; r < rank; ++r) {
         const Doubles row = layer.halves(bases, h / kGroup * gap + r * dim, dim);
         double product = 0, most = 0;
-        for (size_t i = 0; i < dim; ++i) product += row[i] * static_cast<double>(q.data()[h * dim + i]), most += std::fabs(row[i] * static_cast<double>(q.data()[h * dim + i]));
+        for (size_t i = 0; i < dim; ++i)
+          product += row[i] * static_cast<double>(q.data()[h * dim + i]),
+              most += std::fabs(row[i] * static_cast<double>(q.data()[h * dim + i]));
         ASSERT_NEAR(static_cast<double>(out.data()[h * rank + r]), product, 1e-5 * most) << "head " << h << ", " << r;
       }
   }
@@ -222,7 +230,8 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
     for (const KvType type : kKvTypes)
       for (const KvType slot_type : kKvTypes) {
         if (!stores(type, shape.dim) || !stores(slot_type, shape.dim) || finer(slot_type, type)) continue;
-        SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)) + " to " + std::to_string(static_cast<int>(slot_type)));
+        SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)) + " to " +
+                     std::to_string(static_cast<int>(slot_type)));
         const Layer layer(type, shape.dim, shape.rope, shape.rank, 3);
         Rig rig(GetParam(), 2, limits(layer.kv));
         rig->low_rank()->low_rank_rows(layer.keys, 0, kTokens);
@@ -243,11 +252,16 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
           for (int32_t t = 0; t < run.count && run.values; ++t)
             std::copy_n(layer.at(run.position + t, run.head) + layer.kv.key_bytes(), layer.kv.value_bytes(),
                         values.data() + static_cast<uint64_t>(n + t) * next_value);
-          runs.push_back({run.position, run.count, {to.ptr().address + static_cast<uint64_t>(n) * slots.token_bytes()},
-                          run.values ? Ptr<const std::byte>{values.ptr().address + static_cast<uint64_t>(n) * next_value} : Ptr<const std::byte>{}, run.head, static_cast<int32_t>(gap)});
+          runs.push_back(
+              {run.position,
+               run.count,
+               {to.ptr().address + static_cast<uint64_t>(n) * slots.token_bytes()},
+               run.values ? Ptr<const std::byte>{values.ptr().address + static_cast<uint64_t>(n) * next_value} : Ptr<const std::byte>{},
+               run.head,
+               static_cast<int32_t>(gap)});
           n += run.count;
         }
-        if (static_cast<int>(type) % 2 == 1) {   // token by token, heads among each other
+        if (static_cast<int>(type) % 2 == 1) {  // token by token, heads among each other
           std::vector<RebuiltRun> tokens;
           for (const RebuiltRun& run : runs)
             for (int32_t t = 0; t < run.count; ++t) {
@@ -266,14 +280,18 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
           for (size_t row = 0; row < n_pages + kPageTokens; ++row)
             for (size_t i = 0; i < half; ++i) {
               const double position = static_cast<double>(row < n_pages ? row * kPageTokens : row - n_pages);
-              const double angle = position * static_cast<double>(keys.rope.inverse_frequency[i]), by = row < n_pages ? static_cast<double>(keys.rope.magnitude) : 1.0;
+              const double angle = position * static_cast<double>(keys.rope.inverse_frequency[i]),
+                           by = row < n_pages ? static_cast<double>(keys.rope.magnitude) : 1.0;
               rotations.data()[(2 * row) * half + i] = static_cast<float>(std::cos(angle) * by);
               rotations.data()[(2 * row + 1) * half + i] = static_cast<float>(std::sin(angle) * by);
             }
           keys.page_rotations = rotations.ptr(), keys.rotations = rotations.ptr() + n_pages * 2 * half;
         }
         rig->low_rank()->rebuild_keys(keys, slot_type, runs);
-        const double tolerance = slot_type == KvType::f32 ? 1e-5 : slot_type == KvType::f16 ? 1e-3 : key_type(slot_type) == KvType::q8_0 ? 1e-2 : .13;
+        const double tolerance = slot_type == KvType::f32              ? 1e-5
+                                 : slot_type == KvType::f16            ? 1e-3
+                                 : key_type(slot_type) == KvType::q8_0 ? 1e-2
+                                                                       : .13;
         n = 0;
         for (const auto& run : kRuns)
           for (int32_t t = 0; t < run.count; ++t, ++n) {
@@ -283,10 +301,12 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
             double most = 0;
             for (const double x : expected) most = std::max(most, std::fabs(x));
             for (size_t i = 0; i < key.size(); ++i)
-              ASSERT_NEAR(static_cast<double>(key[i]), expected[i], tolerance * most) << "position " << run.position + t << ", dimension " << i;
+              ASSERT_NEAR(static_cast<double>(key[i]), expected[i], tolerance * most)
+                  << "position " << run.position + t << ", dimension " << i;
             std::vector<std::byte> value(slots.value_bytes(), std::byte{1});
             if (run.values)
-              value = converted_value(layer.at(run.position + t, run.head) + layer.kv.key_bytes(), type, slot_type, static_cast<uint64_t>(shape.dim));
+              value = converted_value(layer.at(run.position + t, run.head) + layer.kv.key_bytes(), type, slot_type,
+                                      static_cast<uint64_t>(shape.dim));
             ASSERT_TRUE(std::equal(value.begin(), value.end(), slot + slots.key_bytes())) << "V at position " << run.position + t;
           }
       }

@@ -21,14 +21,10 @@ namespace {
 
 using namespace orrery::testing;
 
-bool float_type(TensorType type) {
-  return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16;
-}
+bool float_type(TensorType type) { return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16; }
 
 // Whether what is multiplied is bf16.
-bool rounds(const std::string& path, Phase phase, TensorType type) {
-  return phase == Phase::prefill && rounds_weights(path, type);
-}
+bool rounds(const std::string& path, Phase phase, TensorType type) { return phase == Phase::prefill && rounds_weights(path, type); }
 template <class Floats>
 std::vector<float> seen(const std::string& path, Phase phase, TensorType type, const Floats& x) {
   std::vector<float> out(x.data(), x.data() + x.size());
@@ -39,8 +35,7 @@ std::vector<float> seen(const std::string& path, Phase phase, TensorType type, c
 
 struct Matrix {
   Matrix(TensorType type, int64_t n_rows, int64_t n_cols, uint64_t seed)
-      : bytes(row_bytes(type, static_cast<uint64_t>(n_rows * n_cols))),
-        values(static_cast<size_t>(n_rows * n_cols)) {
+      : bytes(row_bytes(type, static_cast<uint64_t>(n_rows * n_cols))), values(static_cast<size_t>(n_rows * n_cols)) {
     fill_random_blocks(type, bytes.data(), values.size(), seed, 1.0f);
     gguf::dequantize_row(type, bytes.data(), values.data(), values.size());
     weight = {type, n_rows, n_cols, bytes.cptr()};
@@ -51,8 +46,7 @@ struct Matrix {
 };
 
 // out (n_rows, n_out) of one product; poison before.
-std::vector<float> multiply(Rig& rig, Phase phase, const Matrix& m, const Guarded<float>& x, int64_t x_stride,
-                            int32_t n_rows) {
+std::vector<float> multiply(Rig& rig, Phase phase, const Matrix& m, const Guarded<float>& x, int64_t x_stride, int32_t n_rows) {
   const size_t n_out = static_cast<size_t>(m.weight.n_rows);
   Guarded<float> out(static_cast<size_t>(n_rows) * n_out);
   rig.begin(phase, n_rows);
@@ -92,8 +86,8 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
     int64_t n_out, n_in;
     int32_t n_rows;
   };
-  const Shape shapes[] = {{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {64, 256, 7},  {17, 1280, 33}, {95, 512, 5},
-                          {7, 32, 1},  {31, 96, 2}, {40, 288, 9}, {2, 4096, 70}, {130, 1024, 4}, {70, 512, 263},
+  const Shape shapes[] = {{1, 256, 1}, {5, 512, 2}, {33, 768, 3},   {64, 256, 7},   {17, 1280, 33}, {95, 512, 5},
+                          {7, 32, 1},  {31, 96, 2}, {40, 288, 9},   {2, 4096, 70},  {130, 1024, 4}, {70, 512, 263},
                           {8, 32, 2},  {24, 96, 1}, {88, 1280, 33}, {136, 512, 263}};  // 263 rows: beyond a tile
   Rig rig(GetParam(), 2, {263, 64, 1, 1, 32, 4096});
   for (const TypeTraits& type : kTypeTraits)
@@ -119,9 +113,8 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
         const bool rounds_both = rounds(GetParam(), phase, type.type);
         for (int32_t r = 0; r < s.n_rows; ++r) {
           const float *row = x.data() + r * stride, *as_seen = seen_rows.data() + r * stride;
-          const std::vector<double> activations = float_type(type.type) || rounds_both
-                                                      ? std::vector<double>(as_seen, as_seen + s.n_in)
-                                                      : quantized(row, s.n_in);
+          const std::vector<double> activations =
+              float_type(type.type) || rounds_both ? std::vector<double>(as_seen, as_seen + s.n_in) : quantized(row, s.n_in);
           std::vector<double> of_row(n_blocks);
           for (size_t c = 0; c < static_cast<size_t>(s.n_in); ++c)
             of_row[c / 32] = std::max(of_row[c / 32], std::fabs(static_cast<double>(row[c])));
@@ -130,14 +123,14 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
           for (int64_t o = 0; o < s.n_out; ++o) {
             const float *w = m.values.data() + o * s.n_in, *seen_w = seen_weights.data() + o * s.n_in;
             const auto n_in = static_cast<size_t>(s.n_in);
-            const double expected = dot(seen_w, activations.data(), n_in), exact = dot(w, row, n_in), magnitude = size * largest[static_cast<size_t>(o)];
-            double bound = rounds_both ? dot_of_sizes(w, row, n_in) / 255 : 0;   // 2^-9 of each
+            const double expected = dot(seen_w, activations.data(), n_in), exact = dot(w, row, n_in),
+                         magnitude = size * largest[static_cast<size_t>(o)];
+            double bound = rounds_both ? dot_of_sizes(w, row, n_in) / 255 : 0;  // 2^-9 of each
             for (size_t b = 0; b < n_blocks && !float_type(type.type) && !rounds_both; ++b)
               bound += of_row[b] / 254 * of_weights[static_cast<size_t>(o) * n_blocks + b];
             const double got = out[static_cast<size_t>(r * s.n_out + o)];
-            ASSERT_NEAR(got, expected, 4e-7 * magnitude)
-                << type.name << " " << s.n_out << "x" << s.n_in << " row " << r << " of " << s.n_rows
-                << " out " << o << (phase == Phase::prefill ? " prefill" : " decode");
+            ASSERT_NEAR(got, expected, 4e-7 * magnitude) << type.name << " " << s.n_out << "x" << s.n_in << " row " << r << " of "
+                                                         << s.n_rows << " out " << o << (phase == Phase::prefill ? " prefill" : " decode");
             ASSERT_NEAR(got, exact, 1.01 * bound + 1e-6 * magnitude) << type.name;
           }
         }
@@ -156,11 +149,13 @@ TEST_P(CpuMatmul, QuantizedWeightsBeyondATile) {
   for (const TensorType type : {TensorType::q8_0, TensorType::q4_k, TensorType::q6_k})
     for (const int64_t n_out : {int64_t{1552}, int64_t{1549}}) {
       const Matrix m(type, n_out, n_in, 3);
-      const std::vector<float> out = multiply(rig, Phase::prefill, m, x, n_in, n_rows), w = seen(GetParam(), Phase::prefill, type, m.values);
+      const std::vector<float> out = multiply(rig, Phase::prefill, m, x, n_in, n_rows),
+                               w = seen(GetParam(), Phase::prefill, type, m.values);
       for (const int64_t r : {0, 1, 200, 255, 256, 510, 511, 512, 514}) {
         const float* row = x.data() + r * n_in;
         std::vector<double> activations = quantized(row, n_in);
-        for (size_t c = 0; c < activations.size() && rounds(GetParam(), Phase::prefill, type); ++c) activations[c] = static_cast<double>(to_bf16(row[c]));
+        for (size_t c = 0; c < activations.size() && rounds(GetParam(), Phase::prefill, type); ++c)
+          activations[c] = static_cast<double>(to_bf16(row[c]));
         for (int64_t o = 0; o < n_out; ++o) {
           const double expected = dot(w.data() + o * n_in, activations.data(), activations.size());
           double magnitude = 0, largest = 0;
@@ -184,13 +179,13 @@ TEST_P(CpuMatmul, FloatWeightsBeyondATile) {
   fill_normal(x, 5);
   for (TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16}) {
     const Matrix m(type, n_out, n_in, 3);
-    const std::vector<float> out = multiply(rig, Phase::prefill, m, x, n_in, n_rows),
-                             w = seen(GetParam(), Phase::prefill, type, m.values),
+    const std::vector<float> out = multiply(rig, Phase::prefill, m, x, n_in, n_rows), w = seen(GetParam(), Phase::prefill, type, m.values),
                              rows = seen(GetParam(), Phase::prefill, type, x);
     for (int64_t r = 0; r < n_rows; ++r)
       for (int64_t o = 0; o < n_out; ++o) {
         const float *w_row = w.data() + o * n_in, *x_row = rows.data() + r * n_in;
-        const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)), magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
+        const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)),
+                     magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
         ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 1e-6 * magnitude) << "row " << r << " out " << o;
       }
   }
@@ -210,7 +205,8 @@ TEST_P(CpuMatmul, FloatWeightsOfOddWidth) {
         for (int64_t r = 0; r < 5; ++r)
           for (int64_t o = 0; o < 35; ++o) {
             const float *w_row = w.data() + o * n_in, *x_row = rows.data() + r * n_in;
-            const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)), magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
+            const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)),
+                         magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
             ASSERT_NEAR(out[static_cast<size_t>(r * 35 + o)], expected, 1e-6 * magnitude + 1e-30) << n_in;
           }
       }
@@ -224,7 +220,7 @@ TEST_P(CpuMatmul, ExtremeCodesDoNotOverflow) {
   for (const TypeTraits& type : kTypeTraits)
     for (const int64_t n_out : {39, 40}) {
       if (float_type(type.type)) continue;
-      for (int fill   : {0x00, 0xFF, 0x7F, 0x80, 0x0F, 0xF0}) {
+      for (int fill : {0x00, 0xFF, 0x7F, 0x80, 0x0F, 0xF0}) {
         Matrix m(type.type, n_out, n_in, 3);
         // All codes and sub-scales the same; the halves stay as they were.
         const std::vector<std::byte> before(m.bytes.data(), m.bytes.data() + m.bytes.size());
@@ -243,15 +239,9 @@ TEST_P(CpuMatmul, ExtremeCodesDoNotOverflow) {
               keep(80);
               keep(82);
               break;
-            case TensorType::q3_k:
-              keep(108);
-              break;
-            case TensorType::q6_k:
-              keep(208);
-              break;
-            default:
-              keep(0);
-              break;
+            case TensorType::q3_k: keep(108); break;
+            case TensorType::q6_k: keep(208); break;
+            default: keep(0); break;
           }
         }
         gguf::dequantize_row(type.type, m.bytes.data(), m.values.data(), m.values.size());
@@ -266,10 +256,10 @@ TEST_P(CpuMatmul, ExtremeCodesDoNotOverflow) {
           for (int64_t r = 0; r < 3; ++r)
             for (int64_t o = 0; o < n_out; ++o) {
               const float *w_row = w.data() + o * n_in, *x_row = x.data() + r * n_in;
-              const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)), magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
+              const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)),
+                           magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
               // Minima are as large as the scaled codes: room for both.
-              ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-6 * magnitude + 4e-4)
-                  << type.name << " " << fill;
+              ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-6 * magnitude + 4e-4) << type.name << " " << fill;
             }
         }
       }
@@ -291,8 +281,7 @@ TEST_P(CpuMatmul, BitsDoNotDependOnRowsOrThreads) {
           Rig rig(GetParam(), n_threads, {n, 64, 1, 1, 32, n_in});
           const std::vector<float> all = multiply(rig, phase, m, x, n_in, n);
           if (expected.empty()) expected = all;
-          ASSERT_TRUE(same_bits(all.data(), expected.data(), all.size()))
-              << type.name << " threads " << n_threads;
+          ASSERT_TRUE(same_bits(all.data(), expected.data(), all.size())) << type.name << " threads " << n_threads;
           for (int32_t first : {0, 1, 13, 69})
             for (int32_t count : {1, 2, 3, 4, 5, 6, 7, 8, 33}) {
               if (first + count > n || (n_threads > 1 && count > 2)) continue;
@@ -313,14 +302,12 @@ TEST_P(CpuMatmul, ProductsBiasAndAccumulation) {
   const int64_t n_in = 512;
   const int32_t n_rows = 3;
   Rig rig(GetParam(), 2, {n_rows, 64, 1, 1, 32, n_in});
-  const Matrix a(TensorType::q4_k, 45, n_in, 1), b(TensorType::f16, 20, n_in, 2),
-      c(TensorType::q6_k, 45, n_in, 3);
+  const Matrix a(TensorType::q4_k, 45, n_in, 1), b(TensorType::f16, 20, n_in, 2), c(TensorType::q6_k, 45, n_in, 3);
   Guarded<float> x(static_cast<size_t>(n_rows * n_in)), bias(45);
   fill_normal(x, 3);
   fill_normal(bias, 4);
   for (Phase phase : {Phase::prefill, Phase::decode}) {
-    const std::vector<float> alone_a = multiply(rig, phase, a, x, n_in, n_rows),
-                             alone_b = multiply(rig, phase, b, x, n_in, n_rows),
+    const std::vector<float> alone_a = multiply(rig, phase, a, x, n_in, n_rows), alone_b = multiply(rig, phase, b, x, n_in, n_rows),
                              alone_c = multiply(rig, phase, c, x, n_in, n_rows);
     const int64_t stride = 100;
     Guarded<float> out(static_cast<size_t>(stride * n_rows)), more(static_cast<size_t>(45 * n_rows));
@@ -408,8 +395,8 @@ TEST_P(CpuMatmul, DiffersFromPlainOnlyByRounding) {
     }
 }
 
-// What lies in bands gives a prompt the same bits as what lies as in the file, and takes as much memory; but bands of IQ3 hold four bits for each
-// weight, a byte for each 32 and a half for each 256.
+// What lies in bands gives a prompt the same bits as what lies as in the file, and takes as much memory; but bands of IQ3 hold four bits
+// for each weight, a byte for each 32 and a half for each 256.
 TEST_P(CpuMatmul, BandsChangeNoBitOfAPrompt) {
   const int64_t n_in = 768, n_out = 88;
   const int32_t n_rows = 19;

@@ -1,5 +1,5 @@
-// KV from one type to another, on every instruction set: KvMoves::move_kv against gguf's own conversions, byte for byte. And a decode step whose
-// resident heads are coarser than its pages: the slot holds the bytes of move_kv, and the step attends to them.
+// KV from one type to another, on every instruction set: KvMoves::move_kv against gguf's own conversions, byte for byte. And a decode step
+// whose resident heads are coarser than its pages: the slot holds the bytes of move_kv, and the step attends to them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::vector<std::pair<KvType, KvType>> pairs() {
     for (const KvType to : kKvTypes) all.emplace_back(from, to);
   return all;
 }
-uint64_t bytes_of(KvType type, uint64_t n) { return key_bytes(type, n / 2) + value_bytes(type, n / 2); }   // of tokens of n values
+uint64_t bytes_of(KvType type, uint64_t n) { return key_bytes(type, n / 2) + value_bytes(type, n / 2); }  // of tokens of n values
 
 class CpuMoveKv : public ::testing::TestWithParam<std::string> {};
 
@@ -33,7 +33,7 @@ TEST_P(CpuMoveKv, GivesTheFormatsBytes) {
         if (n % 64 != 0 && (in_blocks(from_type) || in_blocks(to_type))) continue;
         SCOPED_TRACE(std::string(kv_type_name(from_type)) + " to " + kv_type_name(to_type) + ", " + std::to_string(n));
         std::vector<float> values(n);
-        for (uint64_t i = 0; i < n; ++i) {   // blocks of every size, of zeros, and of numbers too small for a scale
+        for (uint64_t i = 0; i < n; ++i) {  // blocks of every size, of zeros, and of numbers too small for a scale
           constexpr float kSizes[] = {1.0f, 1e-3f, 300.0f, 0.0f, 1e-30f, 1e-41f};
           values[i] = random.normal() * kSizes[i / 32 % 6];
         }
@@ -63,7 +63,8 @@ TEST_P(CpuMoveKv, MiddlesGoAwayFromZero) {
   rig->kv_moves()->move_kv({&all, 1}, KvType::q8_0, KvType::f32, kValues);
   ASSERT_TRUE(rig->synchronize().ok());
   for (size_t i = 0; i < kValues; ++i)
-    ASSERT_EQ(static_cast<int8_t>(to[i / 32 * 34 + 2 + i % 32]), static_cast<int>(from[i] + std::copysign(.5f, from[i]) * (i % 32 != 0))) << from[i];
+    ASSERT_EQ(static_cast<int8_t>(to[i / 32 * 34 + 2 + i % 32]), static_cast<int>(from[i] + std::copysign(.5f, from[i]) * (i % 32 != 0)))
+        << from[i];
 }
 
 // Runs of 1 to 5 tokens, whose order on the two sides differs; what lies between them stays as it is. The longer list is more than caches
@@ -89,8 +90,7 @@ TEST_P(CpuMoveKv, TokensGoWhereTheyBelong) {
         std::copy(run.begin(), run.end(), want.begin() + static_cast<ptrdiff_t>(at * to_bytes));
       }
       rig->kv_moves()->move_kv(moves, to_type, from_type, kValues);
-      ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0)
-          << kv_type_name(from_type) << " to " << kv_type_name(to_type);
+      ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0) << kv_type_name(from_type) << " to " << kv_type_name(to_type);
     }
   }
 }
@@ -128,10 +128,10 @@ struct Coarse {
   static constexpr int32_t kLayer = 1;
   KvFormat format, heads_kv;
   int32_t n;
-  Guarded<float> kv;                       // (n, 2, n_kv_heads, head_dim)
+  Guarded<float> kv;  // (n, 2, n_kv_heads, head_dim)
   std::vector<std::unique_ptr<Guarded<std::byte>>> pages, tiles;
   std::vector<uint64_t> addresses;
-  std::vector<std::vector<uint64_t>> tile_addresses;   // (heads of all layers)
+  std::vector<std::vector<uint64_t>> tile_addresses;  // (heads of all layers)
   std::vector<HeadView> views;
 
   Coarse(KvType type, KvType heads_type, int32_t dim, int32_t n_tokens)
@@ -145,8 +145,7 @@ struct Coarse {
     }
     for (uint32_t head = 0; head < 6; ++head) {
       tile_addresses.emplace_back();
-      for (const auto& tile : tiles)
-        tile_addresses.back().push_back(tile->ptr().address + heads_kv.head_offset(head));
+      for (const auto& tile : tiles) tile_addresses.back().push_back(tile->ptr().address + heads_kv.head_offset(head));
     }
   }
   KvView view() const { return {addresses.data(), static_cast<int32_t>(addresses.size())}; }
@@ -157,8 +156,7 @@ struct Coarse {
            static_cast<uint64_t>(token % 64) * format.token_bytes();
   }
   uint64_t slot(uint32_t head, int32_t slot) const {
-    return tile_addresses[head][static_cast<size_t>(slot / 64)] +
-           static_cast<uint64_t>(slot % 64) * heads_kv.token_bytes();
+    return tile_addresses[head][static_cast<size_t>(slot / 64)] + static_cast<uint64_t>(slot % 64) * heads_kv.token_bytes();
   }
   // Prompt tokens 0 .. n-2, and their conversions in slots n-2 .. 0.
   void fill(Rig& rig) {
@@ -173,8 +171,7 @@ struct Coarse {
         const KvMove token{slot(head, n - 2 - t), reinterpret_cast<uintptr_t>(in_page(head, t)), 1};
         rig->kv_moves()->move_kv({&token, 1}, heads_kv.type, format.type, format.token_values());
       }
-    for (uint32_t head = 0; head < 6; ++head)
-      views.push_back({tile_addresses[head].data(), n, slot(head, n - 1)});
+    for (uint32_t head = 0; head < 6; ++head) views.push_back({tile_addresses[head].data(), n, slot(head, n - 1)});
   }
 };
 

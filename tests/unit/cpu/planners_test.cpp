@@ -20,7 +20,7 @@ using testing::Random;
 
 // ---- Products ----
 
-using Flat = std::tuple<size_t, int64_t, int64_t, int64_t, int64_t>;   // of a MatmulItem
+using Flat = std::tuple<size_t, int64_t, int64_t, int64_t, int64_t>;  // of a MatmulItem
 std::vector<Flat> items_of(const MatmulPlan& plan) {
   std::vector<Flat> items;
   for (int64_t i = 0; i < plan.n_items(); ++i) {
@@ -87,13 +87,15 @@ TEST(CpuPlanners, EachOutputOfEachRowIsComputedOnce) {
       p.row_bytes = static_cast<int64_t>(18 + random.below(9000));
     }
     const auto n_rows = static_cast<int64_t>(1 + random.below(700));
-    const MatmulPlan plan(products, n_rows, kTileOut >> random.below(3), kTileRows >> random.below(3), static_cast<int32_t>(1 + random.below(64)));
+    const MatmulPlan plan(products, n_rows, kTileOut >> random.below(3), kTileRows >> random.below(3),
+                          static_cast<int32_t>(1 + random.below(64)));
     // Items are rectangles. They tile each product if their areas add up to its area, and no two items begin at one place within it.
     std::vector<int64_t> area(products.size());
     std::map<std::tuple<size_t, int64_t, int64_t>, int> begins;
     for (const auto& [product, first_out, last_out, first_row, last_row] : items_of(plan)) {
       const ProductShape& p = products[product];
-      ASSERT_TRUE(0 <= first_out && first_out < last_out && last_out <= p.n_out && 0 <= first_row && first_row < last_row && last_row <= n_rows);
+      ASSERT_TRUE(0 <= first_out && first_out < last_out && last_out <= p.n_out && 0 <= first_row && first_row < last_row &&
+                  last_row <= n_rows);
       ASSERT_TRUE(!p.in_bands || (first_out % kBandRows == 0 && last_out % kBandRows == 0));
       ASSERT_TRUE(!p.decodes || (first_row == 0 && last_row == n_rows)) << "decode reads weights once";
       area[product] += (last_out - first_out) * (last_row - first_row);
@@ -131,11 +133,13 @@ struct Item {
   int64_t split, first_key, last_key;
   bool is_mean;
   bool operator==(const Item& b) const {
-    return row == b.row && head == b.head && n_heads == b.n_heads && split == b.split && first_key == b.first_key && last_key == b.last_key && is_mean == b.is_mean;
+    return row == b.row && head == b.head && n_heads == b.n_heads && split == b.split && first_key == b.first_key &&
+           last_key == b.last_key && is_mean == b.is_mean;
   }
 };
 void PrintTo(const Item& i, std::ostream* out) {
-  *out << "row " << i.row << ", heads " << i.head << " + " << i.n_heads << ", split " << i.split << ", keys " << i.first_key << " to " << i.last_key << (i.is_mean ? ", mean" : "");
+  *out << "row " << i.row << ", heads " << i.head << " + " << i.n_heads << ", split " << i.split << ", keys " << i.first_key << " to "
+       << i.last_key << (i.is_mean ? ", mean" : "");
 }
 std::vector<Item> items_of(const DecodePlan& plan) {
   std::vector<Item> items;
@@ -150,35 +154,45 @@ TEST(CpuPlanners, KeysAreCutAtFixedPositions) {
   one.add({{0, 999, 0}}, {}, 4);
   // Two splits and four items for a thread: two KV heads each.
   const DecodePlan plan(one.of(), {0, 0}, 4, 0, true, {0, 1}, 1);
-  EXPECT_EQ(items_of(plan), (std::vector<Item>{{0, 0, 2, 0, 0, 512, false}, {0, 0, 2, 1, 512, 1000, false}, {0, 2, 2, 0, 0, 512, false}, {0, 2, 2, 1, 512, 1000, false}}));
+  EXPECT_EQ(items_of(plan),
+            (std::vector<Item>{
+                {0, 0, 2, 0, 0, 512, false}, {0, 0, 2, 1, 512, 1000, false}, {0, 2, 2, 0, 0, 512, false}, {0, 2, 2, 1, 512, 1000, false}}));
   EXPECT_EQ(plan.most_splits(), 2);
   // Two threads want eight items: one head each. The splits stay.
   EXPECT_EQ(items_of(DecodePlan(one.of(), {0, 0}, 4, 0, true, {0, 1}, 2)).size(), 8u);
   // A window begins in the middle of a split, whose number counts from there.
-  EXPECT_EQ(items_of(DecodePlan(one.of(), {0, 0}, 2, 600, true, {0, 1}, 1)),
-            (std::vector<Item>{{0, 0, 1, 0, 400, 512, false}, {0, 0, 1, 1, 512, 1000, false}, {0, 1, 1, 0, 400, 512, false}, {0, 1, 1, 1, 512, 1000, false}}));
-  EXPECT_EQ(items_of(DecodePlan(one.of(), {0, 0}, 2, 400, true, {0, 1}, 1)), (std::vector<Item>{{0, 0, 1, 0, 600, 1000, false}, {0, 1, 1, 0, 600, 1000, false}}));
+  EXPECT_EQ(
+      items_of(DecodePlan(one.of(), {0, 0}, 2, 600, true, {0, 1}, 1)),
+      (std::vector<Item>{
+          {0, 0, 1, 0, 400, 512, false}, {0, 0, 1, 1, 512, 1000, false}, {0, 1, 1, 0, 400, 512, false}, {0, 1, 1, 1, 512, 1000, false}}));
+  EXPECT_EQ(items_of(DecodePlan(one.of(), {0, 0}, 2, 400, true, {0, 1}, 1)),
+            (std::vector<Item>{{0, 0, 1, 0, 600, 1000, false}, {0, 1, 1, 0, 600, 1000, false}}));
 }
 
 TEST(CpuPlanners, RowsOfOneSequenceMeetTheSameKeysOneAfterAnother) {
   Steps one;
   one.add({{0, 510, 0}, {0, 511, 0}, {0, 512, 0}}, {}, 1);
   const std::vector<Item> items = items_of(DecodePlan(one.of(), {0, 0}, 1, 0, true, {0, 3}, 1));
-  EXPECT_EQ(items, (std::vector<Item>{{0, 0, 1, 0, 0, 511, false}, {1, 0, 1, 0, 0, 512, false}, {2, 0, 1, 0, 0, 512, false}, {2, 0, 1, 1, 512, 513, false}}));
+  EXPECT_EQ(items,
+            (std::vector<Item>{
+                {0, 0, 1, 0, 0, 511, false}, {1, 0, 1, 0, 0, 512, false}, {2, 0, 1, 0, 0, 512, false}, {2, 0, 1, 1, 512, 513, false}}));
   // A wave has some of the rows, and names them by their numbers in the step.
-  EXPECT_EQ(items_of(DecodePlan(one.of(), {0, 0}, 1, 0, true, {2, 1}, 1)), (std::vector<Item>{{2, 0, 1, 0, 0, 512, false}, {2, 0, 1, 1, 512, 513, false}}));
+  EXPECT_EQ(items_of(DecodePlan(one.of(), {0, 0}, 1, 0, true, {2, 1}, 1)),
+            (std::vector<Item>{{2, 0, 1, 0, 0, 512, false}, {2, 0, 1, 1, 512, 513, false}}));
 }
 
 TEST(CpuPlanners, SlotsAndCompensationTokens) {
-  std::vector<HeadView> views(4);   // two layers of two heads
+  std::vector<HeadView> views(4);  // two layers of two heads
   views[2].n_keys = 700, views[3].n_keys = 100, views[3].compensation_weight = 2.5f;
   Steps one;
   one.add({{0, 5000, 0}}, views, 2);
   // Heads with slots of their own lie apart. A window says nothing of slots. The compensation token is the last split.
   EXPECT_EQ(items_of(DecodePlan(one.of(), {1, 0}, 2, 64, true, {0, 1}, 1)),
-            (std::vector<Item>{{0, 0, 1, 0, 0, 512, false}, {0, 0, 1, 1, 512, 700, false}, {0, 1, 1, 0, 0, 100, false}, {0, 1, 1, 1, 0, 1, true}}));
+            (std::vector<Item>{
+                {0, 0, 1, 0, 0, 512, false}, {0, 0, 1, 1, 512, 700, false}, {0, 1, 1, 0, 0, 100, false}, {0, 1, 1, 1, 0, 1, true}}));
   // Policies know group 0 alone.
-  EXPECT_EQ(items_of(DecodePlan(one.of(), {1, 1}, 2, 64, true, {0, 1}, 1)), (std::vector<Item>{{0, 0, 1, 0, 4937, 5001, false}, {0, 1, 1, 0, 4937, 5001, false}}));
+  EXPECT_EQ(items_of(DecodePlan(one.of(), {1, 1}, 2, 64, true, {0, 1}, 1)),
+            (std::vector<Item>{{0, 0, 1, 0, 4937, 5001, false}, {0, 1, 1, 0, 4937, 5001, false}}));
 }
 
 // Rows of several steps have different lengths: each key of each row and head is met once, whatever the number of threads.
@@ -198,7 +212,8 @@ TEST(CpuPlanners, EachKeyIsMetOnce) {
       if (several && random.below(2))
         for (int32_t h = 0; h < 2 * n_kv; ++h) {
           views.emplace_back();
-          views.back().n_keys = static_cast<int32_t>(1 + random.below(1500)), views.back().compensation_weight = random.below(2) ? 0.0f : 3.0f;
+          views.back().n_keys = static_cast<int32_t>(1 + random.below(1500)),
+          views.back().compensation_weight = random.below(2) ? 0.0f : 3.0f;
         }
       if (several) steps.add({row}, views, n_kv);
       rows.push_back(row);
@@ -208,11 +223,11 @@ TEST(CpuPlanners, EachKeyIsMetOnce) {
     ASSERT_EQ(of.n, n);
     const KvLayer layer = {1, 0};
     const auto most = static_cast<int64_t>(1 + random.below(static_cast<uint64_t>(n)));
-    std::map<std::tuple<int64_t, int32_t>, int64_t> met, means;   // keys of a row and KV head
+    std::map<std::tuple<int64_t, int32_t>, int64_t> met, means;  // keys of a row and KV head
     for (int64_t first = 0; first < n; first += most) {
       const Wave wave = {first, std::min<int64_t>(most, n - first)};
       const DecodePlan plan(of, layer, n_kv, window, !several, wave, static_cast<int32_t>(1 + random.below(16)));
-      std::map<std::tuple<int64_t, int32_t, int64_t>, int> places;   // of partial results
+      std::map<std::tuple<int64_t, int32_t, int64_t>, int> places;  // of partial results
       for (const Item& item : items_of(plan)) {
         ASSERT_TRUE(item.row >= first && item.row < first + wave.n_rows && item.split < plan.most_splits());
         for (int32_t h = item.head; h < item.head + item.n_heads; ++h) {
@@ -243,8 +258,14 @@ TEST(CpuPlanners, BlocksOfLateRowsComeFirst) {
     const PrefillItem item = plan.item(i);
     items.push_back({static_cast<int32_t>(item.row), item.n_rows, item.kv_head, item.first_head, item.n_heads});
   }
-  EXPECT_EQ(items, (std::vector<std::vector<int32_t>>{
-                       {96, 4, 0, 0, 4}, {96, 4, 1, 4, 4}, {64, 32, 0, 0, 4}, {64, 32, 1, 4, 4}, {32, 32, 0, 0, 4}, {32, 32, 1, 4, 4}, {0, 32, 0, 0, 4}, {0, 32, 1, 4, 4}}));
+  EXPECT_EQ(items, (std::vector<std::vector<int32_t>>{{96, 4, 0, 0, 4},
+                                                      {96, 4, 1, 4, 4},
+                                                      {64, 32, 0, 0, 4},
+                                                      {64, 32, 1, 4, 4},
+                                                      {32, 32, 0, 0, 4},
+                                                      {32, 32, 1, 4, 4},
+                                                      {0, 32, 0, 0, 4},
+                                                      {0, 32, 1, 4, 4}}));
   // Three threads want twelve: blocks of 16 rows. Blocks have at least kQueryTile queries, however many threads there are.
   EXPECT_EQ(PrefillPlan({&run, 1}, 2, 4, 128, 3).n_items(), 14);
   EXPECT_EQ(PrefillPlan({&run, 1}, 2, 4, 128, 100).n_items(), 14);
@@ -267,7 +288,9 @@ TEST(CpuPlanners, EachRowOfEachHeadIsComputedOnce) {
       ASSERT_TRUE(at.n_rows > 0 && at.n_heads > 0 && at.n_rows * at.n_heads <= queries);
       ASSERT_EQ(at.first_head / group, at.kv_head);
       ASSERT_EQ((at.first_head + at.n_heads - 1) / group, at.kv_head);
-      const auto in_run = [&](int64_t row) { return std::find_if(runs.begin(), runs.end(), [&](const RowRun& r) { return row < r.first_row + r.n_rows; }); };
+      const auto in_run = [&](int64_t row) {
+        return std::find_if(runs.begin(), runs.end(), [&](const RowRun& r) { return row < r.first_row + r.n_rows; });
+      };
       ASSERT_EQ(in_run(at.row), in_run(at.row + at.n_rows - 1)) << "an item's rows are of one run";
       for (int64_t row = at.row; row < at.row + at.n_rows; ++row)
         for (int32_t h = at.first_head; h < at.first_head + at.n_heads; ++h) ++met[static_cast<size_t>(row * n_kv * group + h)];

@@ -1,5 +1,5 @@
-// Recurrent layers on every instruction set of this machine, against their definitions in double precision. The bits depend neither on the chunks of
-// a prompt, nor on the threads, nor on the sessions that decode at once, nor on guessed rows, right or wrong.
+// Recurrent layers on every instruction set of this machine, against their definitions in double precision. The bits depend neither on the
+// chunks of a prompt, nor on the threads, nor on the sessions that decode at once, nor on guessed rows, right or wrong.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using namespace orrery::testing;
 
 constexpr int32_t kRows = 21;
-constexpr uint64_t kStateAt = 32;   // floats of another layer, in front of this one's
+constexpr uint64_t kStateAt = 32;  // floats of another layer, in front of this one's
 
 StepLimits limits() {
   StepLimits l;
@@ -54,15 +54,16 @@ const std::vector<std::vector<int32_t>>& chunkings() {
   return all;
 }
 
-// Computes kRows rows in steps of a final row and some guessed ones, of which the first few are right. What comes behind the last step is computed as
-// one chunk. Returns as in_chunks(), with outputs of final rows and of guessed ones that were right. The first floats of the kept inputs are another layer's.
+// Computes kRows rows in steps of a final row and some guessed ones, of which the first few are right. What comes behind the last step is
+// computed as one chunk. Returns as in_chunks(), with outputs of final rows and of guessed ones that were right. The first floats of the
+// kept inputs are another layer's.
 struct GuessedStep {
   int32_t n_guessed, n_right;
 };
 constexpr uint64_t kGuessedAt = 16;
 template <class F>
-std::vector<float> with_guesses(Rig& rig, const std::vector<GuessedStep>& steps, uint64_t state_floats, int64_t guessed_floats, const Guarded<float>& out,
-                                const F& compute) {
+std::vector<float> with_guesses(Rig& rig, const std::vector<GuessedStep>& steps, uint64_t state_floats, int64_t guessed_floats,
+                                const Guarded<float>& out, const F& compute) {
   const Values state(kStateAt + state_floats, 99, 0.4f);
   Guarded<float> guessed(kGuessedAt + static_cast<size_t>(kMostGuessedRows * guessed_floats));
   std::fill_n(guessed.data(), guessed.size(), std::numeric_limits<float>::quiet_NaN());
@@ -104,8 +105,10 @@ struct ShortConvCase {
   }
   void run(Rig& rig, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
-    rig->recurrent()->short_conv(shape, conv.at.cptr(), {projected.at.cptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)},
-                                 {kStateAt, kGuessedAt});
+    rig->recurrent()->short_conv(
+        shape, conv.at.cptr(),
+        {projected.at.cptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)},
+        {kStateAt, kGuessedAt});
   }
   std::vector<double> expected() const {
     const int64_t n = shape.n_channels, kept = shape.n_taps - 1;
@@ -117,7 +120,8 @@ struct ShortConvCase {
       for (int64_t i = 0; i < n; ++i) inputs.push_back(static_cast<double>(b[i]) * static_cast<double>(b[2 * n + i]));
       for (int64_t i = 0; i < n; ++i) {
         double sum = 0;
-        for (int64_t tap = 0; tap <= kept; ++tap) sum += inputs[floats((row + tap) * n + i)] * static_cast<double>(conv[i * shape.n_taps + tap]);
+        for (int64_t tap = 0; tap <= kept; ++tap)
+          sum += inputs[floats((row + tap) * n + i)] * static_cast<double>(conv[i * shape.n_taps + tap]);
         all.push_back(static_cast<double>(b[n + i]) * sum);
       }
     }
@@ -134,15 +138,16 @@ struct DeltaNetCase {
   explicit DeltaNetCase(const DeltaNetShape& s)
       : shape(s), u(floats(kRows * s.channels()), 1), z(floats(kRows * s.values()), 2), a(floats(kRows * s.gate_stride()), 3),
         b(floats(kRows * s.gate_stride()), 4), conv(floats(s.channels() * s.n_taps), 5, 0.5f), dt(floats(s.n_value_heads), 6),
-        decay(floats(s.n_value_heads), 7), norm(floats(s.value_dim), 8), c(floats((kRows + kMostGuessedRows) * s.channels())), out(floats(kRows * s.values())) {
+        decay(floats(s.n_value_heads), 7), norm(floats(s.value_dim), 8), c(floats((kRows + kMostGuessedRows) * s.channels())),
+        out(floats(kRows * s.values())) {
     for (int32_t i = 0; i < s.n_value_heads; ++i) decay.at[floats(i)] = -std::fabs(decay.at[floats(i)]);
   }
   void run(Rig& rig, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
     const uint64_t gates = at(shape.gate_stride());
     rig->recurrent()->delta_net(shape, {conv.at.cptr(), dt.at.cptr(), decay.at.cptr(), norm.at.cptr()},
-                                {u.at.ptr() + at(shape.channels()), c.ptr() + at(shape.channels()), z.at.cptr() + at(shape.values()), a.at.cptr() + gates,
-                                 (shape.grouped ? a : b).at.cptr() + gates, out.ptr() + at(shape.values())},
+                                {u.at.ptr() + at(shape.channels()), c.ptr() + at(shape.channels()), z.at.cptr() + at(shape.values()),
+                                 a.at.cptr() + gates, (shape.grouped ? a : b).at.cptr() + gates, out.ptr() + at(shape.values())},
                                 {kStateAt, kGuessedAt});
   }
   std::vector<double> expected() const {
@@ -150,7 +155,7 @@ struct DeltaNetCase {
     const Values before(kStateAt + shape.state_floats(), 99, 0.4f);
     const auto old = [&](int64_t i) { return static_cast<double>(before[static_cast<int64_t>(kStateAt) + i]); };
     const double eps = shape.eps;
-    std::vector<double> state, inputs, all;   // state: (value heads, key_dim, value_dim)
+    std::vector<double> state, inputs, all;  // state: (value heads, key_dim, value_dim)
     for (int64_t i = 0; i < shape.values() * dk; ++i) state.push_back(old(i));
     for (int64_t i = 0; i < kept * channels; ++i) inputs.push_back(old(shape.values() * dk + i));
     for (int64_t row = 0; row < kRows; ++row) {
@@ -158,7 +163,8 @@ struct DeltaNetCase {
       std::vector<double> x;
       for (int64_t i = 0; i < channels; ++i) {
         double sum = 0;
-        for (int64_t tap = 0; tap <= kept; ++tap) sum += inputs[floats((row + tap) * channels + i)] * static_cast<double>(conv[i * shape.n_taps + tap]);
+        for (int64_t tap = 0; tap <= kept; ++tap)
+          sum += inputs[floats((row + tap) * channels + i)] * static_cast<double>(conv[i * shape.n_taps + tap]);
         x.push_back(sum / (1 + std::exp(-sum)));
       }
       for (int64_t head = 0; head < 2 * shape.n_key_heads; ++head) {
@@ -188,7 +194,8 @@ struct DeltaNetCase {
         }
         for (int64_t j = 0; j < dv; ++j) {
           const double gate = z[row * shape.values() + head * dv + j];
-          all.push_back(o[floats(j)] / std::sqrt(squares / static_cast<double>(dv) + eps) * static_cast<double>(norm[j]) * gate / (1 + std::exp(-gate)));
+          all.push_back(o[floats(j)] / std::sqrt(squares / static_cast<double>(dv) + eps) * static_cast<double>(norm[j]) * gate /
+                        (1 + std::exp(-gate)));
         }
       }
     }
@@ -204,21 +211,25 @@ struct DeltaNetCase {
 
 struct Mamba2Case {
   explicit Mamba2Case(const Mamba2Shape& s)
-      : shape(s), projected(floats(kRows * s.projected()), 1), conv(floats(s.channels() * s.n_taps), 2, 0.5f), conv_bias(floats(s.channels()), 3, 0.5f),
-        dt(floats(s.n_heads), 4), decay(floats(s.n_heads), 5), skip(floats(s.n_heads), 6), norm(floats(s.inner()), 7),
-        c(floats((kRows + kMostGuessedRows) * s.channels())), out(floats(kRows * s.inner())) {
+      : shape(s), projected(floats(kRows * s.projected()), 1), conv(floats(s.channels() * s.n_taps), 2, 0.5f),
+        conv_bias(floats(s.channels()), 3, 0.5f), dt(floats(s.n_heads), 4), decay(floats(s.n_heads), 5), skip(floats(s.n_heads), 6),
+        norm(floats(s.inner()), 7), c(floats((kRows + kMostGuessedRows) * s.channels())), out(floats(kRows * s.inner())) {
     for (int32_t i = 0; i < s.n_heads; ++i) decay.at[floats(i)] = -std::fabs(decay.at[floats(i)]);
   }
-  Mamba2Weights weights() const { return {conv.at.cptr(), conv_bias.at.cptr(), dt.at.cptr(), decay.at.cptr(), skip.at.cptr(), norm.at.cptr()}; }
+  Mamba2Weights weights() const {
+    return {conv.at.cptr(), conv_bias.at.cptr(), dt.at.cptr(), decay.at.cptr(), skip.at.cptr(), norm.at.cptr()};
+  }
   void run(Rig& rig, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
-    rig->recurrent()->mamba2(shape, weights(), {projected.at.cptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())}, {kStateAt, kGuessedAt});
+    rig->recurrent()->mamba2(shape, weights(),
+                             {projected.at.cptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())},
+                             {kStateAt, kGuessedAt});
   }
   std::vector<double> expected() const {
     const int64_t inner = shape.inner(), channels = shape.channels(), kept = shape.n_taps - 1, dim = shape.head_dim, size = shape.state_dim;
     const Values before(kStateAt + shape.state_floats(), 99, 0.4f);
     const auto old = [&](int64_t i) { return static_cast<double>(before[static_cast<int64_t>(kStateAt) + i]); };
-    std::vector<double> state, inputs, all;   // state: (heads, state_dim, head_dim)
+    std::vector<double> state, inputs, all;  // state: (heads, state_dim, head_dim)
     for (int64_t i = 0; i < inner * size; ++i) state.push_back(old(i));
     for (int64_t i = 0; i < kept * channels; ++i) inputs.push_back(old(inner * size + i));
     for (int64_t row = 0; row < kRows; ++row) {
@@ -228,7 +239,8 @@ struct Mamba2Case {
       std::vector<double> x, y;
       for (int64_t i = 0; i < channels; ++i) {
         double sum = conv_bias[i];
-        for (int64_t tap = 0; tap <= kept; ++tap) sum += inputs[floats((row + tap) * channels + i)] * static_cast<double>(conv[i * shape.n_taps + tap]);
+        for (int64_t tap = 0; tap <= kept; ++tap)
+          sum += inputs[floats((row + tap) * channels + i)] * static_cast<double>(conv[i * shape.n_taps + tap]);
         x.push_back(sum / (1 + std::exp(-sum)));
       }
       for (int64_t head = 0; head < shape.n_heads; ++head) {
@@ -251,7 +263,8 @@ struct Mamba2Case {
       for (int64_t i = 0; i < inner; ++i) {
         double squares = 0;
         for (int64_t k = i / width * width; k < (i / width + 1) * width; ++k) squares += y[floats(k)] * y[floats(k)];
-        all.push_back(y[floats(i)] / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(shape.eps)) * static_cast<double>(norm[i]));
+        all.push_back(y[floats(i)] / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(shape.eps)) *
+                      static_cast<double>(norm[i]));
       }
     }
     for (int64_t i = 0; i < static_cast<int64_t>(kStateAt); ++i) all.push_back(before[i]);
@@ -287,8 +300,8 @@ class CpuRecurrent : public ::testing::TestWithParam<std::string> {
     for (const std::vector<GuessedStep>& steps : std::vector<std::vector<GuessedStep>>{
              {{7, 7}}, {{7, 0}}, {{1, 1}, {1, 0}, {1, 1}}, {{3, 2}, {7, 5}, {2, 0}, {4, 4}}, {{5, 1}, {0, 0}, {6, 3}, {7, 7}, {1, 1}}})
       for (Rig* any : {&rig, &other}) {
-        const std::vector<float> guessed = with_guesses(*any, steps, c.shape.state_floats(), c.shape.guessed_floats(), c.out,
-                                                        [&](int32_t first) { c.run(*any, first); });
+        const std::vector<float> guessed =
+            with_guesses(*any, steps, c.shape.state_floats(), c.shape.guessed_floats(), c.out, [&](int32_t first) { c.run(*any, first); });
         EXPECT_TRUE(same_bits(guessed.data(), whole.data(), whole.size())) << steps[0].n_guessed << ", " << steps[0].n_right;
       }
     // A step of several sessions: each row is the first of its own session.
@@ -322,13 +335,15 @@ class CpuRecurrent : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(CpuRecurrent, DeltaNets) {
-  const auto shape_of = [](int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_taps, bool grouped = false) {
+  const auto shape_of = [](int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_taps,
+                           bool grouped = false) {
     DeltaNetShape s;
     s.n_key_heads = key_heads, s.n_value_heads = value_heads, s.key_dim = key_dim, s.value_dim = value_dim, s.n_taps = n_taps;
     s.eps = 1e-6f, s.grouped = grouped;
     return s;
   };
-  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
+  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4),
+                                     shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
     SCOPED_TRACE(shape.key_dim);
     expect_definition(DeltaNetCase(shape));
   }
@@ -342,7 +357,8 @@ TEST_P(CpuRecurrent, ShortConvolutions) {
 }
 
 TEST_P(CpuRecurrent, Mamba2) {
-  for (const Mamba2Shape& shape : {mamba2_of(8, 16, 2, 16, 4), mamba2_of(3, 20, 1, 24, 3), mamba2_of(4, 64, 4, 128, 4), mamba2_of(6, 33, 3, 7, 8), mamba2_of(2, 128, 2, 40, 2)}) {
+  for (const Mamba2Shape& shape : {mamba2_of(8, 16, 2, 16, 4), mamba2_of(3, 20, 1, 24, 3), mamba2_of(4, 64, 4, 128, 4),
+                                   mamba2_of(6, 33, 3, 7, 8), mamba2_of(2, 128, 2, 40, 2)}) {
     SCOPED_TRACE(shape.head_dim);
     expect_definition(Mamba2Case(shape));
   }

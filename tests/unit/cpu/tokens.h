@@ -26,7 +26,7 @@ class HeadTokens {
       write_tokens(type, x.data(), static_cast<uint64_t>(dim), 1, at(t));
     }
   }
-  std::vector<float> token(int32_t t) const {   // K, then V
+  std::vector<float> token(int32_t t) const {  // K, then V
     return read_tokens(format_.type, at(t), static_cast<uint64_t>(format_.head_dim));
   }
   const KvFormat& format() const { return format_; }
@@ -34,7 +34,9 @@ class HeadTokens {
   int32_t n() const { return n_; }
 
  private:
-  std::byte* at(int32_t t) const { return tiles_[static_cast<size_t>(t / kPageTokens)]->data() + static_cast<size_t>(t % kPageTokens) * format_.token_bytes(); }
+  std::byte* at(int32_t t) const {
+    return tiles_[static_cast<size_t>(t / kPageTokens)]->data() + static_cast<size_t>(t % kPageTokens) * format_.token_bytes();
+  }
   KvFormat format_;
   int32_t n_;
   std::vector<std::unique_ptr<Guarded<std::byte>>> tiles_;

@@ -21,7 +21,7 @@ using Keys = std::vector<uint32_t>;
 // ---- select_top ----
 
 Keys sorted_out(const std::vector<float>& scores, size_t k, bool by_score) {
-  const auto value = [&](uint32_t i) { return scores[i] > 0 ? scores[i] : 0.0f; };   // NaN and less count as 0
+  const auto value = [&](uint32_t i) { return scores[i] > 0 ? scores[i] : 0.0f; };  // NaN and less count as 0
   Keys order(scores.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return value(a) > value(b); });
@@ -35,8 +35,8 @@ Keys selected(const std::vector<float>& scores, size_t k, bool by_score, const c
   std::copy(scores.begin(), scores.end(), in.data());
   const Guarded<uint32_t> candidates(scores.size());
   const Guarded<uint32_t> out(k);
-  cpu::select_top(in.data(), static_cast<int64_t>(scores.size()), static_cast<int64_t>(k), by_score, candidates.data(),
-                  out.data(), kernels);
+  cpu::select_top(in.data(), static_cast<int64_t>(scores.size()), static_cast<int64_t>(k), by_score, candidates.data(), out.data(),
+                  kernels);
   return Keys(out.data(), out.data() + k);
 }
 
@@ -65,11 +65,11 @@ TEST_P(CpuSelectTop, IsTheHeadOfTheSortedList) {
             break;
           }
           case 6: x = 1 + u / 16; break;
-          default: x = std::nextafter(0.5f, random.below(2) ? 1.0f : 0.0f);   // on both sides of a bin's edge
+          default: x = std::nextafter(0.5f, random.below(2) ? 1.0f : 0.0f);  // on both sides of a bin's edge
         }
       }
       std::vector<size_t> sizes = {0, 1, 2, n / 3, n / 2, n - 1};
-      if (n <= 64) sizes.resize(n), std::iota(sizes.begin(), sizes.end(), size_t{0});   // every edge of a bin
+      if (n <= 64) sizes.resize(n), std::iota(sizes.begin(), sizes.end(), size_t{0});  // every edge of a bin
       sizes.push_back(n);
       for (const size_t k : sizes)
         for (const bool by_score : {false, true}) {
@@ -91,7 +91,7 @@ TEST_P(CpuSelectTop, CountsWhatTheHeadOfTheListHasInCommon) {
       for (float& x : scores) x = static_cast<float>(random.below(n_values)) / 8;
       for (const size_t k : {size_t{0}, size_t{1}, n / 3, n - 1, n}) {
         const Keys best = sorted_out(scores, k, false);
-        for (const uint32_t share : {1u, 2u, 9u}) {   // of all keys one in so many
+        for (const uint32_t share : {1u, 2u, 9u}) {  // of all keys one in so many
           Keys among;
           for (uint32_t i = 0; i < n; ++i)
             if (random.below(share) == 0) among.push_back(i);
@@ -149,7 +149,8 @@ std::vector<Keys> run(Rig& rig, const KeyStore& store, std::vector<TopKeysJob> j
 }
 
 // The k best up to scores that lie closer together than `close` of themselves.
-void check(const uint32_t* found, const TopKeysJob& job, const std::vector<double>& scores, const std::string& what, double close = kClose) {
+void check(const uint32_t* found, const TopKeysJob& job, const std::vector<double>& scores, const std::string& what,
+           double close = kClose) {
   const size_t k = static_cast<size_t>(job.k);
   std::vector<bool> in(scores.size());
   for (size_t i = 0; i < k; ++i) {
@@ -157,28 +158,23 @@ void check(const uint32_t* found, const TopKeysJob& job, const std::vector<doubl
     ASSERT_FALSE(in[found[i]]) << what << ": twice " << found[i];
     in[found[i]] = true;
     if (i == 0) continue;
-    if (job.by_score)
-      ASSERT_GE(scores[found[i - 1]], scores[found[i]] * (1 - close)) << what << ": order at " << i;
-    else
-      ASSERT_LT(found[i - 1], found[i]) << what;
+    if (job.by_score) ASSERT_GE(scores[found[i - 1]], scores[found[i]] * (1 - close)) << what << ": order at " << i;
+    else ASSERT_LT(found[i - 1], found[i]) << what;
   }
   if (k == 0) return;
   std::vector<double> sorted = scores;
   std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(k - 1), sorted.end(), std::greater<>());
   const double last = sorted[k - 1];
   for (size_t i = 0; i < scores.size(); ++i) {
-    if (in[i])
-      ASSERT_GE(scores[i], last * (1 - close)) << what << ": key " << i << " is none of the best";
-    else
-      ASSERT_LE(scores[i], last * (1 + close)) << what << ": key " << i << " is missing";
+    if (in[i]) ASSERT_GE(scores[i], last * (1 - close)) << what << ": key " << i << " is none of the best";
+    else ASSERT_LE(scores[i], last * (1 + close)) << what << ": key " << i << " is missing";
   }
 }
 
 std::string describe(const KvFormat& f, int32_t group, const KeyScoring& s, const TopKeysJob& j) {
-  return "type " + std::to_string(static_cast<int>(f.type)) + ", dim " + std::to_string(f.head_dim) + ", group " +
-         std::to_string(group) + (s.max_of_group ? ", max" : ", mean") + " pooling " +
-         std::to_string(static_cast<int>(s.pooling)) + " over " + std::to_string(s.pool_width) + ", " +
-         std::to_string(j.k) + " of " + std::to_string(j.n_keys) + " keys";
+  return "type " + std::to_string(static_cast<int>(f.type)) + ", dim " + std::to_string(f.head_dim) + ", group " + std::to_string(group) +
+         (s.max_of_group ? ", max" : ", mean") + " pooling " + std::to_string(static_cast<int>(s.pooling)) + " over " +
+         std::to_string(s.pool_width) + ", " + std::to_string(j.k) + " of " + std::to_string(j.n_keys) + " keys";
 }
 
 // Runs jobs and checks every one of their sets.
@@ -218,8 +214,7 @@ TEST_P(CpuTopKeys, EveryTypeShapeAndGroup) {
         const int32_t n_heads = format.n_kv_heads * group, n = group <= 4 ? 300 : 130, last = format.n_kv_heads - 1;
         const KeyStore store(format, n_heads, n, 6, static_cast<uint64_t>(dim + group));
         // Two positions on either side of the ring's seam.
-        run_and_check(GetParam(), format, n_heads, store,
-                      {store.job(0, last, n, 5, 2, n / 4, false), store.job(0, 0, 65, 5, 1, 20, true)},
+        run_and_check(GetParam(), format, n_heads, store, {store.job(0, last, n, 5, 2, n / 4, false), store.job(0, 0, 65, 5, 1, 20, true)},
                       {(dim / 16 + group) % 2 == 1, group % 4 == 0 ? Pooling::avg : Pooling::none, 5});
         if (HasFatalFailure()) return;
       }
@@ -233,8 +228,7 @@ TEST_P(CpuTopKeys, EveryScoringAndLength) {
     for (const int32_t n : {1, 5, 63, 64, 65, 1000, 5000}) {
       if (n == 5000 && scoring.pool_width == 7) continue;
       run_and_check(GetParam(), format, 2, store,
-                    {store.job(0, 0, n, 9, 1, (n + 2) / 3, false), store.job(0, 0, n, 10, 1, std::min(n, 64), true)},
-                    scoring);
+                    {store.job(0, 0, n, 9, 1, (n + 2) / 3, false), store.job(0, 0, n, 10, 1, std::min(n, 64), true)}, scoring);
       if (HasFatalFailure()) return;
     }
 }
@@ -244,21 +238,20 @@ TEST_P(CpuTopKeys, ManyPositionsAndTheEndsOfK) {
   const KvFormat format{KvType::q8_0, 2, 2, 64};
   const KeyStore store(format, 8, 200, 16, 12);
   for (const int32_t first : {0, 15, 37})
-    run_and_check(GetParam(), format, 8, store,
-                  {store.job(1, 1, 200, first, 16, 50, false), store.job(0, 0, 3, first, 1, 0, false),
-                   store.job(1, 0, 70, first + 3, 11, 70, true), store.job(0, 1, 70, first, 0, 7, true),
-                   store.job(0, 1, 130, first + 1, 2, 130, false)},
-                  {false, Pooling::avg, 5});
+    run_and_check(
+        GetParam(), format, 8, store,
+        {store.job(1, 1, 200, first, 16, 50, false), store.job(0, 0, 3, first, 1, 0, false), store.job(1, 0, 70, first + 3, 11, 70, true),
+         store.job(0, 1, 70, first, 0, 7, true), store.job(0, 1, 130, first + 1, 2, 130, false)},
+        {false, Pooling::avg, 5});
 }
 
 TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
   for (const KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
     const KvFormat format{type, 3, 2, 64};
     const KeyStore store(format, 6, 2200, 8, 13);
-    const std::vector<TopKeysJob> jobs = {
-        store.job(0, 0, 2200, 3, 5, 700, true),  store.job(1, 1, 1, 3, 5, 1, false),
-        store.job(2, 0, 1025, 7, 3, 256, true),  store.job(0, 1, 1024, 0, 8, 1000, false),
-        store.job(2, 1, 63, 6, 1, 7, true),      store.job(1, 0, 2199, 10, 4, 1, false)};
+    const std::vector<TopKeysJob> jobs = {store.job(0, 0, 2200, 3, 5, 700, true), store.job(1, 1, 1, 3, 5, 1, false),
+                                          store.job(2, 0, 1025, 7, 3, 256, true), store.job(0, 1, 1024, 0, 8, 1000, false),
+                                          store.job(2, 1, 63, 6, 1, 7, true),     store.job(1, 0, 2199, 10, 4, 1, false)};
     for (const KeyScoring& scoring : {KeyScoring{false, Pooling::avg, 5}, KeyScoring{true, Pooling::none, 1}}) {
       std::vector<Keys> first;
       for (const int32_t n_threads : {1, 2, 4}) {
@@ -273,8 +266,7 @@ TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
           TopKeysJob one = jobs[j];
           one.first_position += one.n_positions - 1;
           one.n_positions = 1;
-          ASSERT_EQ(run(tight, store, {one}, scoring)[0],
-                    Keys(first[j].end() - jobs[j].k, first[j].end())) << "job " << j;
+          ASSERT_EQ(run(tight, store, {one}, scoring)[0], Keys(first[j].end() - jobs[j].k, first[j].end())) << "job " << j;
         }
       }
     }
@@ -284,12 +276,13 @@ TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
 // A decode step leaves the weights of the heads that ask for them, and nothing beside them; they do in place of the query.
 TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
   for (const KvType type : kKvTypes)
-    for (const auto& [dim, group] : std::vector<std::pair<int32_t, int32_t>>{{64, 1}, {64, 3}, {64, 4}, {64, 8}, {64, 18}, {512, 1}, {512, 2}, {512, 4}, {512, 8}})
+    for (const auto& [dim, group] :
+         std::vector<std::pair<int32_t, int32_t>>{{64, 1}, {64, 3}, {64, 4}, {64, 8}, {64, 18}, {512, 1}, {512, 2}, {512, 4}, {512, 8}})
       for (const int32_t n : {1, 64, 130, 700}) {
         if (dim == 512 && n != 130) continue;
         const KvFormat format{type, 1, 3, dim};
         const int32_t n_heads = 3 * group, tile_end = div_up(n, kPageTokens) * kPageTokens, stride = tile_end + kPageTokens;
-        const int32_t n_tiles = stride / kPageTokens;   // one more than there are
+        const int32_t n_tiles = stride / kPageTokens;  // one more than there are
         const KeyStore store(format, n_heads, n, 1, static_cast<uint64_t>(n + group));
         Rig rig(GetParam(), 2, {1, 1024, n_heads, 3, dim, 64, n});
         // Slots of a head lie in tiles of its own; the middle head's weights are not wanted.
@@ -318,7 +311,7 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
         rig->end_step();
         EXPECT_EQ(std::memcmp(rows[1]->data(), untouched.data(), untouched.size() * sizeof(float)), 0);
         for (const int32_t h : {0, 2}) {
-          double moved = 0;   // a score, as a number of e's powers
+          double moved = 0;  // a score, as a number of e's powers
           const std::vector<float> keys = store.keys_of(0, h, n);
           for (int32_t g = 0; g < group; ++g) {
             const float* q = store.query(0, 0) + (h * group + g) * dim;
@@ -334,7 +327,8 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
               ASSERT_EQ(unit, std::nearbyint(unit));
               const double error = word_error(GetParam(), type, q, key, static_cast<size_t>(dim)) * store.scale();
               moved = std::max(moved, error);
-              ASSERT_NEAR(std::log2(got[t]) + unit, dot * store.scale() * 1.4426950408889634, 1e-4 + error * 1.4426950408889634) << "type " << static_cast<int>(type);
+              ASSERT_NEAR(std::log2(got[t]) + unit, dot * store.scale() * 1.4426950408889634, 1e-4 + error * 1.4426950408889634)
+                  << "type " << static_cast<int>(type);
             }
             for (int32_t t = n; t < tile_end; ++t) ASSERT_EQ(got[t], 0.0f);
             for (int32_t tile = 0; tile < n_tiles - 1; ++tile) {
@@ -348,11 +342,12 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
           }
           // Of the softmax of all keys, and of the first ones only.
           for (const int32_t n_keys : {n, n - n / 5}) {
-            TopKeysJob job = store.job(0, h, n_keys, 12345, 1, (n_keys + 2) / 3, n % 4 == 0);   // of that position nothing is known
+            TopKeysJob job = store.job(0, h, n_keys, 12345, 1, (n_keys + 2) / 3, n % 4 == 0);  // of that position nothing is known
             job.exported = views[static_cast<size_t>(h)].exported;
             for (const KeyScoring& scoring : {KeyScoring{group == 3, Pooling::avg, 5}, KeyScoring{group == 8, Pooling::none, 1}}) {
               const Keys found = run(rig, store, {job}, scoring)[0];
-              check(found.data(), job, store.scores(job, 0, scoring), describe(format, group, scoring, job), kClose + 2 * std::expm1(2 * moved));
+              check(found.data(), job, store.scores(job, 0, scoring), describe(format, group, scoring, job),
+                    kClose + 2 * std::expm1(2 * moved));
             }
           }
           if (HasFatalFailure()) return;
@@ -363,12 +358,12 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
 // ---- KvSummaries::digest, and top_keys over what it has written ----
 
 // Digests of a head's whole pages, in a store of their own, by two jobs.
-void write_digests(Rig& rig, const KvFormat& format, const KeyStore& keys, int32_t head, int32_t page_tokens, int32_t n_pages, DigestKind kind,
-                   const KeyStore& digests, float* cosines = nullptr) {
+void write_digests(Rig& rig, const KvFormat& format, const KeyStore& keys, int32_t head, int32_t page_tokens, int32_t n_pages,
+                   DigestKind kind, const KeyStore& digests, float* cosines = nullptr) {
   const TopKeysJob where = keys.job(0, head, 0, 0, 0, 0, false);
   for (const int32_t first : {0, n_pages / 3}) {
-    const DigestJob job{where.tiles, where.offset, first, first == 0 ? n_pages / 3 : n_pages - first, digests.pages(),
-                        cosines ? cosines + first : nullptr};
+    const DigestJob job{
+        where.tiles, where.offset, first, first == 0 ? n_pages / 3 : n_pages - first, digests.pages(), cosines ? cosines + first : nullptr};
     rig->summaries()->digest({&job, 1}, {format, page_tokens, kind});
   }
   EXPECT_TRUE(rig->synchronize().ok());
@@ -416,8 +411,8 @@ TEST_P(CpuTopKeys, BestPagesByTheirBounds) {
       Rig rig(GetParam(), 2, store.limits(1200));
       write_digests(rig, format, store, 0, 8, 150, DigestKind::range, digests);
       digests.bounds = true;
-      run_and_check(GetParam(), format, group, digests,
-                    {digests.job(0, 0, 150, 4, 3, 40, false), digests.job(0, 0, 65, 5, 1, 20, true)}, {group == 4, Pooling::none, 1});
+      run_and_check(GetParam(), format, group, digests, {digests.job(0, 0, 150, 4, 3, 40, false), digests.job(0, 0, 65, 5, 1, 20, true)},
+                    {group == 4, Pooling::none, 1});
       // No key's product is above its page's bound.
       for (int32_t t = 0; t < 1200; ++t)
         for (int32_t g = 0; g < group; ++g) {
@@ -475,7 +470,8 @@ TEST_P(CpuTopKeys, MeansAndHowNearKeysAreToThem) {
             least = std::min(least, squares * mean_squares > 1e-20 ? product / std::sqrt(squares * mean_squares) : 0);
           }
           ASSERT_NEAR(cosines[static_cast<size_t>(page)], least, 1e-5) << page;
-          for (size_t i = 0; i < mean.size(); ++i) ASSERT_NEAR(mean_at(digests, dim, page, i), mean[i], 6e-4 * std::fabs(mean[i]) + 1e-6) << page << ", " << i;
+          for (size_t i = 0; i < mean.size(); ++i)
+            ASSERT_NEAR(mean_at(digests, dim, page, i), mean[i], 6e-4 * std::fabs(mean[i]) + 1e-6) << page << ", " << i;
         }
         ASSERT_EQ(cosines[0], 0.0f);
         ASSERT_EQ(cosines[1], 0.0f);
@@ -492,7 +488,7 @@ TEST_P(CpuTopKeys, TheBestOfMeansPassOverWhatIsNoNumber) {
     write_digests(rig, format, store, 0, 8, kPages, DigestKind::mean, digests);
     std::vector<bool> hidden(kPages);
     for (int32_t i = 0; i < kHidden; ++i) {
-      const int32_t page = i * 37 % kPages;   // each once
+      const int32_t page = i * 37 % kPages;  // each once
       hidden[static_cast<size_t>(page)] = true;
       std::fill_n(reinterpret_cast<uint16_t*>(digests.pages()[page / kPageTokens]) + page % kPageTokens * dim, dim, uint16_t{0x7E00});
     }
@@ -510,7 +506,8 @@ TEST_P(CpuTopKeys, TheBestOfMeansPassOverWhatIsNoNumber) {
         std::vector<double> y(kPages);
         double sum = 0;
         for (int32_t p = 0; p < kPages; ++p) {
-          for (size_t i = 0; i < static_cast<size_t>(dim); ++i) y[static_cast<size_t>(p)] += static_cast<double>(q[i] * digests.scale()) * static_cast<double>(mean_at(digests, dim, p, i));
+          for (size_t i = 0; i < static_cast<size_t>(dim); ++i)
+            y[static_cast<size_t>(p)] += static_cast<double>(q[i] * digests.scale()) * static_cast<double>(mean_at(digests, dim, p, i));
           if (!hidden[static_cast<size_t>(p)]) sum += std::exp(y[static_cast<size_t>(p)]);
         }
         for (size_t p = 0; p < y.size(); ++p)
@@ -531,7 +528,7 @@ TEST_P(CpuTopKeys, TheBestOfMeansPassOverWhatIsNoNumber) {
 TEST_P(CpuTopKeys, CountsWhatIsCommon) {
   const KvFormat format{KvType::f16, 2, 2, 64};
   const KeyStore store(format, 6, 1200, 8, 19);
-  for (const KeyScoring& scoring : {KeyScoring{false, Pooling::avg, 5}, KeyScoring{true, Pooling::max, 7}}) {   // maxima tie
+  for (const KeyScoring& scoring : {KeyScoring{false, Pooling::avg, 5}, KeyScoring{true, Pooling::max, 7}}) {  // maxima tie
     std::vector<TopKeysJob> jobs = {store.job(0, 0, 1200, 3, 1, 300, false), store.job(1, 1, 70, 4, 1, 70, false),
                                     store.job(0, 1, 64, 5, 1, 0, false), store.job(1, 0, 1100, 6, 1, 1, false)};
     Rig rig(GetParam(), 2, store.limits(1200));
@@ -633,7 +630,7 @@ TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
   const KvView view{&address, 1};
   Rig rig(GetParam(), 2, {n, n, n_heads, 2, 32, 64, 0});
   const Guarded<float> ring(static_cast<size_t>(2 * n_ring * width));
-  std::vector<float> wanted(ring.data(), ring.data() + ring.size());   // all NaN: nothing there
+  std::vector<float> wanted(ring.data(), ring.data() + ring.size());  // all NaN: nothing there
   const auto attend = [&](Phase phase, int32_t first, int32_t count, int32_t layer, uint64_t seed) {
     std::vector<Row> rows;
     for (int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, 0});
@@ -648,9 +645,9 @@ TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
                   static_cast<size_t>(width) * sizeof(float));
     EXPECT_TRUE(same_bits(ring.data(), wanted.data(), wanted.size())) << first << " + " << count;
   };
-  attend(Phase::prefill, 0, 3, 1, 1);    // fewer rows than the ring has
-  attend(Phase::prefill, 3, 20, 1, 2);   // more: the last eight stay
-  attend(Phase::prefill, 0, 8, 0, 3);    // the other layer, exactly full
+  attend(Phase::prefill, 0, 3, 1, 1);   // fewer rows than the ring has
+  attend(Phase::prefill, 3, 20, 1, 2);  // more: the last eight stay
+  attend(Phase::prefill, 0, 8, 0, 3);   // the other layer, exactly full
   for (int32_t p = 23; p < n; ++p) attend(Phase::decode, p, 1, p % 2, static_cast<uint64_t>(p));
   // Without a ring nothing is kept.
   const std::vector<Row> rows = {{0, 5, 0}};

@@ -14,7 +14,7 @@ void leaky(const LeakyTask& t) {
   int64_t i = 0;
   for (; i + V::kLanes <= t.n; i += V::kLanes) {
     const V::F x = V::load(t.x + i);
-    V::store(t.x + i, V::max(V::mul(slope, x), x));   // the second one where either is NaN
+    V::store(t.x + i, V::max(V::mul(slope, x), x));  // the second one where either is NaN
   }
   if (const int rest = static_cast<int>(t.n - i); rest > 0) {
     const V::F x = V::load_part(t.x + i, rest);

@@ -1,6 +1,7 @@
-// The recipe of an operation (runtime/backend/add_an_operation.md), followed: a toy operation in these tests' own files. It has its interface, its task, a
-// plain kernel, a kernel over V (toy_operation_avx2.cpp), a table for each instruction set, and a backend that cuts it into items. (The library's own tables
-// and accessors are plain structs and virtual functions, so an operation of the library stands in its files.)
+// The recipe of an operation (runtime/backend/add_an_operation.md), followed: a toy operation in these tests' own files. It has its
+// interface, its task, a plain kernel, a kernel over V (toy_operation_avx2.cpp), a table for each instruction set, and a backend that cuts
+// it into items. (The library's own tables and accessors are plain structs and virtual functions, so an operation of the library stands in
+// its files.)
 #include "tests/unit/cpu/toy_operation.h"
 
 #include <algorithm>
@@ -52,8 +53,9 @@ class ToyBackend final : public ToyOperations {
     constexpr int64_t kStretch = 2048;
     const int64_t total = n_rows * n;
     const Work work = {pool_.get()};
-    for_items(work, div_up(total, kStretch), kStretch,
-              [&](int64_t item) { kernels_.leaky({host(x) + item * kStretch, std::min(kStretch, total - item * kStretch), slope}); });
+    for_items(work, div_up(total, kStretch), kStretch, [&](int64_t item) {
+      kernels_.leaky({host(x) + item * kStretch, std::min(kStretch, total - item * kStretch), slope});
+    });
   }
 
  private:
@@ -90,7 +92,8 @@ TEST(ToyOperation, IsItsDefinition) {
         ToyBackend backend(*kernels, n_threads);
         backend.leaky(x.ptr(), kRows, n, slope);
         size_t n_wrong = 0;
-        for (size_t i = 0; i < x.size(); ++i) n_wrong += std::isnan(before[i]) ? !std::isnan(x[i]) : bits_of(x[i]) != bits_of(std::fmax(before[i], slope * before[i]));
+        for (size_t i = 0; i < x.size(); ++i)
+          n_wrong += std::isnan(before[i]) ? !std::isnan(x[i]) : bits_of(x[i]) != bits_of(std::fmax(before[i], slope * before[i]));
         EXPECT_EQ(n_wrong, 0u);
       }
 }

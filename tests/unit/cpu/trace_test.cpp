@@ -74,7 +74,10 @@ TEST(CpuTrace, OperationsOfDecodeSteps) {
     const char* operation;
     uint64_t n_in, n_out, bytes;
   };
-  const Expected expected[] = {{"norm", 0, 0, 3 * 64 * 4}, {"product", 64, 96, 96 * 68}, {"product", 64, 32, 32 * 68}, {"quantize", 0, 0, 64 * 4},
+  const Expected expected[] = {{"norm", 0, 0, 3 * 64 * 4},
+                               {"product", 64, 96, 96 * 68},
+                               {"product", 64, 32, 32 * 68},
+                               {"quantize", 0, 0, 64 * 4},
                                {"add", 0, 0, 3 * 128 * 4}};
   ASSERT_EQ(lines.size(), 1 + std::size(expected));
   uint64_t accounted[2] = {};

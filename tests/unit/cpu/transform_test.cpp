@@ -22,7 +22,7 @@ struct Inputs {
     fill_normal(v, 3);
     fill_normal(shift, 4, common);
     for (size_t i = 0; i < k.size(); ++i) k[i] += shift[i % shift.size()];
-    for (size_t i = 5; i < v.size(); i += kDim) v[i] *= 10;   // one large dimension
+    for (size_t i = 5; i < v.size(); i += kDim) v[i] *= 10;  // one large dimension
   }
   // Row `row` of query head `head`, in double: softmax(q K^T / 8) V.
   std::vector<double> expected(int32_t row, int32_t head) const {
@@ -107,7 +107,8 @@ TEST_P(TransformedAttention, RotatedFourBitsLoseLessAndF32LosesNothing) {
   const Inputs in(0.0f);
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     EXPECT_LT(error(GetParam(), in, KvType::f32, phase, true, true), 1e-5);
-    const double four = error(GetParam(), in, KvType::q4_0, phase, false, true), both = error(GetParam(), in, KvType::k8v4, phase, false, true);
+    const double four = error(GetParam(), in, KvType::q4_0, phase, false, true),
+                 both = error(GetParam(), in, KvType::k8v4, phase, false, true);
     EXPECT_LT(four, .8 * error(GetParam(), in, KvType::q4_0, phase, false, false));
     EXPECT_LT(both, .8 * error(GetParam(), in, KvType::k8v4, phase, false, false));
     EXPECT_LT(both, four);

@@ -55,7 +55,7 @@ TEST_P(CpuWidths, EveryWidthAndFewRowsAsPlain) {
     for (int64_t unit = 1; unit <= kUnits; ++unit) {
       const int64_t n_in = unit * kUnit;
       if (n_in % type.block_elements != 0) continue;
-      for (const int64_t n_out : {int64_t{8}, int64_t{11}}) {   // in bands, where the set has them, and as in the file
+      for (const int64_t n_out : {int64_t{8}, int64_t{11}}) {  // in bands, where the set has them, and as in the file
         const Product32 m(type.type, n_out, n_in);
         constexpr int32_t kMost = 9;
         Guarded<float> x(static_cast<size_t>(kMost * n_in));
@@ -65,15 +65,15 @@ TEST_P(CpuWidths, EveryWidthAndFewRowsAsPlain) {
           Guarded<float> rows(static_cast<size_t>(n_rows * n_in));
           std::memcpy(rows.data(), x.data(), rows.size() * sizeof(float));
           for (const Phase phase : {Phase::prefill, Phase::decode}) {
-            if (phase == Phase::prefill && rounds_weights(GetParam(), type.type)) continue;   // other numbers: MatchesTheDoubleProduct
+            if (phase == Phase::prefill && rounds_weights(GetParam(), type.type)) continue;  // other numbers: MatchesTheDoubleProduct
             const std::vector<float> got = multiply(rig, phase, m.weight, rows, n_rows);
             double squares = 0, difference = 0;
             for (size_t i = 0; i < got.size(); ++i) {
               squares += static_cast<double>(expected[i]) * expected[i];
               difference += (static_cast<double>(got[i]) - expected[i]) * (static_cast<double>(got[i]) - expected[i]);
             }
-            ASSERT_LT(std::sqrt(difference / squares), 2e-6)
-                << type.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows, " << (phase == Phase::prefill ? "prefill" : "decode");
+            ASSERT_LT(std::sqrt(difference / squares), 2e-6) << type.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows, "
+                                                             << (phase == Phase::prefill ? "prefill" : "decode");
           }
         }
       }
@@ -120,7 +120,8 @@ TEST_P(CpuWidths, BlocksInBandsHaveOneResultInBothPhases) {
         fill_rows(x, n_in);
         const std::vector<float> prompt = multiply(rig, Phase::prefill, m.weight, x, n_rows),
                                  answer = multiply(rig, Phase::decode, m.weight, x, n_rows);
-        ASSERT_TRUE(same_bits(prompt.data(), answer.data(), prompt.size())) << type.name << ", " << n_in << " columns, " << n_rows << " rows";
+        ASSERT_TRUE(same_bits(prompt.data(), answer.data(), prompt.size()))
+            << type.name << ", " << n_in << " columns, " << n_rows << " rows";
       }
   }
   const bool has_bands = rig->weight_bytes(TensorType::q4_0, 8, 32) > 0;

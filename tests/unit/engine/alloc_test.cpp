@@ -1,5 +1,5 @@
-// Between two settlings, the token path of a compressed session takes no host memory: neither in the step nor in the I/O thread, with refills
-// asked for, under way and placed, nor in a fork. And the plan foretells a session's host memory.
+// Between two settlings, the token path of a compressed session takes no host memory: neither in the step nor in the I/O thread, with
+// refills asked for, under way and placed, nor in a fork. And the plan foretells a session's host memory.
 #include <gtest/gtest.h>
 
 #include "tests/support/replaced_operators.h"
@@ -16,7 +16,7 @@ int n_quiet_steps(Session* session, int n) {
   int n_quiet = 0;
   for (int i = 0; i < n; ++i) {
     const uint64_t n_settled = session->resident()->report().n_settled;
-    const bool settling = session->resident()->settling();   // the step computes a part
+    const bool settling = session->resident()->settling();  // the step computes a part
     const int64_t before = n_allocations;
     session->push_generated(argmax(session->logits()));
     const Status status = session->decode();
@@ -53,7 +53,7 @@ TEST(AllocationsOfGuesses, AreThePlansAndNoneLater) {
     engine::SessionOptions off = options;
     off.speculate = engine::Speculate::off;
     const uint64_t planned = plan_session(*model, &options).host_bytes, planned_off = plan_session(*model, &off).host_bytes;
-    unwrap(Session::open(model, off));   // the model's workspace
+    unwrap(Session::open(model, off));  // the model's workspace
     int64_t held[2];
     for (const engine::SessionOptions* o : {&off, &options}) {
       const int64_t before = n_bytes_held;
@@ -90,7 +90,7 @@ TEST_P(Allocations, NoneInAFork) {
   const auto session = unwrap(Session::open(model, with_mode(GetParam(), .5, 640)));
   unwrap(session->prefill(random_tokens(*model, 300, 2), nullptr, nullptr));
   greedy(session.get(), 2);
-  for (const int n_before : {0, 9}) {   // from different places of its turns
+  for (const int n_before : {0, 9}) {  // from different places of its turns
     greedy(session.get(), static_cast<size_t>(n_before));
     const auto fork = unwrap(session->fork());
     EXPECT_GT(n_quiet_steps(fork.get(), 40), 30);
@@ -100,14 +100,14 @@ TEST_P(Allocations, NoneInAFork) {
 // Opening, settling, stepping and settling again never hold more than the plan has, beside small things; nor is the plan much too large.
 TEST_P(Allocations, HostMemoryIsThePlans) {
   constexpr uint32_t kContext = 4096;
-  constexpr int64_t kSmall = 96 << 10;   // options, handles, tables of layers and heads
+  constexpr int64_t kSmall = 96 << 10;  // options, handles, tables of layers and heads
   // Pages differ by where in these random halves they begin.
   Random random(7);
   std::vector<uint16_t> halves(1 << 19);
   for (uint16_t& half : halves) half = static_cast<uint16_t>(random.below(0x3C00) | random.below(2) << 15);
   for (const double share : {.3, .6}) {
     engine::RuntimeOptions o = runtime_options(2, test_cpu_path(), uint64_t{1} << 30);
-    if (share > .5) o.link = {uint64_t{1} << 34, 0};   // with a ring to it
+    if (share > .5) o.link = {uint64_t{1} << 34, 0};  // with a ring to it
     const auto model = open_demo(o);
     const auto tokens = random_tokens(*model, kContext - 192, 8);
     engine::SessionOptions options = with_mode(GetParam(), share, kContext);

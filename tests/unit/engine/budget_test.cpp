@@ -25,8 +25,9 @@ bool has_window(const model::Description& h) {
 // Every architecture, and every way of the fixtures' to differ within one.
 class WholeBudget : public ::testing::TestWithParam<std::string> {};
 
-// Logits of each step, (n_steps, n_vocab), that differ by roundings alone: of sums, and of the codes that quantized KV is rounded to. Where two tokens weigh the same but for these, greedy answers part, and
-// what follows is not compared: on which instruction set they do is chance.
+// Logits of each step, (n_steps, n_vocab), that differ by roundings alone: of sums, and of the codes that quantized KV is rounded to. Where
+// two tokens weigh the same but for these, greedy answers part, and what follows is not compared: on which instruction set they do is
+// chance.
 void expect_alike_until_a_tie(const std::vector<float>& expected, const std::vector<float>& found, size_t n_vocab, float share) {
   ASSERT_EQ(expected.size(), found.size());
   for (size_t at = 0; at + n_vocab <= expected.size(); at += n_vocab) {
@@ -61,7 +62,7 @@ TEST_P(WholeBudget, GivesFullAttentionsTokens) {
     for (size_t i = 0; i < n_modes; ++i) {
       if ((i + turn) % n_types != type) continue;
       const PolicyMode& mode = policy_modes()[i];
-      const bool ahead = mode.policy == std::string("infinigen");   // a layer without queries of the policy's cannot be asked
+      const bool ahead = mode.policy == std::string("infinigen");  // a layer without queries of the policy's cannot be asked
       if (ahead && model->description().kv().n_layers() < model->description().n_layers) continue;
       SCOPED_TRACE(std::string(mode.name) + ", KV type " + std::to_string(static_cast<int>(kv)));
       const auto whole = unwrap(Session::open(model, with_mode(mode, 1.0, 256, kv)));
@@ -82,7 +83,9 @@ TEST_P(WholeBudget, GivesFullAttentionsTokens) {
 std::vector<std::string> specs_that_open() {
   std::vector<std::string> names = model_spec_names();
   // Refused, as they should be: under a policy models whose layers share KV, and those whose values are a part of keys, too.
-  const auto refused = [](const std::string& n) { return n == "llama-layers-differ" || n == "gemma4" || n == "gemma4-alike" || n == "glm47" || n == "deepseek2-lite"; };
+  const auto refused = [](const std::string& n) {
+    return n == "llama-layers-differ" || n == "gemma4" || n == "gemma4-alike" || n == "glm47" || n == "deepseek2-lite";
+  };
   names.erase(std::remove_if(names.begin(), names.end(), refused), names.end());
   return names;
 }
@@ -143,7 +146,7 @@ const FullAnswer& full_answer() {
 TEST_P(DemoPolicy, AWholeBudgetGivesEqualTokens) {
   const FullAnswer& full = full_answer();
   const auto model = open_demo();
-  for (const uint64_t bytes : {uint64_t{0}, full.kv_bytes}) {   // by share, and by bytes
+  for (const uint64_t bytes : {uint64_t{0}, full.kv_bytes}) {  // by share, and by bytes
     engine::SessionOptions o = with_mode(GetParam(), 1.0, 1024);
     o.kv_budget_bytes = bytes;
     const auto whole = unwrap(Session::open(model, o));
@@ -167,14 +170,14 @@ TEST_P(DemoPolicy, ALongAnswerKeepsToItsBudget) {
   const kv::HeadStore& store = session->resident()->store();
   const uint64_t token_bytes = engine::kv_format(model->description(), KvType::f16).token_bytes();
   const bool replaces = GetParam().replaces();
-  const uint64_t digests = plan.digests_bytes / token_bytes;   // in slots
+  const uint64_t digests = plan.digests_bytes / token_bytes;  // in slots
   uint64_t n_settled = 0;
-  uint32_t horizon = 0;   // tokens that the last settling reaches to: those there, and a tail
+  uint32_t horizon = 0;  // tokens that the last settling reaches to: those there, and a tail
   for (uint32_t n_tokens = 301; n_tokens <= 700; ++n_tokens) {
     greedy(session.get(), 1);
-    if (session->resident()->settling()) continue;   // in parts: the slots are not in use
+    if (session->resident()->settling()) continue;  // in parts: the slots are not in use
     uint64_t slots = 0, used = 0;
-    uint32_t room = 0;   // of those heads that hold a tail
+    uint32_t room = 0;  // of those heads that hold a tail
     for (uint32_t head = 0; head < store.n_heads(); ++head) {
       ASSERT_LE(store.length(head), store.capacity(head));
       slots += store.capacity(head);
@@ -189,7 +192,7 @@ TEST_P(DemoPolicy, ALongAnswerKeepsToItsBudget) {
       ASSERT_GE(used + digests, budget / 2);
     } else {
       ASSERT_LE(slots, budget);
-      ASSERT_GE(slots + store.n_heads() * 2, budget);   // and uses it, up to what a division leaves
+      ASSERT_GE(slots + store.n_heads() * 2, budget);  // and uses it, up to what a division leaves
     }
     ASSERT_LE(slots, store.n_slots());
     ASSERT_LE(store.n_slots() + digests, store.n_heads() * uint64_t{512});
@@ -213,11 +216,11 @@ TEST_P(DemoPolicy, SlotsHoldDifferentTokensAndTheLatest) {
   unwrap(session->prefill(random_tokens(*model, 300, 8), nullptr, nullptr));
   const uint32_t n_last = GetParam().pages() ? 8 : GetParam().tokens() ? 2 : 0;
   uint64_t n_settled = 0;
-  uint32_t settled_at = 0;   // tokens
+  uint32_t settled_at = 0;  // tokens
   for (uint32_t n = 301; n <= 400; ++n) {
     greedy(session.get(), 1);
     if (session->resident()->report().n_settled > n_settled) settled_at = n - 1, ++n_settled;
-    if (session->resident()->settling()) continue;   // in parts: the slots are not in use
+    if (session->resident()->settling()) continue;  // in parts: the slots are not in use
     const kv::HeadStore& store = session->resident()->store();
     for (uint32_t head = 0; head < store.n_heads(); ++head) {
       std::vector<uint32_t> held(store.positions(head).begin(), store.positions(head).end());

@@ -47,8 +47,7 @@ Result<CalibrationResult> try_calibrate(const std::shared_ptr<engine::LanguageMo
   std::vector<Span<const int32_t>> spans(texts.begin(), texts.end());
   return engine::calibrate(model, spans, options);
 }
-CalibrationResult calibrate(const std::shared_ptr<engine::LanguageModel>& model, const Texts& texts,
-                            const CalibrationOptions& options) {
+CalibrationResult calibrate(const std::shared_ptr<engine::LanguageModel>& model, const Texts& texts, const CalibrationOptions& options) {
   return unwrap(try_calibrate(model, texts, options));
 }
 
@@ -64,10 +63,10 @@ SessionOptions with_policy(const char* policy, double share, uint32_t n_context,
 
 // ---- The oracle ----
 
-using Sets = std::vector<std::set<uint32_t>>;   // (heads)
+using Sets = std::vector<std::set<uint32_t>>;  // (heads)
 
-std::vector<Sets> sets_of_steps(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& text,
-                                uint32_t n_steps, uint32_t k, const policy::ScoreRule& rule) {
+std::vector<Sets> sets_of_steps(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& text, uint32_t n_steps,
+                                uint32_t k, const policy::ScoreRule& rule) {
   const uint32_t n = static_cast<uint32_t>(text.size());
   const uint32_t n_heads = static_cast<uint32_t>(model->description().n_layers * model->description().kv().n_kv_heads);
   // Calibrates itself, and at a whole budget attends to everything, as the profile's session does.
@@ -108,13 +107,13 @@ TEST_P(EngineCalibrate, NumbersAreThoseOfTheSets) {
   const Texts texts = {random_tokens(*model, 90, 1), random_tokens(*model, 61, 2)};
   const uint32_t n_steps = 6;
   const CalibrationResult found = calibrate(model, texts, quick(n_steps, 20));
-  EXPECT_EQ(found.steps.top_k, (std::vector<uint32_t>{20, 15}));   // a quarter of the second text
+  EXPECT_EQ(found.steps.top_k, (std::vector<uint32_t>{20, 15}));  // a quarter of the second text
   EXPECT_EQ(found.profile.top_k, 15u);
   EXPECT_DOUBLE_EQ(found.steps.chance, (20.0 / 90 + 15.0 / 61) / 2);
 
   const size_t n_layers = static_cast<size_t>(model->description().n_layers);
   const size_t n_kv_heads = static_cast<size_t>(model->description().kv().n_kv_heads);
-  std::vector<std::vector<Sets>> star, sync;   // [text][step][head]
+  std::vector<std::vector<Sets>> star, sync;  // [text][step][head]
   for (size_t i = 0; i < 2; ++i) {
     const uint32_t k = found.steps.top_k[i];
     star.push_back(sets_of_steps(model, texts[i], n_steps, k, {policy::GroupReduce::mean, policy::Pooling::avg, 5}));
@@ -168,19 +167,17 @@ TEST_P(EngineCalibrate, NumbersAreThoseOfTheSets) {
     EXPECT_EQ(found.steps.windowed[l] != 0, model->description().layers[l].attention.window > 0);
     const policy::LayerRoles roles = unwrap(policy::classify({layer.stability, layer.similarity}, {.5, .5}));
     EXPECT_EQ(layer.roles.roles, roles.roles);
-    const auto clusters = unwrap(
-        policy::cluster_heads(layer.mean_similarity, static_cast<uint32_t>(n_kv_heads), n_kv_heads >= 8 ? 2 : 1));
+    const auto clusters = unwrap(policy::cluster_heads(layer.mean_similarity, static_cast<uint32_t>(n_kv_heads), n_kv_heads >= 8 ? 2 : 1));
     EXPECT_EQ(layer.clusters.cluster_of, clusters.cluster_of);
   }
   EXPECT_TRUE(std::equal(found.profile.model.begin(), found.profile.model.end(), model->weights().fingerprint));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EngineCalibrate, ::testing::Values("demo", "qwen3", "phi3-window"),
-                         [](const auto& tested) {
-                           std::string name = tested.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, EngineCalibrate, ::testing::Values("demo", "qwen3", "phi3-window"), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 // ---- Heads that retrieve ----
 
@@ -275,7 +272,7 @@ TEST(EngineCalibrateDemo, ThresholdsMeetAShare) {
   EXPECT_GT(before.full(), before.all() / 2);
   EXPECT_LE(after.counts().full(), after.counts().all() / 2);
   EXPECT_EQ(after.tau_drift, after.thresholds.tau_stable);
-  options.full_share = 1e-9;   // no thresholds leave none
+  options.full_share = 1e-9;  // no thresholds leave none
   const auto refused = try_calibrate(model, texts, options);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(std::string(refused.status().message()).find("the fewest are"), std::string::npos);
@@ -343,8 +340,7 @@ TEST(EngineCalibrateDemo, ASessionHasTheProfilesRoles) {
     const uint32_t n_kv_heads = static_cast<uint32_t>(model->description().kv().n_kv_heads);
     for (uint32_t l = 0; l < profile->layers.size(); ++l)
       for (uint32_t h = 0; h < n_kv_heads; ++h)
-        EXPECT_EQ(session->resident()->store().length(l * n_kv_heads + h) == 620,
-                  is_full(profile->layers[l].roles.roles[h]))
+        EXPECT_EQ(session->resident()->store().length(l * n_kv_heads + h) == 620, is_full(profile->layers[l].roles.roles[h]))
             << l << ", " << h;
   }
   // Another model's fingerprint is refused; none fits any model of the shape.
@@ -367,7 +363,7 @@ TEST(EngineCalibrateDemo, AWholeBudgetIsFullAttentionWhateverTheProfile) {
   std::vector<float> expected;
   greedy(full.get(), 60, &expected);
   CalibrationOptions options = quick();
-  for (const double tau : {0.0, .3, 1.0}) {   // 1: every head is full, for want of companions and stability
+  for (const double tau : {0.0, .3, 1.0}) {  // 1: every head is full, for want of companions and stability
     options.thresholds = {tau, tau};
     options.n_representatives = tau == 1.0 ? static_cast<uint32_t>(model->description().kv().n_kv_heads) : 0;
     const auto profile = std::make_shared<policy::HeadProfile>(calibrate(model, {prompt}, options).profile);

@@ -33,7 +33,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 // A link that stalls on demand: transfers that begin then do not end until they are given up.
 struct Stalling {
   std::atomic<bool> stalls{false};
-  std::atomic<int> stalled{0};   // transfers
+  std::atomic<int> stalled{0};  // transfers
   engine::RuntimeOptions options() {
     engine::RuntimeOptions o = runtime_options(1);
     o.io_wait_limit_us = kWaitLimitUs;
@@ -187,7 +187,7 @@ TEST(Cancelled, WaitingForAnotherSessionsTurn) {
   canceller.seconds();
   waiting->push_generated(argmax(waiting->logits()));
   EXPECT_EQ(waiting->decode(nullptr, &cancel).code(), Code::cancelled);
-  bool opened = false;   // what needs no turn goes on: a session that the workspace serves as it is
+  bool opened = false;  // what needs no turn goes on: a session that the workspace serves as it is
   std::thread opening([&] { opened = Session::open(model, waiting->options()).ok(); });
   opening.join();
   EXPECT_TRUE(opened);
@@ -228,7 +228,9 @@ TEST_P(CancelledSettling, BeginsAnewWithTheSameResult) {
   };
   int in_all = 0, asked = 0;
   unwrap(prepare(made().get(), 1 << 30, &in_all));
-  ASSERT_GE(in_all, GetParam().in_parts() ? 1 : model->description().n_layers * model->description().kv().n_kv_heads);   // a part: one layer is scored
+  ASSERT_GE(in_all, GetParam().in_parts()
+                        ? 1
+                        : model->description().n_layers * model->description().kv().n_kv_heads);  // a part: one layer is scored
   const auto session = made(), undisturbed = made();
   for (const int n : {0, std::min(1, in_all - 1), in_all / 2, in_all - 1}) {
     EXPECT_EQ(prepare(session.get(), n, &asked).code(), Code::cancelled) << n << " of " << in_all;
@@ -250,7 +252,8 @@ TEST(Cancelled, RecoveringQueriesBeginsAnew) {
   const std::vector<int32_t> prompt = random_tokens(*model, 150, 1);
   for (const char* policy : {"snapkv", "h2o"}) {
     const PolicyMode mode{policy, policy, {}, false};
-    const auto session = unwrap(Session::open(model, with_mode(mode, 0.5))), undisturbed = unwrap(Session::open(model, with_mode(mode, 0.5)));
+    const auto session = unwrap(Session::open(model, with_mode(mode, 0.5))),
+               undisturbed = unwrap(Session::open(model, with_mode(mode, 0.5)));
     for (Session* s : {session.get(), undisturbed.get()}) {
       unwrap(s->prefill(prompt, nullptr, nullptr));
       unwrap(s->rewind(130));
@@ -277,17 +280,20 @@ TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
   unwrap(other->prefill(random_tokens(*model, 100, 3), nullptr, nullptr));
   const auto save = [&](Session* from, const std::atomic<bool>* cancel, int stop_at, std::vector<std::byte>* bytes) {
     int pieces = 0;
-    return engine::SessionFile::save(from, [&](Span<const std::byte> piece) {
-      bytes->insert(bytes->end(), piece.begin(), piece.end());
-      if (++pieces == stop_at) from->stop_running();
-      return ok_status();
-    }, cancel);
+    return engine::SessionFile::save(
+        from,
+        [&](Span<const std::byte> piece) {
+          bytes->insert(bytes->end(), piece.begin(), piece.end());
+          if (++pieces == stop_at) from->stop_running();
+          return ok_status();
+        },
+        cancel);
   };
   std::vector<std::byte> whole, others;
-  session->stop_running();   // nothing runs
+  session->stop_running();  // nothing runs
   unwrap(save(session.get(), nullptr, 0, &whole));
   unwrap(save(other.get(), nullptr, 0, &others));
-  for (const int stop_at : {1, 4, 5}) {   // header, conversation, the pages
+  for (const int stop_at : {1, 4, 5}) {  // header, conversation, the pages
     const Session::Stoppable call(session.get());
     std::vector<std::byte> part;
     EXPECT_EQ(save(session.get(), call.flag(), stop_at, &part).code(), Code::cancelled) << stop_at;
@@ -295,7 +301,7 @@ TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
   }
   TempDir dir;
   const std::string path = dir.write("session", whole);
-  for (const uint64_t whole_bytes : {engine::SessionFile::kWholeBytes, uint64_t{0}}) {   // a long file is read piece by piece
+  for (const uint64_t whole_bytes : {engine::SessionFile::kWholeBytes, uint64_t{0}}) {  // a long file is read piece by piece
     const Session::Stoppable call(other.get());
     other->stop_running();
     EXPECT_EQ(engine::SessionFile::load_from_file(other.get(), path, whole_bytes, call.flag()).code(), Code::cancelled);
@@ -308,7 +314,7 @@ TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
   std::vector<std::byte> now;
   unwrap(save(other.get(), nullptr, 0, &now));
   EXPECT_EQ(now, others);
-  const Session::Stoppable call(other.get());   // the cancellation of an earlier call
+  const Session::Stoppable call(other.get());  // the cancellation of an earlier call
   unwrap(engine::SessionFile::load(other.get(), whole, "test", call.flag()));
   EXPECT_EQ(other->n_computed(), 300u);
 }

@@ -23,9 +23,9 @@ using namespace orrery::testing;
 using engine::Session;
 using engine::SessionOptions;
 
-using TypePair = std::pair<KvType, KvType>;   // the reservoir's, the device's
-constexpr TypePair kPairs[] = {{KvType::f32, KvType::f16},  {KvType::f32, KvType::q4_0}, {KvType::f16, KvType::q8_0},
-                               {KvType::f16, KvType::q4_0}, {KvType::q8_0, KvType::q4_0}, {KvType::f16, KvType::k8v4},
+using TypePair = std::pair<KvType, KvType>;  // the reservoir's, the device's
+constexpr TypePair kPairs[] = {{KvType::f32, KvType::f16},   {KvType::f32, KvType::q4_0},  {KvType::f16, KvType::q8_0},
+                               {KvType::f16, KvType::q4_0},  {KvType::q8_0, KvType::q4_0}, {KvType::f16, KvType::k8v4},
                                {KvType::q8_0, KvType::k8v4}, {KvType::k8v4, KvType::q4_0}};
 
 // share: of tokens.
@@ -62,8 +62,8 @@ void check_slots(Session* session, bool rebuilt = false) {
     for (uint32_t slot = 0; slot < positions.size(); ++slot) {
       const uint32_t p = positions[slot];
       ASSERT_LT(p, session->n_computed());
-      const std::byte* token = first + p / 64 * pages.page_bytes() + layer * pages.layer_bytes() +
-                               in_layer * pages.head_bytes() + p % 64 * pages.token_bytes();
+      const std::byte* token =
+          first + p / 64 * pages.page_bytes() + layer * pages.layer_bytes() + in_layer * pages.head_bytes() + p % 64 * pages.token_bytes();
       const std::vector<std::byte> want = converted_tokens(token, pages.type, device.type, static_cast<uint64_t>(h.kv().head_dim));
       const uint64_t at = store.tiles(head)[slot / 64] + slot % 64 * device.token_bytes();
       const uint64_t from = rebuilt && p + 8 < session->n_computed() ? device.key_bytes() : 0;
@@ -138,8 +138,7 @@ TEST_P(DeviceType, AWholeBudgetStaysNearTheFinerTypes) {
     // Prompts attend to the reservoir. Its form follows slots of four bits.
     if (coarse->options().rotated(model->description()) != finer->options().rotated(model->description()))
       expect_near(coarse.get(), finer.get());
-    else
-      EXPECT_TRUE(same_bits(as_vector(finer->logits()), as_vector(coarse->logits())));
+    else EXPECT_TRUE(same_bits(as_vector(finer->logits()), as_vector(coarse->logits())));
     Deviation deviation;
     for (const int32_t token : answer) {
       feed(finer.get(), token);
@@ -157,7 +156,7 @@ TEST_P(DeviceType, HalvesChooseTheTokensThatFloatsChoose) {
   if (types() != TypePair{KvType::f32, KvType::f16}) return;
   const auto model = open_demo();
   SessionOptions f = fine(0.5), c = with(0.5);
-  if (mode().rebuilds())   // by default the rank follows the budget's bytes
+  if (mode().rebuilds())  // by default the rank follows the budget's bytes
     for (SessionOptions* o : {&f, &c}) o->policy_options.emplace_back("rank", "24");
   const auto finer = unwrap(Session::open(model, f)), coarse = unwrap(Session::open(model, c));
   const auto prompt = random_tokens(*model, 200, 10), answer = random_tokens(*model, 60, 11);
@@ -170,7 +169,7 @@ TEST_P(DeviceType, HalvesChooseTheTokensThatFloatsChoose) {
     const Span<const uint32_t> a = finer->resident()->store().positions(head);
     const Span<const uint32_t> b = coarse->resident()->store().positions(head);
     for (const uint32_t p : a) in_both += static_cast<uint64_t>(std::count(b.begin(), b.end(), p));
-    in_all += std::min(a.size(), b.size());   // digests cost other shares of slots that are larger: then one has more
+    in_all += std::min(a.size(), b.size());  // digests cost other shares of slots that are larger: then one has more
   }
   // .990 and more; with the wrong type .81 and less.
   EXPECT_GE(static_cast<double>(in_both), 0.97 * static_cast<double>(in_all));
@@ -185,7 +184,7 @@ TEST_P(DeviceType, ThreadsChunksAndTheLinkDoNotShow) {
     const auto model = open_spec("qwen3", runtime);
     SessionOptions o = with(0.6);
     o.chunk_tokens = n_threads == 2 ? 7 : 64;
-    if (mode().name == std::string("auto_by_window"))   // a link has other defaults
+    if (mode().name == std::string("auto_by_window"))  // a link has other defaults
       o.policy_options.insert(o.policy_options.end(), {{"tail", "8"}, {"renew", "3"}});
     const auto session = unwrap(Session::open(model, o));
     unwrap(session->prefill(random_tokens(*model, 150, 4), nullptr, nullptr));
@@ -200,7 +199,7 @@ TEST_P(DeviceType, AForkGoesOnAlike) {
   const auto model = open_spec("qwen3");
   const auto session = unwrap(Session::open(model, with(0.6)));
   unwrap(session->prefill(random_tokens(*model, 150, 5), nullptr, nullptr));
-  for (int i = 0; i < 3; ++i) {   // refreshes are pending at some of these steps
+  for (int i = 0; i < 3; ++i) {  // refreshes are pending at some of these steps
     greedy(session.get(), 7);
     const auto fork = unwrap(session->fork());
     std::vector<float> a, b;
@@ -223,9 +222,9 @@ TEST_P(DeviceType, ASavedSessionGoesOnInAnyDeviceType) {
     unwrap(engine::SessionFile::load(loaded, file, "test"));
     unwrap(loaded->refresh_logits());
     const model::Description& h = model->description();
-    if (types().first == KvType::q8_0 || loaded->options().rotated(h) == session->options().rotated(h))   // Q8_0: the file's form is kept
+    if (types().first == KvType::q8_0 || loaded->options().rotated(h) == session->options().rotated(h))  // Q8_0: the file's form is kept
       EXPECT_TRUE(same_bits(as_vector(loaded->logits()), as_vector(session->logits())));
-    else   // the pages have changed their form
+    else  // the pages have changed their form
       expect_near(loaded, session.get());
   }
   std::vector<float> a, b;
@@ -236,8 +235,7 @@ TEST_P(DeviceType, ASavedSessionGoesOnInAnyDeviceType) {
   check_slots(finer.get(), mode().rebuilds());
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, DeviceType,
-                         ::testing::Combine(::testing::ValuesIn(policy_modes()), ::testing::ValuesIn(kPairs)),
+INSTANTIATE_TEST_SUITE_P(Policies, DeviceType, ::testing::Combine(::testing::ValuesIn(policy_modes()), ::testing::ValuesIn(kPairs)),
                          [](const auto& tested) {
                            const TypePair types = std::get<1>(tested.param);
                            return std::string(std::get<0>(tested.param).name) + "_" + kv_type_name(types.first) + "_" +
@@ -269,9 +267,8 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
       EXPECT_EQ(engine::resident_slots(h, o, 2048), slots);
       const kv::Plan plan = plan_session(*model, o);
       const uint64_t kv_bytes = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
-      if (plan.digests_bytes == 0)
-        EXPECT_EQ(kv_bytes, slots * device_token);
-      else   // up to the slot that they break into, and what the arena rounds up
+      if (plan.digests_bytes == 0) EXPECT_EQ(kv_bytes, slots * device_token);
+      else  // up to the slot that they break into, and what the arena rounds up
         EXPECT_NEAR(static_cast<double>(kv_bytes), static_cast<double>(slots * device_token), static_cast<double>(device_token + 512));
       const auto session = unwrap(Session::open(model, o));
       EXPECT_EQ(model->runtime().arena().used() - before, plan.device_bytes);
@@ -283,7 +280,8 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
       EXPECT_EQ(model->runtime().arena().used() - before, plan.device_bytes);
       EXPECT_LE(session->kv_used_bytes(), o.kv_budget_bytes);
       const kv::Refills::Stats fetched = session->resident()->refill_stats();
-      EXPECT_EQ(fetched.bytes, fetched.tokens * (mode.rebuilds() ? engine::kv_format(h, types.first).value_bytes() : token));   // over the link they come as they are kept
+      EXPECT_EQ(fetched.bytes, fetched.tokens * (mode.rebuilds() ? engine::kv_format(h, types.first).value_bytes()
+                                                                 : token));  // over the link they come as they are kept
     }
   }
 }
@@ -315,8 +313,7 @@ TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
   for (const TypePair& types : kPairs)
     refused(*model, options(kStreaming, {types.second, types.first}, 0.5), Code::invalid_argument,
             std::string("type ") + kv_type_name(types.first) + " is finer than " + kv_type_name(types.second));
-  refused(*model, options(full, {KvType::f16, KvType::q8_0}, 1.0), Code::invalid_argument,
-          "the device's KV type is Q8_0, expected F16");
+  refused(*model, options(full, {KvType::f16, KvType::q8_0}, 1.0), Code::invalid_argument, "the device's KV type is Q8_0, expected F16");
   SessionOptions same = options(full, {KvType::f16, KvType::f16}, 1.0);
   same.device_kv_type = KvType::f16;
   EXPECT_TRUE(same.validate(model->description()).ok());
@@ -337,13 +334,15 @@ TEST(DeviceTypePlan, TheSameShareIsTheSameBytes) {
     for (const TypePair& types : kPairs) {
       for (const uint32_t n_context : {777u, 2048u}) {
         for (const double share : {.2, .35, .9}) {
-          SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second) + ", " + std::to_string(share));
+          SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second) + ", " +
+                       std::to_string(share));
           const SessionOptions fine = with_mode(mode, share, n_context, types.first);
           SessionOptions coarse = fine;
           coarse.device_kv_type = types.second;
           const kv::Plan plan = plan_session(*model, coarse), finer = plan_session(*model, fine);
           if (!engine::make_policy(h, fine, n_context).ok() || !engine::make_policy(h, coarse, n_context).ok()) continue;
-          const uint64_t token = engine::kv_format(h, types.first).token_bytes(), device_token = engine::kv_format(h, types.second).token_bytes();
+          const uint64_t token = engine::kv_format(h, types.first).token_bytes(),
+                         device_token = engine::kv_format(h, types.second).token_bytes();
           const auto kept = static_cast<uint64_t>(std::ceil(share * n_context - 1e-3));
           EXPECT_EQ(finer.device_type, types.first);
           EXPECT_EQ(plan.device_type, types.second);
@@ -351,13 +350,13 @@ TEST(DeviceTypePlan, TheSameShareIsTheSameBytes) {
           if (kept * token < n_context * device_token) {
             EXPECT_GE(kv_of(plan) + n_heads * device_token + token, n_heads * kept * token);
           } else {
-            EXPECT_LE(kv_of(plan), align_up(n_heads * n_context * device_token, kv::kArenaAlignment));   // all tokens
+            EXPECT_LE(kv_of(plan), align_up(n_heads * n_context * device_token, kv::kArenaAlignment));  // all tokens
             EXPECT_GE(kv_of(plan) + 2 * kv::kArenaAlignment, n_heads * n_context * device_token);
           }
           if (n_context != 777) continue;
           const uint64_t used = model->runtime().arena().used();
           const auto session = unwrap(Session::open(model, coarse));
-          if (plan.workspace_bytes == 0) {   // else another one may go
+          if (plan.workspace_bytes == 0) {  // else another one may go
             EXPECT_EQ(model->runtime().arena().used() - used, plan.device_bytes);
           }
           EXPECT_EQ(session->kv_bytes(), kv_of(plan));
@@ -372,10 +371,11 @@ TEST(DeviceTypePlan, TheSameShareIsTheSameBytes) {
 TEST(DeviceTypePlan, AShareThatHoldsEveryTokenIsAWholeOne) {
   const auto model = open_spec("qwen3");
   for (const PolicyMode& mode : policy_modes()) {
-    if (mode.name == std::string("duoattention_compensated")) continue;   // whose options say how many heads are whole
+    if (mode.name == std::string("duoattention_compensated")) continue;  // whose options say how many heads are whole
     for (const TypePair& types : kPairs) {
       for (const double share : {1.0, .6}) {
-        SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second) + ", " + std::to_string(share));
+        SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second) + ", " +
+                     std::to_string(share));
         if (share < share_of_tokens(1, types.first, types.second)) continue;
         SessionOptions o = with_mode(mode, share, 320, types.first);
         o.device_kv_type = types.second;
@@ -423,7 +423,7 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
     EXPECT_EQ(type_of(*model, "auto", kept), model->description().kv().head_dim % 64 == 0 ? in_place : own);
     EXPECT_EQ(type_of(*model, "auto", kept, {{"compensation", "0"}, {"width", "7"}}), own);
   }
-  for (const KvType kept : {KvType::f32, KvType::f16}) EXPECT_EQ(type_of(*odd, "auto", kept), kept);   // of 40 values
+  for (const KvType kept : {KvType::f32, KvType::f16}) EXPECT_EQ(type_of(*odd, "auto", kept), kept);  // of 40 values
   SessionOptions o = with_mode({"auto", "auto", {}, false}, .4);
   o.device_kv_type = KvType::q4_0;
   EXPECT_EQ(o.resident_type(model->description()), KvType::q4_0);
@@ -441,8 +441,8 @@ uint64_t bytes_of_f16(const model::Description& h, double share) {
   return static_cast<uint64_t>(share * 512 * static_cast<double>(token));
 }
 
-// auto has Q4_0 below 28% of F16's bytes and K8V4 below a half, by codes K8V4 below an eighth; whatever the pages' type, for heads of a multiple of
-// 64. A budget in bytes counts at the caller's context.
+// auto has Q4_0 below 28% of F16's bytes and K8V4 below a half, by codes K8V4 below an eighth; whatever the pages' type, for heads of a
+// multiple of 64. A budget in bytes counts at the caller's context.
 TEST(DeviceTypeOfAPolicy, AutosHasFourBitsWhereTheBudgetIsSmall) {
   const auto model = open_spec("qwen3-tied");
   const model::Description& h = model->description();
@@ -528,8 +528,9 @@ TEST(DeviceTypeOfAPolicy, ASmallBudgetIsPlannedTakenAndGoesOn) {
     EXPECT_EQ(model->runtime().arena().used() - used, plan.device_bytes);
     EXPECT_EQ(session->kv_bytes(), plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes);
     // 51.2 tokens of F16, of 256 bytes, for each head: at least 64 of Q4_0's 72, and what compensation tokens leave of the rest.
-    EXPECT_LE(session->kv_bytes(), std::max<uint64_t>(bytes_of_f16(h, .1), 64 * 72 * static_cast<uint64_t>(h.n_layers * h.kv().n_kv_heads)) +
-                                       3 * kv::kArenaAlignment);
+    EXPECT_LE(
+        session->kv_bytes(),
+        std::max<uint64_t>(bytes_of_f16(h, .1), 64 * 72 * static_cast<uint64_t>(h.n_layers * h.kv().n_kv_heads)) + 3 * kv::kArenaAlignment);
     unwrap(session->prefill(random_tokens(*model, 300, 3), nullptr, nullptr));
     EXPECT_TRUE(session->options().rotated(h));
     greedy(session.get(), 20);
@@ -572,7 +573,7 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ8ByAnyName) {
     greedy(fork.get(), 40, &b);
     EXPECT_TRUE(same_bits(a, b));
     check_slots(fork.get());
-    const auto loaded = unwrap(Session::open(model, o));   // a file is of no device type
+    const auto loaded = unwrap(Session::open(model, o));  // a file is of no device type
     unwrap(engine::SessionFile::load(loaded.get(), file, "test"));
     unwrap(loaded->refresh_logits());
     std::vector<float> again;
@@ -599,7 +600,7 @@ TEST(DeviceTypeOfAPolicy, ALongAnswerKeepsToTheSharesBytes) {
     uint64_t n_settled = 0, horizon = 0;
     for (int step = 0; step < 300; ++step) {
       greedy(session.get(), 1);
-      if (session->resident()->settling()) continue;   // in parts: the slots are not in use
+      if (session->resident()->settling()) continue;  // in parts: the slots are not in use
       uint64_t slots = 0, tail = 0;
       for (uint32_t head = 0; head < store.n_heads(); ++head) {
         slots += store.capacity(head);
@@ -672,7 +673,8 @@ TEST(DeviceTypeOfAPolicy, AutomaticSessionsHaveAutos) {
   const auto roomy = open_demo(runtime);
   const uint64_t weights = roomy->runtime().arena().used();
   const kv::Plan full = plan_session(*roomy, o);
-  for (const std::optional<KvType> device : {std::optional<KvType>(), std::optional(KvType::f16), std::optional(KvType::k8v4), std::optional(KvType::q4_0)}) {
+  for (const std::optional<KvType> device :
+       {std::optional<KvType>(), std::optional(KvType::f16), std::optional(KvType::k8v4), std::optional(KvType::q4_0)}) {
     SCOPED_TRACE(device ? kv_type_name(*device) : "none");
     o.device_kv_type = device;
     const auto whole = Session::open(roomy, o);
@@ -685,7 +687,7 @@ TEST(DeviceTypeOfAPolicy, AutomaticSessionsHaveAutos) {
     const auto part = unwrap(Session::open(tight, o));
     EXPECT_EQ(part->options().policy, "auto");
     EXPECT_EQ(part->resident()->format().type, device.value_or(KvType::q8_0));
-    EXPECT_GE(part->options().kv_share, .25);   // the mean keys of four bits take some
+    EXPECT_GE(part->options().kv_share, .25);  // the mean keys of four bits take some
     EXPECT_LT(part->options().kv_share, .35);
   }
 }

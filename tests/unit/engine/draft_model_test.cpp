@@ -96,7 +96,9 @@ TEST_F(EngineDraftModel, AnswersAreThoseWithoutADraft) {
       [](GenerateOptions*) {},
       [](GenerateOptions* o) { o->sampling.temperature = 0.7f, o->sampling.top_p = 0.9f, o->sampling.n_logprobs = 3; },
       [](GenerateOptions* o) { o->sampling.temperature = 0.4f, o->sampling.repetition_penalty = 1.2f; },
-      [](GenerateOptions* o) { o->sampling.bias = {{50, 4.0f}, {7, -INFINITY}}, o->sampling.presence_penalty = 0.4f; },
+      [](GenerateOptions* o) {
+        o->sampling.bias = {{50, 4.0f}, {7, -INFINITY}}, o->sampling.presence_penalty = 0.4f;
+      },
   };
   const std::vector<int32_t> prompt = some_tokens(40);
   for (const bool right : {true, false}) {
@@ -123,7 +125,8 @@ TEST_F(EngineDraftModel, DraftsForRecurrentLayers) {
   for (const char* spec : {"qwen35", "lfm2", "nemotron-h"}) {
     SCOPED_TRACE(spec);
     const auto hybrid = open_spec(spec);
-    const auto off = unwrap(Session::open(hybrid, wishes(256, ""))), draft = unwrap(Session::open(hybrid, wishes(256, dir.write("draft.gguf", named_model_gguf("qwen3")))));
+    const auto off = unwrap(Session::open(hybrid, wishes(256, ""))),
+               draft = unwrap(Session::open(hybrid, wishes(256, dir.write("draft.gguf", named_model_gguf("qwen3")))));
     for (Session* s : {off.get(), draft.get()}) unwrap(s->prefill(some_tokens(40), nullptr, nullptr));
     Random random(5);
     for (int i = 0; i < 120; ++i) {
@@ -251,7 +254,7 @@ TEST_F(EngineDraftModel, ADraftThatDoesNotFitIsRefused) {
   const kv::Plan plan = unwrap(engine::plan_file(own, runtime_options(), {}, wishes(300, draft)));
   for (const uint64_t short_by : {uint64_t{0}, kv::kArenaAlignment}) {
     engine::RuntimeOptions runtime = runtime_options(2, test_cpu_path(), plan.device_bytes - short_by);
-    runtime.max_sessions = 1;   // the draft's session takes no slot
+    runtime.max_sessions = 1;  // the draft's session takes no slot
     const auto opened = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)), own, {}));
     const uint64_t before = opened->runtime().arena().used();
     const auto session = Session::open(opened, wishes(300, draft));
@@ -266,8 +269,8 @@ TEST_F(EngineDraftModel, ADraftThatDoesNotFitIsRefused) {
 TEST_F(EngineDraftModel, AForkWithoutRoomIsParkedWithItsDraft) {
   const std::string own = dir.write("model.gguf", named_model_gguf(kSpec)), draft = dir.write("draft.gguf", named_model_gguf(kSpec));
   const kv::Plan plan = unwrap(engine::plan_file(own, runtime_options(), {}, wishes(300, draft)));
-  const auto opened = unwrap(engine::LanguageModel::open(
-      unwrap(engine::Runtime::create(runtime_options(2, test_cpu_path(), plan.device_bytes))), own, {}));
+  const auto opened =
+      unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, test_cpu_path(), plan.device_bytes))), own, {}));
   auto session = unwrap(Session::open(opened, wishes(300, draft)));
   const auto off = plain(300);
   EXPECT_EQ(answer(session.get(), some_tokens(40), greedily(20)), answer(off.get(), some_tokens(40), greedily(20)));
@@ -302,8 +305,7 @@ TEST_F(EngineDraftModel, AnotherVocabularyIsRefused) {
   });
   EXPECT_EQ(refusal(larger), prefix + "161 tokens, where the model has 160, and they are not all padding");
   EXPECT_EQ(refusal(with(std::string("\2\0\0\0\0\0\0\0b", 9), 0, 'z')), prefix + "its token 150 is 'bz', the model's is 'ba'");
-  EXPECT_EQ(refusal(with("tokenizer.ggml.token_type", 4 + 4 + 8 + 4 * 20, 4)),
-            prefix + "the type of its token 20 is 4, the model's is 1");
+  EXPECT_EQ(refusal(with("tokenizer.ggml.token_type", 4 + 4 + 8 + 4 * 20, 4)), prefix + "the type of its token 20 is 4, the model's is 1");
   EXPECT_EQ(refusal(with("tokenizer.ggml.eos_token_id", 4, 5)), prefix + "its eos token is 5, the model's is 2");
 }
 
@@ -319,7 +321,7 @@ TEST_F(EngineDraftModel, PaddingIsNoOtherVocabulary) {
     const std::string key = "tokenizer.ggml.token_type";
     const auto* bytes = reinterpret_cast<const std::byte*>(key.data());
     const auto at = std::search(file.begin(), file.end(), bytes, bytes + key.size());
-    file[static_cast<size_t>(at - file.begin()) + key.size() + 4 + 4 + 8 + 4 * 160] = std::byte{5};   // unused
+    file[static_cast<size_t>(at - file.begin()) + key.size() + 4 + 4 + 8 + 4 * 160] = std::byte{5};  // unused
     return file;
   };
   const std::vector<int32_t> prompt = some_tokens(40);

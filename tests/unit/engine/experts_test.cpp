@@ -12,7 +12,8 @@ namespace {
 using namespace orrery::testing;
 using engine::Session;
 
-constexpr const char* kSpecs[] = {"qwen3moe", "qwen3moe-fused", "qwen35moe", "qwen3next", "lfm2moe", "nemotron-h", "gemma4-moe", "glm47", "deepseek2-lite"};
+constexpr const char* kSpecs[] = {"qwen3moe",   "qwen3moe-fused", "qwen35moe", "qwen3next",     "lfm2moe",
+                                  "nemotron-h", "gemma4-moe",     "glm47",     "deepseek2-lite"};
 
 std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
   Random random(seed);
@@ -21,7 +22,8 @@ std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
   return tokens;
 }
 
-std::vector<float> logits_of(const std::string& spec, const MatrixStorage& matrices, int32_t n_threads, uint32_t chunk, const std::vector<int32_t>& prompt) {
+std::vector<float> logits_of(const std::string& spec, const MatrixStorage& matrices, int32_t n_threads, uint32_t chunk,
+                             const std::vector<int32_t>& prompt) {
   const auto session = open_session(open_spec(spec, runtime_options(n_threads), matrices), 256, KvType::f16, chunk);
   std::vector<float> all(prompt.size() * session->logits().size());
   unwrap(session->prefill(prompt, nullptr, all.data()));
@@ -66,12 +68,15 @@ TEST(EngineExperts, GuessesChangeNothing) {
   expect_same_rows(off.get(), guessing.get(), tokens, 24);
 }
 
-// A width in blocks, against the same blocks as floats: of a product's input, 1/254 of its block's largest is lost (quantized_models_test.cpp).
+// A width in blocks, against the same blocks as floats: of a product's input, 1/254 of its block's largest is lost
+// (quantized_models_test.cpp).
 TEST(EngineExperts, BlocksComputeWhatTheirFloatsDo) {
   const std::vector<int32_t> prompt = random_prompt(100, 2);
   for (const TensorType type : {TensorType::q8_0, TensorType::q4_0, TensorType::q5_1, TensorType::iq4_nl}) {
-    const std::vector<float> expected = logits_of("qwen3moe", {type, true}, 2, 128, prompt), found = logits_of("qwen3moe", {type, false}, 2, 128, prompt);
-    // Steps follow their own greedy tokens: the prompt alone is compared. A row whose last expert another one takes moves by more: so most rows.
+    const std::vector<float> expected = logits_of("qwen3moe", {type, true}, 2, 128, prompt),
+                             found = logits_of("qwen3moe", {type, false}, 2, 128, prompt);
+    // Steps follow their own greedy tokens: the prompt alone is compared. A row whose last expert another one takes moves by more: so most
+    // rows.
     const size_t n_vocab = expected.size() / (prompt.size() + 5);
     std::vector<double> of_rows;
     for (size_t row = 0; row < prompt.size(); ++row) {

@@ -76,7 +76,7 @@ TEST(EngineGrammarSampler, MasksAreHooksThatBan) {
         for (float& x : logits) x = std::round(x);
       if (random.below(8) == 0) logits[random.below(n)] = std::nanf(""), logits[random.below(n)] = kInfinity;
       ban.words.assign((n + 31) / 32 - random.below(2), 0);
-      const uint64_t share = random.below(3);   // few tokens, half of them, most of them
+      const uint64_t share = random.below(3);  // few tokens, half of them, most of them
       for (size_t i = 0; i < 32 * ban.words.size(); ++i)
         if (share == 0 ? random.below(30) == 0 : share == 1 ? random.below(2) : random.below(20) > 0) ban.words[i / 32] |= 1u << (i % 32);
       masked.set_mask({ban.words.data(), ban.words.size()});
@@ -137,7 +137,9 @@ std::shared_ptr<Grammar> schema(const engine::LanguageModel& model, const char* 
   options.schema.whitespace = text::grammar::SchemaOptions::Whitespace::compact;
   return unwrap(model.vocabulary()->grammar(source, options));
 }
-std::shared_ptr<Grammar> gbnf(const engine::LanguageModel& model, const char* source) { return unwrap(model.vocabulary()->grammar(source, {})); }
+std::shared_ptr<Grammar> gbnf(const engine::LanguageModel& model, const char* source) {
+  return unwrap(model.vocabulary()->grammar(source, {}));
+}
 
 GenerateOptions under(std::shared_ptr<Grammar> grammar, uint32_t max_tokens = 200, float temperature = 0.0f, uint64_t seed = 0) {
   GenerateOptions options;
@@ -178,14 +180,16 @@ Story proceed(Session* session, const std::vector<int32_t>& tokens, const Genera
   return tell(unwrap(Generation::proceed(session, tokens, options)).get());
 }
 
-std::unique_ptr<Session> session_of(const std::shared_ptr<engine::LanguageModel>& model, Speculate speculate = Speculate::off, uint32_t n_context = 512) {
+std::unique_ptr<Session> session_of(const std::shared_ptr<engine::LanguageModel>& model, Speculate speculate = Speculate::off,
+                                    uint32_t n_context = 512) {
   engine::SessionOptions options;
   options.n_context = n_context;
   options.chunk_tokens = 16;
   options.speculate = speculate;
   if (speculate != Speculate::off) options.guess_costs.emplace().fill(0.01);
   if (speculate == Speculate::draft) options.draft_path = source_path("samples/models/demo-q8_0.gguf");
-  if (speculate == Speculate::policy) options.policy = "auto", options.policy_options = {{"by", "window"}}, options.kv_share = 0.3, options.speculate_tokens = 3;
+  if (speculate == Speculate::policy)
+    options.policy = "auto", options.policy_options = {{"by", "window"}}, options.kv_share = 0.3, options.speculate_tokens = 3;
   return unwrap(Session::open(model, options));
 }
 
@@ -355,7 +359,8 @@ TEST(EngineGrammar, SessionsTogether) {
                                                      prompt_of(*model, "a table of animals"), prompt_of(*model, "why")};
   const std::vector<std::shared_ptr<Grammar>> grammars = {schema(*model, kPerson), schema(*model, kTree), schema(*model, kForm), nullptr};
   std::vector<Story> alone;
-  for (size_t i = 0; i < prompts.size(); ++i) alone.push_back(proceed(session_of(model).get(), prompts[i], under(grammars[i], 40, 0.9f, i)));
+  for (size_t i = 0; i < prompts.size(); ++i)
+    alone.push_back(proceed(session_of(model).get(), prompts[i], under(grammars[i], 40, 0.9f, i)));
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<std::unique_ptr<Generation>> generations;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -396,7 +401,8 @@ TEST(EngineGrammar, OldTurnsLeaveInTheMiddle) {
     message.set("content", text::Value::string(content));
     session->conversation().messages.push_back(text::Value::map(std::move(message)));
   };
-  for (int i = 0; i < 4; ++i) say("user", "where does the otter live, and what does it eat?"), say("assistant", "the otter lives in the river and eats fish.");
+  for (int i = 0; i < 4; ++i)
+    say("user", "where does the otter live, and what does it eat?"), say("assistant", "the otter lives in the river and eats fish.");
   say("user", "a list");
   const auto grammar = gbnf(*model, "root ::= \"[\" ([a-z]{3} \", \"){30,60} \"end]\"");
   const Story story = tell(unwrap(Generation::answer(session.get(), under(grammar, 170, 0.8f, 2))).get());

@@ -90,7 +90,7 @@ TEST(EngineNgrams, GuessesRestWhereTheyDoNotPay) {
     ngrams.read(tokens, generated);
     return ngrams.guess(tokens, 7, each(kCost)).size();
   };
-  for (int32_t i = 0; i < 60; ++i) add(1), add(2), add(100 + i);   // behind 1, 2 there is always another token
+  for (int32_t i = 0; i < 60; ++i) add(1), add(2), add(100 + i);  // behind 1, 2 there is always another token
   add(1);
   EXPECT_EQ(add(2), 0u);
   size_t most = 0;
@@ -115,8 +115,8 @@ std::unique_ptr<Session> session_of(const std::shared_ptr<engine::LanguageModel>
 }
 
 std::shared_ptr<engine::LanguageModel> demo_model() {
-  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),
-                                            source_path("samples/models/demo-q8_0.gguf"), {}));
+  return unwrap(
+      engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())), source_path("samples/models/demo-q8_0.gguf"), {}));
 }
 
 // A session whose resident KV drafts, although it would not pay for such small models.
@@ -182,14 +182,13 @@ void expect_same_state(Session* a, Session* b) {
 // Tokens that repeat themselves, with a wrong one now and then: the guesses before it are right, the others are not.
 std::vector<int32_t> stumbling(int32_t n_vocab, size_t n) {
   std::vector<int32_t> tokens;
-  for (size_t i = 0; i < n; ++i)
-    tokens.push_back(static_cast<int32_t>(i % 23 == 17 ? 3 + i % 40 : 5 + i % 11) % n_vocab);
+  for (size_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(i % 23 == 17 ? 3 + i % 40 : 5 + i % 11) % n_vocab);
   return tokens;
 }
 
 struct Case {
   const char* name;
-  const char* spec;   // null: the demo model
+  const char* spec;  // null: the demo model
   TensorType type;
   KvType kv;
 };
@@ -218,22 +217,18 @@ TEST_P(EngineGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EngineGuessedRows,
-                         ::testing::Values(Case{"demo_f16", nullptr, TensorType::q8_0, KvType::f16},
-                                           Case{"demo_q8", nullptr, TensorType::q8_0, KvType::q8_0},
-                                           Case{"demo_k8v4", nullptr, TensorType::q8_0, KvType::k8v4},
-                                           Case{"q4_k_f32", "llama-256", TensorType::q4_k, KvType::f32},
-                                           Case{"f16_f16", "qwen3", TensorType::f16, KvType::f16},
-                                           Case{"window", "phi3-window", TensorType::q8_0, KvType::f16},
-                                           Case{"delta_net", "qwen35", TensorType::f16, KvType::f16},
-                                           Case{"delta_net_grouped", "qwen3next", TensorType::f16, KvType::f16},
-                                           Case{"delta_net_experts", "qwen35moe", TensorType::f16, KvType::f16},
-                                           Case{"delta_net_flags", "qwen35-flags", TensorType::f32, KvType::f32},
-                                           Case{"short_conv", "lfm2", TensorType::f16, KvType::f16},
-                                           Case{"short_conv_experts", "lfm2moe", TensorType::f16, KvType::f16},
-                                           Case{"mamba2", "nemotron-h", TensorType::f16, KvType::f16},
-                                           Case{"mamba2_odd", "nemotron-h-odd", TensorType::f32, KvType::f16}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Models, EngineGuessedRows,
+    ::testing::Values(
+        Case{"demo_f16", nullptr, TensorType::q8_0, KvType::f16}, Case{"demo_q8", nullptr, TensorType::q8_0, KvType::q8_0},
+        Case{"demo_k8v4", nullptr, TensorType::q8_0, KvType::k8v4}, Case{"q4_k_f32", "llama-256", TensorType::q4_k, KvType::f32},
+        Case{"f16_f16", "qwen3", TensorType::f16, KvType::f16}, Case{"window", "phi3-window", TensorType::q8_0, KvType::f16},
+        Case{"delta_net", "qwen35", TensorType::f16, KvType::f16}, Case{"delta_net_grouped", "qwen3next", TensorType::f16, KvType::f16},
+        Case{"delta_net_experts", "qwen35moe", TensorType::f16, KvType::f16},
+        Case{"delta_net_flags", "qwen35-flags", TensorType::f32, KvType::f32}, Case{"short_conv", "lfm2", TensorType::f16, KvType::f16},
+        Case{"short_conv_experts", "lfm2moe", TensorType::f16, KvType::f16}, Case{"mamba2", "nemotron-h", TensorType::f16, KvType::f16},
+        Case{"mamba2_odd", "nemotron-h-odd", TensorType::f32, KvType::f16}),
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 // ---- Answers ----
 
@@ -278,8 +273,7 @@ constexpr const char* kTemplate =
 class Pair {
  public:
   explicit Pair(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context = 256, Speculate speculate = Speculate::ngram)
-      : off(session_of(model, Speculate::off, n_context)),
-        ngram(guessing_session(model, n_context, speculate)) {}
+      : off(session_of(model, Speculate::off, n_context)), ngram(guessing_session(model, n_context, speculate)) {}
 
   void say(const std::string& content) {
     for (Session* session : {off.get(), ngram.get()}) {
@@ -309,7 +303,9 @@ class Pair {
   std::unique_ptr<Session> off, ngram;
 };
 
-std::shared_ptr<engine::LanguageModel> chat_model(const char* spec = "llama3-factors") { return open_bytes(chat_model_gguf(spec, kTemplate)); }
+std::shared_ptr<engine::LanguageModel> chat_model(const char* spec = "llama3-factors") {
+  return open_bytes(chat_model_gguf(spec, kTemplate));
+}
 
 // Greedy, without the tokens that are no text. Random models then soon repeat themselves.
 GenerateOptions plain(uint32_t max_tokens) {
@@ -368,7 +364,9 @@ TEST(EngineGuesses, AnswersAreTheSameForEverySampler) {
       [](GenerateOptions* o) { o->sampling.temperature = 1.5f, o->sampling.min_p = 0.3f; },
       [](GenerateOptions* o) { o->sampling.repetition_penalty = 1.05f, o->sampling.frequency_penalty = 0.05f; },
       [](GenerateOptions* o) { o->sampling.presence_penalty = 0.5f, o->sampling.penalty_tokens = 4; },
-      [](GenerateOptions* o) { o->sampling.bias.push_back({50, 8.0f}), o->sampling.temperature = 1.0f; },
+      [](GenerateOptions* o) {
+        o->sampling.bias.push_back({50, 8.0f}), o->sampling.temperature = 1.0f;
+      },
   };
   uint64_t accepted = 0, rejected = 0;
   for (const auto& change : changes)
@@ -482,13 +480,11 @@ TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
     pair.answer(options(0), 3 + static_cast<int>(random.below(30)));
     const auto n = static_cast<uint32_t>(random.below(pair.off->n_computed()) + 1);
     switch (round % 4) {
-      case 0:
-        unwrap(pair.off->rewind(n)), unwrap(pair.ngram->rewind(n));
-        break;
+      case 0: unwrap(pair.off->rewind(n)), unwrap(pair.ngram->rewind(n)); break;
       case 1: {
         auto off = unwrap(pair.off->fork()), ngram = unwrap(pair.ngram->fork());
         pair.say("the session goes on");
-        pair.answer(options(20));   // its pages are copied, the forks' stay
+        pair.answer(options(20));  // its pages are copied, the forks' stay
         pair.off = std::move(off), pair.ngram = std::move(ngram);
         break;
       }
@@ -506,7 +502,7 @@ TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
           }));
           EXPECT_EQ(file.size(), unwrap(engine::SessionFile::size(session->get())));
           auto loaded = guessing_session(model, 512, (*session)->options().speculate);
-          unwrap(loaded->prefill(std::vector<int32_t>{60, 61, 60, 61}, nullptr, nullptr));   // other tokens before
+          unwrap(loaded->prefill(std::vector<int32_t>{60, 61, 60, 61}, nullptr, nullptr));  // other tokens before
           unwrap(engine::SessionFile::load(loaded.get(), file, "memory"));
           *session = std::move(loaded);
         }
@@ -517,12 +513,13 @@ TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, EngineGuessKinds,
-                         ::testing::Values(GuessKind{"ngram", Speculate::ngram, "llama3-factors"}, GuessKind{"policy", Speculate::policy, "llama3-factors"},
-                                           GuessKind{"draft", Speculate::draft, "llama3-factors"}, GuessKind{"delta_net", Speculate::ngram, "qwen35"},
-                                           GuessKind{"short_conv", Speculate::ngram, "lfm2"}, GuessKind{"mamba2", Speculate::ngram, "nemotron-h"},
-                                           GuessKind{"head", Speculate::mtp, "qwen35-mtp"}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, EngineGuessKinds,
+    ::testing::Values(GuessKind{"ngram", Speculate::ngram, "llama3-factors"}, GuessKind{"policy", Speculate::policy, "llama3-factors"},
+                      GuessKind{"draft", Speculate::draft, "llama3-factors"}, GuessKind{"delta_net", Speculate::ngram, "qwen35"},
+                      GuessKind{"short_conv", Speculate::ngram, "lfm2"}, GuessKind{"mamba2", Speculate::ngram, "nemotron-h"},
+                      GuessKind{"head", Speculate::mtp, "qwen35-mtp"}),
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 // The resident KV drafts, and the answer is full attention's, for every sampler; under each policy that may draft.
 TEST(EngineDrafts, AnswersAreThoseOfFullAttention) {
@@ -558,8 +555,9 @@ TEST(EngineDrafts, AnswersAreThoseOfFullAttentionInEveryType) {
   const auto model = open_spec("qwen3");
   ASSERT_EQ(model->description().kv().head_dim % 32, 0);
   const auto prompt = random_tokens(*model, 170, 9);
-  for (const auto& [kv, device] : {std::pair(KvType::f16, KvType::q4_0), std::pair(KvType::f16, KvType::k8v4), std::pair(KvType::q8_0, KvType::k8v4),
-                                   std::pair(KvType::k8v4, KvType::k8v4), std::pair(KvType::k8v4, KvType::q4_0)}) {
+  for (const auto& [kv, device] :
+       {std::pair(KvType::f16, KvType::q4_0), std::pair(KvType::f16, KvType::k8v4), std::pair(KvType::q8_0, KvType::k8v4),
+        std::pair(KvType::k8v4, KvType::k8v4), std::pair(KvType::k8v4, KvType::q4_0)}) {
     SCOPED_TRACE(std::string(kv_type_name(kv)) + ", drafts of " + kv_type_name(device));
     const auto full = session_of(model, Speculate::off, 300, kv), drafts = drafting_session(model, 300, "auto", 3, kv, device);
     EXPECT_EQ(tell(unwrap(Generation::proceed(drafts.get(), prompt, plain(90))).get()).events,
@@ -624,7 +622,7 @@ TEST(EngineGuesses, ARewoundSessionHasNone) {
   unwrap(session->prefill(cycle(40), nullptr, nullptr));
   session->push_generated(60);
   unwrap(session->decode(nullptr, nullptr, 7));
-  ASSERT_GT(session->stats().guessed_tokens, 0u);   // 61, ...
+  ASSERT_GT(session->stats().guessed_tokens, 0u);  // 61, ...
   unwrap(session->rewind(33));
   unwrap(fresh->prefill(cycle(33), nullptr, nullptr));
   for (Session* s : {session.get(), fresh.get()}) s->push_generated(61), unwrap(s->decode());
@@ -634,14 +632,13 @@ TEST(EngineGuesses, ARewoundSessionHasNone) {
 
 TEST(EngineGuesses, AnAnswerThatEndsGivesTheirPagesBack) {
   Pair pair(chat_model());
-  for (const size_t n : {59u, 61u, 63u}) {   // guesses cross the end of a page
+  for (const size_t n : {59u, 61u, 63u}) {  // guesses cross the end of a page
     GenerateOptions options = plain(0);
     options.sampling.hook = [](void*, float* logits, size_t, const int32_t* seen, size_t n_seen) -> int32_t {
       logits[60 + (seen[n_seen - 1] - 59) % 8] += 100.0f;
       return 0;
     };
-    for (Session* session : {pair.off.get(), pair.ngram.get()})
-      tell(unwrap(Generation::proceed(session, cycle(n), options)).get(), 2);
+    for (Session* session : {pair.off.get(), pair.ngram.get()}) tell(unwrap(Generation::proceed(session, cycle(n), options)).get(), 2);
     expect_same_state(pair.off.get(), pair.ngram.get());
   }
   EXPECT_GT(pair.guessed(), 6u);

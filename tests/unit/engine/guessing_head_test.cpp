@@ -1,6 +1,6 @@
-// The block behind a model's last layer as a head that guesses tokens (Speculate::mtp), on a model whose head tests/golden/train_mtp_head.py has trained.
-// The drafts are those of the NumPy reference, whatever happened to the session before; the memory is planned; files without such a block are refused.
-// (guesses_test.cpp has whole answers with them.)
+// The block behind a model's last layer as a head that guesses tokens (Speculate::mtp), on a model whose head
+// tests/golden/train_mtp_head.py has trained. The drafts are those of the NumPy reference, whatever happened to the session before; the
+// memory is planned; files without such a block are refused. (guesses_test.cpp has whole answers with them.)
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,10 +28,11 @@ SessionOptions wishes(uint32_t n_context, Speculate speculate = Speculate::mtp, 
   options.chunk_tokens = chunk;
   options.speculate = speculate;
   options.speculate_tokens = speculate == Speculate::off ? 0 : kDrafts;
-  if (speculate != Speculate::off) options.guess_costs.emplace().fill(1e-9);   // always as many drafts as may be
+  if (speculate != Speculate::off) options.guess_costs.emplace().fill(1e-9);  // always as many drafts as may be
   return options;
 }
-std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& model, Speculate speculate = Speculate::mtp, uint32_t chunk = 16) {
+std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& model, Speculate speculate = Speculate::mtp,
+                              uint32_t chunk = 16) {
   return unwrap(Session::open(model, wishes(512, speculate, chunk)));
 }
 
@@ -54,47 +55,51 @@ struct Counts {
 void expect_most_right(const Session& session, const Counts& before, uint64_t least) {
   const Counts now(session);
   EXPECT_GE(now.guessed - before.guessed, least);
-  EXPECT_GE(4 * (now.accepted - before.accepted), 3 * (now.guessed - before.guessed)) << now.accepted - before.accepted << " of " << now.guessed - before.guessed;
+  EXPECT_GE(4 * (now.accepted - before.accepted), 3 * (now.guessed - before.guessed))
+      << now.accepted - before.accepted << " of " << now.guessed - before.guessed;
 }
 
 // The drafts of a whole answer, step by step.
 TEST(EngineGuessingHead, DraftsAsTheReferenceDoes) {
   const json spec = load_model_spec(kSpec);
   const auto prompt = load_model_runs(kSpec).at(0).prompt;
-  for (const json& run : spec.at("drafts")) for (const uint32_t chunk : {16u, 64u, 7u}) {
-    const auto stumbles = run.at("stumbles").get<uint32_t>();
-    const auto right = run.at("right").get<std::vector<uint64_t>>();
-    uint64_t all_right = 0;
-    for (const uint64_t n : right) all_right += n;
-    if (stumbles == 0) EXPECT_GE(4 * all_right, 3 * kDrafts * right.size()) << "three of four";
-    else EXPECT_LT(all_right, kDrafts * right.size() * 9 / 10) << "some are wrong";
-    SCOPED_TRACE(std::to_string(stumbles) + ", chunks of " + std::to_string(chunk));
-    const auto model = open_spec(kSpec);
-    const auto session = open(model, Speculate::mtp, chunk), off = open(model, Speculate::off, chunk);
-    unwrap(session->prefill(prompt, nullptr, nullptr)), unwrap(off->prefill(prompt, nullptr, nullptr));
-    std::vector<uint64_t> steps;
-    for (uint32_t i = 0; steps.size() < right.size() || session->stats().accepted_tokens < all_right; ++i) {
-      const Counts before(*session);
-      const int32_t best = argmax(off->logits()), token = stumbles && i % stumbles == stumbles - 1 ? 3 + (best + 40) % 100 : best;
-      session->push_generated(token), off->push_generated(token);
-      unwrap(session->decode(nullptr, nullptr, kDrafts)), unwrap(off->decode());
-      ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(session->logits()))) << i;
-      const Counts now(*session);
-      if (now.guessed > before.guessed) {
-        steps.push_back(0);
-        EXPECT_EQ(session->drafting()->n_computed(), prompt.size() + i) << "cells of a draft, which read the head's own hidden states, are dropped";
-      } else {
-        ASSERT_FALSE(steps.empty());
-        ++steps.back();
+  for (const json& run : spec.at("drafts"))
+    for (const uint32_t chunk : {16u, 64u, 7u}) {
+      const auto stumbles = run.at("stumbles").get<uint32_t>();
+      const auto right = run.at("right").get<std::vector<uint64_t>>();
+      uint64_t all_right = 0;
+      for (const uint64_t n : right) all_right += n;
+      if (stumbles == 0) EXPECT_GE(4 * all_right, 3 * kDrafts * right.size()) << "three of four";
+      else EXPECT_LT(all_right, kDrafts * right.size() * 9 / 10) << "some are wrong";
+      SCOPED_TRACE(std::to_string(stumbles) + ", chunks of " + std::to_string(chunk));
+      const auto model = open_spec(kSpec);
+      const auto session = open(model, Speculate::mtp, chunk), off = open(model, Speculate::off, chunk);
+      unwrap(session->prefill(prompt, nullptr, nullptr)), unwrap(off->prefill(prompt, nullptr, nullptr));
+      std::vector<uint64_t> steps;
+      for (uint32_t i = 0; steps.size() < right.size() || session->stats().accepted_tokens < all_right; ++i) {
+        const Counts before(*session);
+        const int32_t best = argmax(off->logits()), token = stumbles && i % stumbles == stumbles - 1 ? 3 + (best + 40) % 100 : best;
+        session->push_generated(token), off->push_generated(token);
+        unwrap(session->decode(nullptr, nullptr, kDrafts)), unwrap(off->decode());
+        ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(session->logits()))) << i;
+        const Counts now(*session);
+        if (now.guessed > before.guessed) {
+          steps.push_back(0);
+          EXPECT_EQ(session->drafting()->n_computed(), prompt.size() + i)
+              << "cells of a draft, which read the head's own hidden states, are dropped";
+        } else {
+          ASSERT_FALSE(steps.empty());
+          ++steps.back();
+        }
+        ASSERT_LE(session->n_computed(), 400u);
       }
-      ASSERT_LE(session->n_computed(), 400u);
+      EXPECT_EQ(steps, right);
+      EXPECT_EQ(session->stats().guessed_tokens, kDrafts * right.size());
     }
-    EXPECT_EQ(steps, right);
-    EXPECT_EQ(session->stats().guessed_tokens, kDrafts * right.size());
-  }
 }
 
-// After a rewind, an edit, a fork, a loaded file or tokens of the prefix tree the head goes on, or begins anew. Its guesses are soon right again.
+// After a rewind, an edit, a fork, a loaded file or tokens of the prefix tree the head goes on, or begins anew. Its guesses are soon right
+// again.
 TEST(EngineGuessingHead, FollowsItsSession) {
   const auto model = open_spec(kSpec);
   const auto prompt = load_model_runs(kSpec).at(0).prompt;
@@ -174,7 +179,7 @@ TEST(EngineGuessingHead, TheLengthFollowsWhatWasRight) {
   const Counts good(*session);
   EXPECT_GT(good.accepted, 50u);
   Random random(3);
-  for (int i = 0; i < 150; ++i) {   // tokens that nobody would choose
+  for (int i = 0; i < 150; ++i) {  // tokens that nobody would choose
     session->push_generated(static_cast<int32_t>(3 + random.below(90)));
     unwrap(session->decode(nullptr, nullptr, engine::kMostGuesses));
   }
@@ -190,7 +195,8 @@ TEST(EngineGuessingHead, MayHaveTablesOfItsOwn) {
     const std::string name = tensor.at("name");
     const bool output = name == "output.weight";
     if (!output && name != "token_embd.weight") continue;
-    json own = {{"name", output ? "blk.4.nextn.shared_head_head.weight" : "blk.4.nextn.embed_tokens.weight"}, {"shape", tensor.at("shape")}};
+    json own = {{"name", output ? "blk.4.nextn.shared_head_head.weight" : "blk.4.nextn.embed_tokens.weight"},
+                {"shape", tensor.at("shape")}};
     own["values"] = spec_tensor_values(spec, tensor);
     spec["tensors"].push_back(own);
   }

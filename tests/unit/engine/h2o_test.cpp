@@ -20,13 +20,13 @@ constexpr uint32_t kPrompt = 320;
 
 // Every position's queries of a prompt, (n_heads, n_tokens, group, head_dim): a policy that keeps the last 64 is shown the prompt in
 // pieces.
-std::vector<std::vector<float>> prompt_queries(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& prompt, KvType type,
-                                               KvType device_type) {
+std::vector<std::vector<float>> prompt_queries(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& prompt,
+                                               KvType type, KvType device_type) {
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "snapkv";
   o.kv_type = type;
-  o.device_kv_type = device_type;   // queries have the form of the slots' type
+  o.device_kv_type = device_type;  // queries have the form of the slots' type
   const auto session = unwrap(Session::open(model, o));
   const auto& h = model->description();
   const auto width = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads * h.kv().head_dim);
@@ -50,7 +50,8 @@ void add_attention(const model::Description& h, const float* q, const std::vecto
   std::vector<std::vector<double>> rows(group, std::vector<double>(positions.size()));
   for (size_t g = 0; g < group; ++g)
     for (size_t i = 0; i < positions.size(); ++i)
-      for (size_t d = 0; d < dim; ++d) rows[g][i] += static_cast<double>(q[g * dim + d]) * static_cast<double>(keys[i][d]) / std::sqrt(static_cast<double>(dim));
+      for (size_t d = 0; d < dim; ++d)
+        rows[g][i] += static_cast<double>(q[g * dim + d]) * static_cast<double>(keys[i][d]) / std::sqrt(static_cast<double>(dim));
   const std::vector<double> mean = mean_of_softmaxes(rows);
   for (size_t i = 0; i < positions.size(); ++i) (*sums)[positions[i]] += mean[i];
 }
@@ -93,7 +94,7 @@ TEST_P(EngineH2O, HeadsHoldWhatHasBeenAttendedToMost) {
       add_attention(h, queries[head].data() + p * width, keys, seen, &sums[head]);
     }
   }
-  std::vector<std::set<uint32_t>> before(n_heads);   // what was there before the step, its token besides
+  std::vector<std::set<uint32_t>> before(n_heads);  // what was there before the step, its token besides
   uint32_t n_gone = 0, n_not_oldest = 0;
   resident->set_step_fault([&](uint64_t step) {
     const uint32_t n_tokens = session->n_computed(), position = n_tokens - 1;
@@ -145,7 +146,8 @@ TEST_P(EngineH2O, HeadsHoldWhatHasBeenAttendedToMost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, EngineH2O,
-                         ::testing::Values(Case{"half_recent", "0.5", KvType::f16, KvType::f16}, Case{"mostly_heavy", "0.1", KvType::f32, KvType::f32},
+                         ::testing::Values(Case{"half_recent", "0.5", KvType::f16, KvType::f16},
+                                           Case{"mostly_heavy", "0.1", KvType::f32, KvType::f32},
                                            Case{"quantized", "0.3", KvType::q8_0, KvType::q8_0},
                                            Case{"coarser_on_the_device", "0.5", KvType::f16, KvType::q4_0},
                                            Case{"mixed_on_the_device", "0.5", KvType::f16, KvType::k8v4}),

@@ -1,5 +1,5 @@
-// KV policies on models whose layers differ: some keep all KV, which policies divide; others have a recurrent state, or a window of keys in a KV
-// group of their own. The state and the windows are exact under every policy.
+// KV policies on models whose layers differ: some keep all KV, which policies divide; others have a recurrent state, or a window of keys in
+// a KV group of their own. The state and the windows are exact under every policy.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,7 +102,8 @@ TEST_P(EngineHybridPolicy, AFileGivesTheSameAnswerInAnyChunk) {
       unwrap(SessionFile::load(untouched.get(), bytes, "a session"));
       unwrap(untouched->rewind(first->n_computed() - back));
       const std::vector<std::byte> of_session = saved(session.get()), of_untouched = saved(untouched.get());
-      const size_t n = std::min(of_session.size(), of_untouched.size()) - model->description().state_bytes() - 16;   // one may have its state, too
+      const size_t n =
+          std::min(of_session.size(), of_untouched.size()) - model->description().state_bytes() - 16;  // one may have its state, too
       EXPECT_TRUE(std::equal(of_session.begin() + 88, of_session.begin() + static_cast<ptrdiff_t>(n), of_untouched.begin() + 88));
     }
   }
@@ -158,11 +159,13 @@ TEST(EngineHybridForms, ARowOfLatentAttentionIsStoredOnce) {
   const auto model = open_spec("glm47");
   const KvFormat small = engine::kv_format(model->description(), KvType::f16);
   EXPECT_EQ(small.token_bytes(), 96u);
-  EXPECT_EQ(unwrap(Session::open(model, with_mode(mode_of("full"), 1, 128)))->kv_bytes(), uint64_t{2} * 3 * kPageTokens * 96 * (kPagesTogether / 2));
+  EXPECT_EQ(unwrap(Session::open(model, with_mode(mode_of("full"), 1, 128)))->kv_bytes(),
+            uint64_t{2} * 3 * kPageTokens * 96 * (kPagesTogether / 2));
   model::Description d;
   d.n_layers = 47;
   d.layers.resize(47);
-  for (model::LayerShape& layer : d.layers) layer.attention.n_heads = 20, layer.attention.n_kv_heads = 1, layer.attention.head_dim = 576, layer.attention.shared_values = 512;
+  for (model::LayerShape& layer : d.layers)
+    layer.attention.n_heads = 20, layer.attention.n_kv_heads = 1, layer.attention.head_dim = 576, layer.attention.shared_values = 512;
   model::group_layers(&d);
   const KvFormat kv = engine::kv_format(d, KvType::f16);
   EXPECT_EQ(kv.page_bytes(), uint64_t{kPageTokens} * 47 * 1152);
@@ -176,7 +179,8 @@ TEST(EngineHybridForms, AKeptPromptHasThePagesOfAllGroups) {
     ASSERT_EQ(model->description().groups.size(), spec == std::string("glm47") ? 1u : 2u);
     SessionOptions options = with_mode(mode_of("full"), 1);
     options.reuse_prompts = true;
-    const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options)), fresh = unwrap(Session::open(model, options));
+    const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options)),
+               fresh = unwrap(Session::open(model, options));
     const std::vector<int32_t> prompt = random_tokens(*model, 170, 4);
     unwrap(one->prefill(prompt, nullptr, nullptr));
     one->keep_prefix();

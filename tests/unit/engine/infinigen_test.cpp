@@ -1,5 +1,5 @@
-// InfiniGen's prefetch on real models, in double precision: queries ahead are the next layer's weights applied to this layer's input; bases are
-// the directions of the prompt's last queries; and a head holds the tokens that these queries find by these bases.
+// InfiniGen's prefetch on real models, in double precision: queries ahead are the next layer's weights applied to this layer's input; bases
+// are the directions of the prompt's last queries; and a head holds the tokens that these queries find by these bases.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,11 +21,12 @@ using Doubles = std::vector<double>;
 // The queries that a step's hook is given, by layer: its own, or those that are made ahead.
 class Recorder final : public model::LayerHook {
  public:
-  Recorder(Backend* backend, const model::Description& h, bool ahead) : queries(static_cast<size_t>(h.n_layers)), backend_(*backend), h_(h), ahead_(ahead) {}
+  Recorder(Backend* backend, const model::Description& h, bool ahead)
+      : queries(static_cast<size_t>(h.n_layers)), backend_(*backend), h_(h), ahead_(ahead) {}
   Status before_attend(KvLayer layer, Ptr<const float> q, int64_t) override { return record(layer.layer, q); }
   bool looks_ahead() const override { return ahead_; }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override { return next_q ? record(layer + 1, next_q) : ok_status(); }
-  std::vector<std::vector<float>> queries;   // (n_heads, head_dim) each
+  std::vector<std::vector<float>> queries;  // (n_heads, head_dim) each
 
  private:
   Status record(int32_t layer, Ptr<const float> q) {
@@ -41,7 +42,8 @@ class Recorder final : public model::LayerHook {
 };
 
 // The session's last step once more, exactly: the same token at the same position writes the same KV.
-std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead, const Turn& turn) {
+std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead,
+                                                     const Turn& turn) {
   const Resident& resident = *session.resident();
   const model::RopeTables ropes(model.description(), model.weights().rope_factors, session.n_context());
   Backend& backend = turn.backend();
@@ -61,7 +63,8 @@ std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel
   return recorder.queries;
 }
 
-std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& model, const policy::Options& options, size_t n_prompt, uint32_t n_context, KvType type = KvType::f16) {
+std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& model, const policy::Options& options, size_t n_prompt,
+                              uint32_t n_context, KvType type = KvType::f16) {
   engine::SessionOptions o;
   o.n_context = n_context;
   o.policy = "infinigen";
@@ -130,7 +133,8 @@ std::vector<Doubles> basis_of(const Resident& resident, uint32_t head, size_t di
   std::vector<Doubles> basis;
   for (uint32_t r = 0; r < resident.low_rank()->rank(); ++r) {
     std::vector<float> row(dim);
-    gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(resident.low_rank()->basis(head).address) + 2 * r * dim, row.data(), dim);
+    gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(resident.low_rank()->basis(head).address) + 2 * r * dim,
+                         row.data(), dim);
     basis.emplace_back(row.begin(), row.end());
   }
   return basis;
@@ -150,7 +154,7 @@ TEST(EngineInfiniGenBasis, HasTheLastQueriesDirectionsThatMatterMost) {
   const auto session = open(model, {{"first_layers", "0"}}, kPrompt, 1024);
   const Resident& resident = *session->resident();
   const auto dim = static_cast<size_t>(h.kv().head_dim), group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads);
-  std::vector<Doubles> squares(resident.store().n_heads(), Doubles(dim * dim));   // of queries, which generated ones will take the place of
+  std::vector<Doubles> squares(resident.store().n_heads(), Doubles(dim * dim));  // of queries, which generated ones will take the place of
   for (uint32_t head = 0; head < squares.size(); ++head)
     for (uint32_t p = kPrompt - kQueries; p < kPrompt; ++p)
       for (size_t g = 0; g < group; ++g) {
@@ -165,14 +169,15 @@ TEST(EngineInfiniGenBasis, HasTheLastQueriesDirectionsThatMatterMost) {
       const std::vector<float> k = reservoir_key(resident.reservoir(), head, key);
       for (size_t i = 0; i < dim; ++i) weights[i] += std::pow(product(eigen.vectors[i], k, dim), 2) / kPrompt;
     }
-    for (size_t i = 0; i < dim; ++i) weights[i] = std::sqrt(weights[i]) + std::sqrt(eigen.values[i] / static_cast<double>(kQueries * group));
+    for (size_t i = 0; i < dim; ++i)
+      weights[i] = std::sqrt(weights[i]) + std::sqrt(eigen.values[i] / static_cast<double>(kQueries * group));
     Doubles sorted = weights;
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
     const std::vector<Doubles> basis = basis_of(resident, head, dim);
     ASSERT_EQ(basis.size(), 8u);
     size_t before = 0;
     for (const Doubles& row : basis) {
-      size_t at = 0;   // which one it is
+      size_t at = 0;  // which one it is
       for (size_t i = 0; i < dim; ++i)
         if (std::fabs(product(row, eigen.vectors[i], dim)) > std::fabs(product(row, eigen.vectors[at], dim))) at = i;
       ASSERT_GT(std::fabs(product(row, eigen.vectors[at], dim)), .99) << "head " << head;
@@ -206,7 +211,7 @@ TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
   std::vector<std::set<uint32_t>> before(resident.store().n_heads());
   uint64_t n_checked = 0, n_gone = 0;
   session->resident()->set_step_fault([&](uint64_t) {
-    const uint32_t n_tokens = session->n_computed(), position = n_tokens - 1, n = position - 7;   // candidates: not the last ones
+    const uint32_t n_tokens = session->n_computed(), position = n_tokens - 1, n = position - 7;  // candidates: not the last ones
     const auto ahead = queries_of_last_step(*model, *session, true, *resident.turn());
     for (uint32_t layer = 1; layer < static_cast<uint32_t>(h.n_layers); ++layer) {
       uint64_t n_near = 0;
@@ -223,9 +228,11 @@ TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
           const float* q = &ahead[layer][(head % kv_heads * group + g) * dim];
           Doubles turned, products;
           for (const Doubles& direction : basis) turned.push_back(product(direction, q, dim));
-          for (uint32_t key = 0; key < n; ++key) products.push_back(product(rows[key], turned, turned.size()) / std::sqrt(static_cast<double>(dim)));
+          for (uint32_t key = 0; key < n; ++key)
+            products.push_back(product(rows[key], turned, turned.size()) / std::sqrt(static_cast<double>(dim)));
           const double best = *std::max_element(products.begin(), products.end());
-          for (uint32_t key = 0; key < n; ++key) n_near += products[key] - best > -alpha, scores.back()[key] = std::max(scores.back()[key], products[key] - best);
+          for (uint32_t key = 0; key < n; ++key)
+            n_near += products[key] - best > -alpha, scores.back()[key] = std::max(scores.back()[key], products[key] - best);
         }
       }
       const size_t n_wanted = std::min<size_t>(n_near / (kv_heads * group), position / 5);
@@ -238,7 +245,7 @@ TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
         EXPECT_EQ(tokens.size(), held.size() - 8);
         Doubles sorted = scores[h_of];
         std::sort(sorted.begin(), sorted.end(), std::greater<>());
-        constexpr double kClose = 1e-2;   // of products: sums of halves
+        constexpr double kClose = 1e-2;  // of products: sums of halves
         const double last = sorted[std::min(n_wanted, tokens.size()) - 1];
         for (uint32_t key = 0; key < n; ++key) {
           if (scores[h_of][key] <= last + kClose) continue;
@@ -264,7 +271,9 @@ TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
   EXPECT_EQ(resident.report().n_settled, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, EngineInfiniGen, ::testing::Values(std::pair("4", KvType::f16), std::pair("1", KvType::f16), std::pair("2", KvType::q8_0), std::pair("2", KvType::k8v4)));
+INSTANTIATE_TEST_SUITE_P(Cases, EngineInfiniGen,
+                         ::testing::Values(std::pair("4", KvType::f16), std::pair("1", KvType::f16), std::pair("2", KvType::q8_0),
+                                           std::pair("2", KvType::k8v4)));
 
 }  // namespace
 }  // namespace orrery::infinigen_test

@@ -20,7 +20,7 @@ using namespace orrery::testing;
 using engine::Session;
 using engine::SessionOptions;
 
-constexpr size_t kFormAt = 80, kHeaderBytes = 88, kChecksumBytes = 16;   // of a session's file
+constexpr size_t kFormAt = 80, kHeaderBytes = 88, kChecksumBytes = 16;  // of a session's file
 
 std::vector<std::byte> saved(Session* session) {
   std::vector<std::byte> bytes;
@@ -53,7 +53,8 @@ std::vector<std::byte> after_prompt(Session* session, size_t n) {
 // A file's values, (pages, layers, KV heads, kPageTokens, K and V, head_dim).
 std::vector<float> page_values(const std::vector<std::byte>& file, const KvFormat& kv, uint32_t n_tokens) {
   const uint64_t bytes = kv::pages_for(n_tokens) * kv.page_bytes();
-  return read_tokens(kv.type, file.data() + file.size() - kChecksumBytes - bytes, static_cast<uint64_t>(kv.head_dim), bytes / kv.token_bytes());
+  return read_tokens(kv.type, file.data() + file.size() - kChecksumBytes - bytes, static_cast<uint64_t>(kv.head_dim),
+                     bytes / kv.token_bytes());
 }
 
 TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
@@ -62,21 +63,30 @@ TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
     const char* policy;
     KvType kv;
     std::optional<KvType> device;
-    uint32_t form;   // 1: centred, 2: rotated
+    uint32_t form;  // 1: centred, 2: rotated
     engine::Speculate speculate = engine::Speculate::off;
     double share = .6;
   };
   using engine::Speculate;
-  for (const Case& c : {Case{"full", KvType::f32, {}, 0}, Case{"full", KvType::f16, {}, 0}, Case{"full", KvType::q8_0, {}, 1},
-                        Case{"full", KvType::q4_0, {}, 3}, Case{"streaming", KvType::f16, {}, 0},
+  for (const Case& c : {Case{"full", KvType::f32, {}, 0},
+                        Case{"full", KvType::f16, {}, 0},
+                        Case{"full", KvType::q8_0, {}, 1},
+                        Case{"full", KvType::q4_0, {}, 3},
+                        Case{"streaming", KvType::f16, {}, 0},
                         Case{"streaming", KvType::f16, KvType::q8_0, 0},
-                        Case{"streaming", KvType::f16, KvType::q4_0, 3}, Case{"streaming", KvType::f32, KvType::q4_0, 3},
+                        Case{"streaming", KvType::f16, KvType::q4_0, 3},
+                        Case{"streaming", KvType::f32, KvType::q4_0, 3},
                         Case{"streaming", KvType::q8_0, KvType::q4_0, 3},
-                        Case{"full", KvType::k8v4, {}, 3}, Case{"streaming", KvType::k8v4, {}, 3}, Case{"streaming", KvType::f16, KvType::k8v4, 3},
-                        Case{"streaming", KvType::q8_0, KvType::k8v4, 3}, Case{"streaming", KvType::k8v4, KvType::q4_0, 3},
-                        Case{"shadowkv", KvType::k8v4, {}, 0}, Case{"auto", KvType::f16, KvType::k8v4, 0, Speculate::policy, .2},
+                        Case{"full", KvType::k8v4, {}, 3},
+                        Case{"streaming", KvType::k8v4, {}, 3},
+                        Case{"streaming", KvType::f16, KvType::k8v4, 3},
+                        Case{"streaming", KvType::q8_0, KvType::k8v4, 3},
+                        Case{"streaming", KvType::k8v4, KvType::q4_0, 3},
+                        Case{"shadowkv", KvType::k8v4, {}, 0},
+                        Case{"auto", KvType::f16, KvType::k8v4, 0, Speculate::policy, .2},
                         Case{"auto", KvType::k8v4, {}, 3, Speculate::policy, .6},
-                        Case{"streaming", KvType::q4_0, {}, 3}, Case{"shadowkv", KvType::q8_0, {}, 0},
+                        Case{"streaming", KvType::q4_0, {}, 3},
+                        Case{"shadowkv", KvType::q8_0, {}, 0},
                         Case{"shadowkv", KvType::f16, KvType::q4_0, 0, Speculate::off, .2},
                         Case{"auto", KvType::f16, KvType::q4_0, 3, Speculate::off, .2},
                         Case{"auto", KvType::f16, KvType::q4_0, 0, Speculate::policy, .2},
@@ -85,7 +95,8 @@ TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
     const auto session = open_with(model, c.policy, c.kv, c.device, 0, c.share, c.speculate);
     const std::vector<std::byte> file = after_prompt(session.get(), 20);
     EXPECT_EQ(form_of(file), c.form);
-    const size_t means = c.form ? static_cast<size_t>(model->description().n_layers * model->description().kv().kv_dim()) * sizeof(float) : 0;
+    const size_t means =
+        c.form ? static_cast<size_t>(model->description().n_layers * model->description().kv().kv_dim()) * sizeof(float) : 0;
     EXPECT_EQ(file.size(), kHeaderBytes + 20 * 5 + 2 + means + engine::kv_format(model->description(), c.kv).page_bytes() + kChecksumBytes);
   }
 }
@@ -120,7 +131,7 @@ TEST(EngineKeyMeans, AreTheModelsWhateverASessionHolds) {
 // The definition, of keys that an F32 session has kept: tokens 4 to 31 turned back to position 0, their mean turned by the mean rotation of
 // 1,024 positions.
 TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
-  for (const std::string name : {"qwen2", "llama-nemo"}) {   // pairs of halves, and neighbours
+  for (const std::string name : {"qwen2", "llama-nemo"}) {  // pairs of halves, and neighbours
     SCOPED_TRACE(name);
     const auto model = open_spec(name);
     const model::Description& h = model->description();
@@ -161,7 +172,8 @@ TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
 }
 
 struct Errors {
-  double eight, four, both, slots, mixed_slots;   // pages of Q8_0, of Q4_0 and of K8V4; F16 pages whose tokens are all in slots of Q4_0, of K8V4
+  double eight, four, both, slots,
+      mixed_slots;  // pages of Q8_0, of Q4_0 and of K8V4; F16 pages whose tokens are all in slots of Q4_0, of K8V4
 };
 // The relative errors of logits of a qwen2 whose keys share `common` in the dimensions that RoPE hardly turns. Of slots: decoded tokens'.
 Errors errors(float common) {
@@ -173,7 +185,7 @@ Errors errors(float common) {
     const auto* bytes = reinterpret_cast<const std::byte*>(bias.data());
     const auto at = std::search(file.begin(), file.end(), bytes, bytes + bias.size() * sizeof(float));
     if (at == file.end()) throw std::runtime_error("the file does not hold the bias");
-    for (size_t i = 0; i < bias.size(); ++i) bias[i] += i % 16 >= 10 ? common : 0.0f;   // pairs (i, i + 16) of 32, base 1e6
+    for (size_t i = 0; i < bias.size(); ++i) bias[i] += i % 16 >= 10 ? common : 0.0f;  // pairs (i, i + 16) of 32, base 1e6
     std::copy(bytes, bytes + bias.size() * sizeof(float), at);
   }
   const auto model = open_bytes(file);
@@ -188,8 +200,10 @@ Errors errors(float common) {
     }
     return rows;
   };
-  const std::vector<float> exact = logits(KvType::f32), eight = logits(KvType::q8_0), four = logits(KvType::q4_0), both = logits(KvType::k8v4);
-  const std::vector<float> slots = logits(KvType::f16, "streaming", KvType::q4_0), mixed_slots = logits(KvType::f16, "streaming", KvType::k8v4);
+  const std::vector<float> exact = logits(KvType::f32), eight = logits(KvType::q8_0), four = logits(KvType::q4_0),
+                           both = logits(KvType::k8v4);
+  const std::vector<float> slots = logits(KvType::f16, "streaming", KvType::q4_0),
+                           mixed_slots = logits(KvType::f16, "streaming", KvType::k8v4);
   Deviation of_eight, of_four, of_both, of_slots, of_mixed_slots;
   of_eight.add(eight.data(), exact.data(), exact.size());
   of_four.add(four.data(), exact.data(), exact.size());
@@ -238,7 +252,7 @@ TEST(EngineKeyMeans, FilesKeepTheirFormOrBecomePlain) {
 // By the definition, in double: T(K - mean) and T(V), with T[i][j] = (-1)^popcount(i & j) / sqrt(32) for blocks of 32.
 std::vector<float> transformed(std::vector<float> values, const std::vector<float>& means, uint32_t n_heads, size_t dim) {
   std::vector<double> in(32);
-  for (size_t vector = 0; vector < values.size() / dim; ++vector) {   // (pages, heads of all layers, tokens, K and V)
+  for (size_t vector = 0; vector < values.size() / dim; ++vector) {  // (pages, heads of all layers, tokens, K and V)
     const bool key = vector % 2 == 0;
     const size_t head = vector / 128 % n_heads;
     float* x = &values[vector * dim];
@@ -262,8 +276,9 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     KvType type, slots;
     double tolerance;
   };
-  for (const Case& c : {Case{KvType::f32, KvType::q4_0, 1e-6}, Case{KvType::f16, KvType::q4_0, 1e-3}, Case{KvType::q8_0, KvType::q4_0, .02},
-                        Case{KvType::f32, KvType::k8v4, 1e-6}, Case{KvType::f16, KvType::k8v4, 1e-3}, Case{KvType::q8_0, KvType::k8v4, .02}}) {
+  for (const Case& c :
+       {Case{KvType::f32, KvType::q4_0, 1e-6}, Case{KvType::f16, KvType::q4_0, 1e-3}, Case{KvType::q8_0, KvType::q4_0, .02},
+        Case{KvType::f32, KvType::k8v4, 1e-6}, Case{KvType::f16, KvType::k8v4, 1e-3}, Case{KvType::q8_0, KvType::k8v4, .02}}) {
     const auto [type, slot_type, tolerance] = c;
     SCOPED_TRACE(std::string(kv_type_name(type)) + ", slots of " + kv_type_name(slot_type));
     const auto model = open_spec("qwen2");
@@ -283,7 +298,7 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     std::vector<float> means(n_heads * dim), none(n_heads * dim);
     const size_t means_at = made.size() - kChecksumBytes - kv.page_bytes() - means.size() * sizeof(float);
     std::memcpy(means.data(), made.data() + means_at, means.size() * sizeof(float));
-    if (type != KvType::q8_0) {   // their file is plain: it has no means to compare with
+    if (type != KvType::q8_0) {  // their file is plain: it has no means to compare with
       std::vector<float> want = transformed(page_values(file, kv, kTokens), means, n_heads, dim);
       const std::vector<float> found = page_values(made, kv, kTokens);
       Deviation deviation;
@@ -297,7 +312,7 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     const std::vector<float> a = page_values(made, kv, kTokens), b = page_values(of_prompt, kv, kTokens);
     Deviation near;
     near.add(a.data(), b.data(), a.size());
-    EXPECT_LT(near.rms(), 5 * tolerance);   // prompts attend to other values; some instruction sets round them to bf16
+    EXPECT_LT(near.rms(), 5 * tolerance);  // prompts attend to other values; some instruction sets round them to bf16
     EXPECT_EQ(load(slots.get(), of_prompt), of_prompt);
     unwrap(slots->refresh_logits());
     unwrap(own->refresh_logits());
@@ -305,7 +320,7 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     greedy(slots.get(), 5, &of_loaded), greedy(own.get(), 5, &of_own);
     EXPECT_TRUE(same_bits(of_loaded, of_own));
 
-    if (type == KvType::q8_0) continue;   // full centres: it keeps the form
+    if (type == KvType::q8_0) continue;  // full centres: it keeps the form
     const std::vector<std::byte> back = load(full.get(), of_prompt);
     EXPECT_EQ(form_of(back), 0u);
     const std::vector<float> got = page_values(back, kv, kTokens), want = page_values(file, kv, kTokens);

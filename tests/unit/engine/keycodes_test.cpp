@@ -29,7 +29,7 @@ std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& mode
   o.kv_share = share_of_tokens(share, type, device_type);
   o.kv_type = type;
   o.policy_options = options;
-  if (!in_place) o.device_kv_type = device_type, o.policy_options.emplace_back("stay", "1");   // the best tokens alone
+  if (!in_place) o.device_kv_type = device_type, o.policy_options.emplace_back("stay", "1");  // the best tokens alone
   auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, kPrompt, 51), nullptr, nullptr));
   return session;
@@ -49,7 +49,8 @@ Decoded decoded(const kv::KeyCodes& codes, uint32_t head, uint32_t position) {
   for (int32_t i = 0; i < f.head_dim; ++i) {
     const int32_t of_group = 4 / f.bits;
     const int both = tile[static_cast<uint32_t>(i / of_group) * half + at % half];
-    levels.push_back(static_cast<double>(key_code_level(f.bits, (both >> (at < half ? 0 : 4) >> i % of_group * f.bits) & ((1 << f.bits) - 1))));
+    levels.push_back(
+        static_cast<double>(key_code_level(f.bits, (both >> (at < half ? 0 : 4) >> i % of_group * f.bits) & ((1 << f.bits) - 1))));
   }
   return {levels, factor};
 }
@@ -62,7 +63,7 @@ struct Case {
   bool max;
   double share;
   KvType type, device_type;
-  double skip = -1;    // not negative: in place, by this option
+  double skip = -1;  // not negative: in place, by this option
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -78,7 +79,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   const auto dim = static_cast<size_t>(h.kv().head_dim), group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads);
   uint64_t n_weighed = 0, n_close = 0, n_all = 0, n_wrong_exactly = 0, n_fewer = 0, n_most = 0, n_read = 0;
   session->resident()->set_step_fault([&](uint64_t) {
-    const uint32_t n_tokens = session->n_computed(), end = n_tokens - c.n_last;   // of the candidates
+    const uint32_t n_tokens = session->n_computed(), end = n_tokens - c.n_last;  // of the candidates
     EXPECT_EQ(resident.key_codes()->format().bits, c.bits);
     for (uint32_t head = 0; head < resident.store().n_heads(); head += 3) {
       const Span<const uint32_t> held = resident.store().positions(head);
@@ -91,10 +92,11 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
       std::vector<RoundedProducts> products;
       for (size_t g = 0; g < group; ++g) {
         std::vector<float> turned(q + g * dim, q + (g + 1) * dim);
-        if (!session->options().rotated(h)) hadamard(turned.data(), h.kv().head_dim, hadamard_block(h.kv().head_dim));   // else pages and queries are
+        if (!session->options().rotated(h))
+          hadamard(turned.data(), h.kv().head_dim, hadamard_block(h.kv().head_dim));  // else pages and queries are
         products.emplace_back(Doubles(turned.begin(), turned.end()), c.bits);
       }
-      double most_off = 0;   // a product's step: doubles and floats may round apart
+      double most_off = 0;  // a product's step: doubles and floats may round apart
       for (uint32_t key = c.n_first; key < end; ++key) {
         const Decoded code = decoded(*resident.key_codes(), head, key);
         const std::vector<float> stored = reservoir_key(resident.reservoir(), head, key);
@@ -124,7 +126,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         double evicted = 0;
         for (uint32_t i = 0; i < rows[g].size(); ++i) evicted += tokens.count(i + c.n_first) ? 0 : std::exp(rows[g][i]);
         const auto log = static_cast<double>(reinterpret_cast<const float*>(view.compensation_logs.address)[g]) * std::log(2.0);
-        if (std::isinf(log)) continue;   // a query of which codes tell too little
+        if (std::isinf(log)) continue;  // a query of which codes tell too little
         EXPECT_NEAR(log, std::log(evicted), .01) << "head " << head << ", query head " << g;
         ++n_weighed;
       }
@@ -146,7 +148,8 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         const bool close = std::fabs(scores[i] - last) <= margin * last;
         n_close += close, ++n_all;
         if (close) continue;
-        EXPECT_EQ(tokens.count(i + c.n_first) == 1, scores[i] > last) << "head " << head << ", token " << i + c.n_first << " of " << n_tokens;
+        EXPECT_EQ(tokens.count(i + c.n_first) == 1, scores[i] > last)
+            << "head " << head << ", token " << i + c.n_first << " of " << n_tokens;
       }
     }
     for (uint32_t head = 0; head < resident.store().n_heads(); ++head) n_read += resident.store().length(head);
@@ -178,16 +181,26 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   EXPECT_EQ(report.n_settled, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, EngineKeyCodes,
-                         ::testing::Values(Case{"two_bits", {}, 2, 4, 8, true, .4, KvType::f16, KvType::q8_0},
-                                           Case{"signs_by_means", {{"bits", "1"}, {"window", "1"}, {"sinks", "0"}, {"reduce", "mean"}}, 1, 0, 2, false, .5, KvType::f16, KvType::f16},
-                                           Case{"centred_pages", {{"bits", "4"}, {"window", "8"}}, 4, 4, 8, true, .5, KvType::q8_0, KvType::q8_0},
-                                           Case{"in_place", {}, 2, 4, 8, true, .2, KvType::f16, KvType::f16, 1},
-                                           Case{"in_place_few", {{"skip", "2"}, {"least", ".6"}, {"bits", "1"}}, 1, 4, 8, true, .2, KvType::q8_0, KvType::q8_0, 2},
-                                           Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0},
-                                           Case{"mixed_in_place", {}, 2, 4, 8, true, .2, KvType::k8v4, KvType::k8v4, 1},
-                                           Case{"mixed_slots", {}, 2, 4, 8, true, .4, KvType::f16, KvType::k8v4}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, EngineKeyCodes,
+    ::testing::Values(
+        Case{"two_bits", {}, 2, 4, 8, true, .4, KvType::f16, KvType::q8_0},
+        Case{"signs_by_means",
+             {{"bits", "1"}, {"window", "1"}, {"sinks", "0"}, {"reduce", "mean"}},
+             1,
+             0,
+             2,
+             false,
+             .5,
+             KvType::f16,
+             KvType::f16},
+        Case{"centred_pages", {{"bits", "4"}, {"window", "8"}}, 4, 4, 8, true, .5, KvType::q8_0, KvType::q8_0},
+        Case{"in_place", {}, 2, 4, 8, true, .2, KvType::f16, KvType::f16, 1},
+        Case{"in_place_few", {{"skip", "2"}, {"least", ".6"}, {"bits", "1"}}, 1, 4, 8, true, .2, KvType::q8_0, KvType::q8_0, 2},
+        Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0},
+        Case{"mixed_in_place", {}, 2, 4, 8, true, .2, KvType::k8v4, KvType::k8v4, 1},
+        Case{"mixed_slots", {}, 2, 4, 8, true, .4, KvType::f16, KvType::k8v4}),
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 // The bytes of codes, mean keys and mean values.
 std::vector<uint8_t> bytes_of(const Session& s) {
@@ -219,7 +232,7 @@ TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
   const std::vector<uint8_t> settled = codes_at(kPrompt);
   const auto fork = unwrap(session->fork());
   EXPECT_EQ(bytes_of(*fork), settled);
-  greedy(session.get(), 40);   // tokens that leave the window get codes
+  greedy(session.get(), 40);  // tokens that leave the window get codes
   const uint32_t later = session->resident()->key_codes()->n_tokens();
   EXPECT_GT(later, kPrompt);
   const std::vector<uint8_t> extended = bytes_of(*session);
@@ -274,9 +287,10 @@ TEST(EngineKeyCodesParts, AllTokensInPlaceAreFullAttention) {
       for (Session* s : {full.get(), in_place.get()}) feed(s, token);
       for (size_t i = 0; i < full->logits().size(); ++i) most = std::max(most, std::fabs(full->logits()[i] - in_place->logits()[i]));
     }
-    EXPECT_EQ(in_place->resident()->policy().n_full_heads(), *whole_layers == '0' ? 0u : 2u * static_cast<uint32_t>(model->description().kv().n_kv_heads));
+    EXPECT_EQ(in_place->resident()->policy().n_full_heads(),
+              *whole_layers == '0' ? 0u : 2u * static_cast<uint32_t>(model->description().kv().n_kv_heads));
     EXPECT_GT(in_place->resident()->bytes_in_place(), 0u);
-    EXPECT_LT(most, .4f);   // without the step's own token: 1.9
+    EXPECT_LT(most, .4f);  // without the step's own token: 1.9
     unwrap(full->rewind(kPrompt));
   }
 }
@@ -297,7 +311,8 @@ TEST(EngineKeyCodesParts, ResidentTokensStay) {
   EXPECT_LT(fetched[1] * 4, fetched[0] * 3);
 }
 
-// A later turn keeps the codes of an earlier one, until the context is twice as long. They are those of a session that had all tokens at once.
+// A later turn keeps the codes of an earlier one, until the context is twice as long. They are those of a session that had all tokens at
+// once.
 TEST(EngineKeyCodesParts, ALaterTurnHasTheCodesOfAFreshSession) {
   const auto model = open_demo();
   engine::SessionOptions o;
@@ -314,7 +329,9 @@ TEST(EngineKeyCodesParts, ALaterTurnHasTheCodesOfAFreshSession) {
     return bytes_of(*s);
   };
   const auto session = unwrap(Session::open(model, o));
-  const auto mean = [&](const Session& s) { return reinterpret_cast<const float*>(static_cast<uintptr_t>(s.resident()->key_codes()->mean(0).address))[0]; };
+  const auto mean = [&](const Session& s) {
+    return reinterpret_cast<const float*>(static_cast<uintptr_t>(s.resident()->key_codes()->mean(0).address))[0];
+  };
   feed_to(session.get(), text, 300);
   const float of_256 = mean(*session);
   EXPECT_EQ(bytes_of(*session), fresh(text, 300));
@@ -325,7 +342,7 @@ TEST(EngineKeyCodesParts, ALaterTurnHasTheCodesOfAFreshSession) {
   feed_to(fork.get(), text, 540);
   EXPECT_NE(mean(*fork), of_256);
   EXPECT_EQ(bytes_of(*fork), fresh(text, 540));
-  unwrap(session->rewind(200));   // and another text: the mean is made again
+  unwrap(session->rewind(200));  // and another text: the mean is made again
   auto mixed = other;
   std::copy(text.begin(), text.begin() + 200, mixed.begin());
   feed_to(session.get(), mixed, 400);

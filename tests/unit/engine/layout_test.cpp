@@ -12,7 +12,7 @@ namespace {
 
 using namespace orrery::testing;
 using engine::Session;
-using Regions = std::map<std::string, uint64_t>;   // bytes by name
+using Regions = std::map<std::string, uint64_t>;  // bytes by name
 
 // Sums of 1 to `most`, and a choice.
 uint32_t up_to(Random* random, uint32_t most) { return 1 + static_cast<uint32_t>(random->below(most)); }
@@ -81,12 +81,13 @@ TEST_P(EngineLayout, IsWhatOpeningTakesRegionByRegion) {
   int n_opened = 0;
   for (int i = 0; i < 12; ++i) {
     engine::RuntimeOptions runtime = runtime_options(1 + static_cast<int32_t>(random.below(3)), "auto", uint64_t{512} << 20);
-    if (random.below(2)) runtime.link = {uint64_t{1} << 34, 0};   // with a ring to it
+    if (random.below(2)) runtime.link = {uint64_t{1} << 34, 0};  // with a ring to it
     const auto model = open_bytes(build_model_gguf(random_spec(&random)), runtime);
     const bool blocks = model->description().kv().head_dim % 32 == 0;
-    const KvType types[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0};   // from fine to coarse
+    const KvType types[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0};  // from fine to coarse
     const size_t n_types = blocks ? std::size(types) : 2, kept = random.below(n_types), device = kept + random.below(n_types - kept);
-    engine::SessionOptions options = with_mode(GetParam(), .2 + .05 * static_cast<double>(random.below(17)), 128 + up_to(&random, 900), types[kept]);
+    engine::SessionOptions options =
+        with_mode(GetParam(), .2 + .05 * static_cast<double>(random.below(17)), 128 + up_to(&random, 900), types[kept]);
     options.device_kv_type = types[device];
     if (!options.compressed()) options.kv_share = 1, options.device_kv_type = options.kv_type;
     if (options.compressed() && random.below(3) == 0) options.kv_share = 1, options.kv_budget_bytes = 20'000 + random.below(2'000'000);
@@ -96,7 +97,7 @@ TEST_P(EngineLayout, IsWhatOpeningTakesRegionByRegion) {
     const Regions arena = taken(model->runtime().arena()), reservoir = taken(model->runtime().reservoir());
     const int64_t held = n_bytes_held;
     const auto opened = Session::open(model, options);
-    if (!opened.ok()) {   // a budget that the policy has no use for; or layers with windows, which infinigen cannot ask
+    if (!opened.ok()) {  // a budget that the policy has no use for; or layers with windows, which infinigen cannot ask
       const bool asks_ahead = GetParam().policy == std::string("infinigen") && model->description().groups.size() > 1;
       const Code code = opened.status().code();
       EXPECT_TRUE(code == Code::invalid_argument || (asks_ahead && code == Code::unsupported)) << opened.status().message();

@@ -1,5 +1,5 @@
-// Loki on the demo model, in double precision: its bases are the principal components of the prompt's keys, and a head holds the tokens that
-// the step's query finds by them. From the reservoir's keys, and the queries and bases on the device.
+// Loki on the demo model, in double precision: its bases are the principal components of the prompt's keys, and a head holds the tokens
+// that the step's query finds by them. From the reservoir's keys, and the queries and bases on the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,8 @@ std::vector<Doubles> basis_of(const Resident& resident, uint32_t head, size_t di
   std::vector<Doubles> basis;
   for (uint32_t r = 0; r < resident.low_rank()->rank(); ++r) {
     std::vector<float> row(dim);
-    gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(resident.low_rank()->basis(head).address) + 2 * r * dim, row.data(), dim);
+    gguf::dequantize_row(TensorType::f16, reinterpret_cast<const std::byte*>(resident.low_rank()->basis(head).address) + 2 * r * dim,
+                         row.data(), dim);
     basis.emplace_back(row.begin(), row.end());
   }
   return basis;
@@ -76,7 +77,7 @@ TEST_P(EngineLoki, HeadsHoldWhatQueriesFindByTurnedKeys) {
   const bool max = c.options.size() > 1 && c.options[1].second == "max", whole = c.rank == dim;
   uint64_t n_close = 0, n_all = 0;
   session->resident()->set_step_fault([&](uint64_t) {
-    const uint32_t n_tokens = session->n_computed(), n = n_tokens - c.n_last;   // candidates
+    const uint32_t n_tokens = session->n_computed(), n = n_tokens - c.n_last;  // candidates
     EXPECT_EQ(resident.low_rank()->rank(), c.rank);
     for (uint32_t head = 0; head < resident.store().n_heads(); ++head) {
       const Span<const uint32_t> held = resident.store().positions(head);
@@ -84,7 +85,8 @@ TEST_P(EngineLoki, HeadsHoldWhatQueriesFindByTurnedKeys) {
       EXPECT_EQ(tokens.size(), held.size());
       for (uint32_t p = n; p < n_tokens; ++p) EXPECT_EQ(tokens.count(p), 1u) << "one of the last";
       const float* q = ring_queries(resident, h, head, n_tokens - 1);
-      const std::vector<Doubles> basis = whole ? std::vector<Doubles>() : basis_of(resident, head, dim);   // a full rank is the keys themselves
+      const std::vector<Doubles> basis =
+          whole ? std::vector<Doubles>() : basis_of(resident, head, dim);  // a full rank is the keys themselves
       std::vector<Doubles> rows(group, Doubles(n));
       for (uint32_t key = 0; key < n; ++key) {
         const std::vector<float> k = reservoir_key(resident.reservoir(), head, key);
@@ -124,13 +126,15 @@ TEST_P(EngineLoki, HeadsHoldWhatQueriesFindByTurnedKeys) {
   EXPECT_EQ(resident.report().n_settled, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, EngineLoki,
-                         ::testing::Values(Case{"by_a_quarter", {}, 8, 32, .5, KvType::f16, KvType::f16},
-                                           Case{"maximum", {{"window", "1"}, {"reduce", "max"}, {"rank", "12"}}, 12, 2, .5, KvType::f16, KvType::f16},
-                                           Case{"quantized", {{"window", "8"}}, 4, 8, .6, KvType::q8_0, KvType::q4_0},
-                                           Case{"mixed", {{"window", "8"}}, 4, 8, .6, KvType::f16, KvType::k8v4},
-                                           Case{"full_rank_is_exact", {{"window", "4"}, {"reduce", "mean"}, {"rank", "32"}}, 32, 4, .7, KvType::f32, KvType::f32}),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, EngineLoki,
+    ::testing::Values(
+        Case{"by_a_quarter", {}, 8, 32, .5, KvType::f16, KvType::f16},
+        Case{"maximum", {{"window", "1"}, {"reduce", "max"}, {"rank", "12"}}, 12, 2, .5, KvType::f16, KvType::f16},
+        Case{"quantized", {{"window", "8"}}, 4, 8, .6, KvType::q8_0, KvType::q4_0},
+        Case{"mixed", {{"window", "8"}}, 4, 8, .6, KvType::f16, KvType::k8v4},
+        Case{"full_rank_is_exact", {{"window", "4"}, {"reduce", "mean"}, {"rank", "32"}}, 32, 4, .7, KvType::f32, KvType::f32}),
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 // The eigenvalues of a symmetric matrix (n, n), the largest first, by Jacobi's rotations.
 Doubles eigenvalues(Doubles a, size_t n) {
@@ -157,7 +161,7 @@ TEST(EngineLokiBasis, HasThePrincipalComponentsOfThePromptsKeys) {
   const auto model = open_demo();
   const auto& h = model->description();
   const auto session = open(model, {"", {}, 8, 32, .5, KvType::f16, KvType::f16});
-  greedy(session.get(), 40);   // generated tokens do not change it
+  greedy(session.get(), 40);  // generated tokens do not change it
   const Resident& resident = *session->resident();
   const auto dim = static_cast<size_t>(h.kv().head_dim);
   double worst = 1, of_mean = 0;
@@ -170,7 +174,8 @@ TEST(EngineLokiBasis, HasThePrincipalComponentsOfThePromptsKeys) {
     }
     for (const std::vector<float>& key : keys)
       for (size_t i = 0; i < dim; ++i)
-        for (size_t j = 0; j < dim; ++j) covariance[i * dim + j] += (static_cast<double>(key[i]) - mean[i]) * (static_cast<double>(key[j]) - mean[j]) / kPrompt;
+        for (size_t j = 0; j < dim; ++j)
+          covariance[i * dim + j] += (static_cast<double>(key[i]) - mean[i]) * (static_cast<double>(key[j]) - mean[j]) / kPrompt;
     const Doubles values = eigenvalues(covariance, dim);
     const std::vector<Doubles> basis = basis_of(resident, head, dim);
     double found = 0, most = 0, before = INFINITY;
@@ -186,7 +191,8 @@ TEST(EngineLokiBasis, HasThePrincipalComponentsOfThePromptsKeys) {
         for (size_t i = 0; i < dim; ++i) dot += basis[r][i] * basis[s][i];
         ASSERT_NEAR(dot, r == s, 2e-3);
       }
-      ASSERT_GT(*std::max_element(basis[r].begin(), basis[r].end(), [](double a, double b) { return std::fabs(a) < std::fabs(b); }), 0) << "its sign";
+      ASSERT_GT(*std::max_element(basis[r].begin(), basis[r].end(), [](double a, double b) { return std::fabs(a) < std::fabs(b); }), 0)
+          << "its sign";
     }
     worst = std::min(worst, found / most);
     double length = 0;

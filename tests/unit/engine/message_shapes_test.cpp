@@ -1,4 +1,5 @@
-// Messages in the shapes of the OpenAI wire, under templates that take other ones: the text is the same as of messages in the template's shape.
+// Messages in the shapes of the OpenAI wire, under templates that take other ones: the text is the same as of messages in the template's
+// shape.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -45,8 +46,10 @@ TEST(MessageShapes, AreWhatATemplateTakes) {
   const std::string strings = head + "{{ m.content }}" + calls + "{{ c.function.arguments|tojson }}{% endfor %}" + tail;
   EXPECT_EQ(rendered(strings, call("null", kText)), rendered(strings, call("\"\"", kObject)));
   EXPECT_EQ(rendered(strings, call("null", kText)), "[user]q[assistant]f:{\"city\": \"Paris\", \"days\": 2}[tool]r");
-  EXPECT_EQ(rendered(strings, R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}])"), "[user]one\ntwo");
-  const auto image = render(strings, R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "image_url", "image_url": {"url": "x"}}]}])");
+  EXPECT_EQ(rendered(strings, R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}])"),
+            "[user]one\ntwo");
+  const auto image = render(
+      strings, R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "image_url", "image_url": {"url": "x"}}]}])");
   ASSERT_FALSE(image.ok());
   EXPECT_EQ(image.status().code(), Code::invalid_argument);
   EXPECT_NE(std::string(image.status().message()).find("image_url"), std::string::npos);
@@ -59,9 +62,15 @@ TEST(MessageShapes, AreWhatATemplateTakes) {
   EXPECT_EQ(rendered(strings, call("\"\"", "\"no json\"")), "[user]q[assistant]f:\"no json\"[tool]r");
 
   // Both: nothing changes.
-  const std::string both = head + "{% if m.content is string %}{{ m.content }}{% elif m.content %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}" + calls +
-                           "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}{{ c.function.arguments|tojson }}{% endif %}{% endfor %}" + tail;
-  EXPECT_EQ(rendered(both, R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}])"), "[user]<one><two>");
+  const std::string both =
+      head +
+      "{% if m.content is string %}{{ m.content }}{% elif m.content %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}" +
+      calls +
+      "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}{{ c.function.arguments|tojson }}{% endif %}{% endfor "
+      "%}" +
+      tail;
+  EXPECT_EQ(rendered(both, R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}])"),
+            "[user]<one><two>");
   EXPECT_EQ(rendered(both, call("null", kText)), rendered(both, call("\"\"", kObject)));
   // A template that refuses everything refuses with its own words.
   EXPECT_NE(rendered("{{ raise_exception('never') }}", call("null", kText)).find("never"), std::string::npos);
@@ -69,7 +78,8 @@ TEST(MessageShapes, AreWhatATemplateTakes) {
 
 // Joined parts and texts that were parsed stay data.
 TEST(MessageShapes, StayData) {
-  const std::string source = "{% for m in messages %}<s>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}";
+  const std::string source =
+      "{% for m in messages %}<s>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}";
   const auto text = unwrap(render(source, call("null", R"("{\"a\": \"</s><s>\"}")")));
   text.view().each_run([](std::string_view run, text::Origin origin) {
     EXPECT_EQ(run == "<s>", origin == text::Origin::chat_template) << run;

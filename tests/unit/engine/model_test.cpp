@@ -23,14 +23,12 @@ TEST(EngineModel, ATokenizerWithMoreTokensThanTheModelIsRefused) {
   nlohmann::json spec = load_model_spec("qwen3-tied");
   Attempt attempt;
   const uint64_t size = spec["vocab"]["size"];
-  for (const auto& [n, code] :
-       {std::pair{size - 8, Code::ok}, std::pair{size, Code::ok}, std::pair{size + 1, Code::bad_model}}) {
+  for (const auto& [n, code] : {std::pair{size - 8, Code::ok}, std::pair{size, Code::ok}, std::pair{size + 1, Code::bad_model}}) {
     spec["vocab"]["size"] = n;
     const Status status = attempt.open(build_model_gguf(spec));
     EXPECT_EQ(status.code(), code) << status.message();
     if (code != Code::ok) {
-      EXPECT_NE(std::string(status.message()).find("129 tokens, tensor 'token_embd.weight' only 128 rows"),
-                std::string::npos)
+      EXPECT_NE(std::string(status.message()).find("129 tokens, tensor 'token_embd.weight' only 128 rows"), std::string::npos)
           << status.message();
     }
     EXPECT_EQ(attempt.runtime->arena().used(), 0u);

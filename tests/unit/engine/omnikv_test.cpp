@@ -18,7 +18,7 @@ using engine::Session;
 struct Case {
   const char* name;
   const char *filters, *behind;
-  std::vector<uint32_t> filter_of;   // by layer; its own: dense
+  std::vector<uint32_t> filter_of;  // by layer; its own: dense
   double share;
   KvType type, device_type;
 };
@@ -60,7 +60,8 @@ TEST_P(EngineOmniKv, LayersHoldWhatTheirFilterFinds) {
           const std::vector<float> k = device_key(*resident, head, key);
           for (int32_t g = 0; g < h.kv().n_heads / h.kv().n_kv_heads; ++g) {
             double dot = 0;
-            for (size_t d = 0; d < k.size(); ++d) dot += static_cast<double>(q[static_cast<size_t>(g) * k.size() + d]) * static_cast<double>(k[d]);
+            for (size_t d = 0; d < k.size(); ++d)
+              dot += static_cast<double>(q[static_cast<size_t>(g) * k.size() + d]) * static_cast<double>(k[d]);
             scores[key] = std::max(scores[key], dot / std::sqrt(static_cast<double>(h.kv().head_dim)));
           }
         }
@@ -69,14 +70,14 @@ TEST_P(EngineOmniKv, LayersHoldWhatTheirFilterFinds) {
       const size_t n_prompt = held.size() - (n_tokens - kPrompt);
       std::set<uint32_t> kept(held.begin(), held.begin() + static_cast<ptrdiff_t>(n_prompt));
       EXPECT_EQ(kept.size(), n_prompt);
-      for (size_t i = n_prompt; i < held.size(); ++i) EXPECT_EQ(held[i], kPrompt + i - n_prompt);   // all that was generated
+      for (size_t i = n_prompt; i < held.size(); ++i) EXPECT_EQ(held[i], kPrompt + i - n_prompt);  // all that was generated
       for (uint32_t head = layer * kv_heads + 1; head < (layer + 1) * kv_heads; ++head) {
         const Span<const uint32_t> other = store.positions(head);
         EXPECT_EQ(std::set<uint32_t>(other.begin(), other.end()), std::set<uint32_t>(held.begin(), held.end())) << "head " << head;
       }
       std::vector<double> sorted = scores;
       std::sort(sorted.begin(), sorted.end(), std::greater<>());
-      const double last = sorted[n_prompt - 1], near = 2e-5 * std::max(1.0, std::fabs(sorted[0]));   // what floats round
+      const double last = sorted[n_prompt - 1], near = 2e-5 * std::max(1.0, std::fabs(sorted[0]));  // what floats round
       for (uint32_t key = 0; key < kPrompt; ++key) {
         if (scores[key] > last + near) {
           EXPECT_EQ(kept.count(key), 1u) << "layer " << layer << ", key " << key;
@@ -91,7 +92,8 @@ TEST_P(EngineOmniKv, LayersHoldWhatTheirFilterFinds) {
     return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
   });
   greedy(session.get(), 12);
-  EXPECT_EQ(n_checked, 12 * static_cast<int>(std::count_if(c.filter_of.begin(), c.filter_of.end(), [&, l = 0u](uint32_t f) mutable { return f != l++; })));
+  EXPECT_EQ(n_checked, 12 * static_cast<int>(std::count_if(c.filter_of.begin(), c.filter_of.end(),
+                                                           [&, l = 0u](uint32_t f) mutable { return f != l++; })));
   EXPECT_LT(n_close, n_all / 100);
   EXPECT_GT(resident->refill_stats().tokens, 0u);
   EXPECT_EQ(resident->report().n_settled, 1u);

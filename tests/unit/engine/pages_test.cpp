@@ -18,7 +18,7 @@ using namespace testing;
 using engine::Resident;
 using engine::Session;
 
-constexpr uint32_t kPage = 16, kFirst = 1, kLast = 1;   // sinks of a page, a window of two with the one that is written
+constexpr uint32_t kPage = 16, kFirst = 1, kLast = 1;  // sinks of a page, a window of two with the one that is written
 
 std::vector<double> descending(std::vector<double> x) {
   std::sort(x.begin(), x.end(), std::greater<>());
@@ -28,7 +28,8 @@ std::vector<double> descending(std::vector<double> x) {
 // Of a head's candidates among n_tokens, by the query of `position`, which the ring holds: softmaxes of unscaled bounds, their mean.
 std::vector<double> page_scores(const engine::LanguageModel& model, const Resident& resident, uint32_t head, uint32_t position,
                                 uint32_t n_tokens, bool deviation) {
-  return mean_of_softmaxes(page_bounds(resident, model.description(), head, position, kPage, kFirst, n_tokens / kPage - kFirst - kLast, deviation));
+  return mean_of_softmaxes(
+      page_bounds(resident, model.description(), head, position, kPage, kFirst, n_tokens / kPage - kFirst - kLast, deviation));
 }
 
 // A head's whole pages: the first, the last, and of the others the best by these scores, up to what floats and halves round.
@@ -67,13 +68,14 @@ TEST_P(EnginePages, HeadsHoldWhatQueriesLookFor) {
   o.policy = c.policy;
   o.kv_share = .5;
   o.kv_type = c.type;
-  o.policy_options = {{"page", "16"}, {"sinks", "16"}, {"window", "32"}, {"first_layers", "1"}, {"tau", c.tau}, {"digest", c.deviation ? "deviation" : "range"}};
+  o.policy_options = {{"page", "16"},        {"sinks", "16"}, {"window", "32"},
+                      {"first_layers", "1"}, {"tau", c.tau},  {"digest", c.deviation ? "deviation" : "range"}};
   const auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, 500, 31), nullptr, nullptr));
   Resident* resident = session->resident();
-  const auto first_head = static_cast<uint32_t>(model->description().kv().n_kv_heads);   // of the second layer: the first is whole
+  const auto first_head = static_cast<uint32_t>(model->description().kv().n_kv_heads);  // of the second layer: the first is whole
   const bool same_step = std::string(c.tau) == "2";
-  std::map<uint32_t, std::vector<double>> expected;   // of the step before
+  std::map<uint32_t, std::vector<double>> expected;  // of the step before
   int n_checked = 0;
   resident->set_step_fault([&](uint64_t) {
     // Behind the step of the last position: its query stands in the ring, and the heads as they attended, its token besides.
@@ -88,7 +90,7 @@ TEST_P(EnginePages, HeadsHoldWhatQueriesLookFor) {
       if (same_step) expected[head] = page_scores(*model, *resident, head, position, position, c.deviation);
       if (!expected.count(head) || n_tokens % kPage == 0) {
         expected[head] = page_scores(*model, *resident, head, position, n_tokens, c.deviation);
-        continue;   // a page that has been completed has not moved yet
+        continue;  // a page that has been completed has not moved yet
       }
       check_held(resident->store(), head, expected[head], n_tokens);
       ++n_checked;
@@ -104,8 +106,10 @@ TEST_P(EnginePages, HeadsHoldWhatQueriesLookFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, EnginePages,
-                         ::testing::Values(Case{"one_step_behind", "freekv", "0", false, KvType::f16}, Case{"deviation", "freekv", "0", true, KvType::f32},
-                                           Case{"own_query", "quest", "2", false, KvType::f16}, Case{"quantized", "freekv", "2", false, KvType::q8_0},
+                         ::testing::Values(Case{"one_step_behind", "freekv", "0", false, KvType::f16},
+                                           Case{"deviation", "freekv", "0", true, KvType::f32},
+                                           Case{"own_query", "quest", "2", false, KvType::f16},
+                                           Case{"quantized", "freekv", "2", false, KvType::q8_0},
                                            Case{"values_in_four_bits", "quest", "2", false, KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
@@ -178,7 +182,7 @@ TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
     int n_checked = 0, n_gone = 0;
     check_steps(session.get(), 40, [&](uint64_t, uint32_t position, uint32_t n_pages) {
       for (uint32_t layer = 0; layer < n_layers; ++layer) {
-        std::vector<double> scores(n_pages, INFINITY);   // the first and the last are not in question
+        std::vector<double> scores(n_pages, INFINITY);  // the first and the last are not in question
         for (uint32_t p = kFirst; p < n_pages - kLast; ++p) scores[p] = 0;
         for (uint32_t head = layer * kv_heads; head < (layer + 1) * kv_heads; ++head)
           for (const auto& row : page_bounds(*resident, h, head, position, kSmall, kFirst, n_pages - kFirst - kLast, true))
@@ -190,7 +194,7 @@ TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
         }
         std::set<uint32_t> pages = whole_pages(held.first(held.size() / kSmall * kSmall), kSmall);
         EXPECT_EQ(pages.size(), held.size() / kSmall);
-        pages.erase(n_pages);   // just completed
+        pages.erase(n_pages);  // just completed
         const std::vector<double> sorted = descending(scores);
         const size_t n_slots = resident->store().capacity(layer * kv_heads) / kSmall - 1;
         const double last = sorted[n_slots / 2 - 1], near = .02 * (sorted[2] - sorted.back());
@@ -207,12 +211,12 @@ TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
             }
         }
         before[layer] = pages;
-        if ((position + 1) % kSmall == 0) before[layer].clear();   // the page goes where another was
+        if ((position + 1) % kSmall == 0) before[layer].clear();  // the page goes where another was
         ++n_checked;
       }
     });
     EXPECT_EQ(n_checked, 160);
-    EXPECT_GT(n_gone, 10);   // there was something to look at; 20 and more, by the path's rounding
+    EXPECT_GT(n_gone, 10);  // there was something to look at; 20 and more, by the path's rounding
     EXPECT_GT(resident->refill_stats().tokens, 0u);
   }
 }
@@ -226,8 +230,8 @@ TEST(EnginePagesRaas, TheOldestPageMakesRoom) {
     const auto& h = model->description();
     const auto session = open_small(model, "raas", .3, KvType::f16, 501, {{"stamp", stamp}, {"threshold", "0.01"}});
     Resident* resident = session->resident();
-    std::map<uint32_t, std::map<uint32_t, uint64_t>> looked;   // by head and page: the last step that surely did
-    std::map<uint32_t, std::set<uint32_t>> doubtful;           // may have been looked at since: near the threshold
+    std::map<uint32_t, std::map<uint32_t, uint64_t>> looked;  // by head and page: the last step that surely did
+    std::map<uint32_t, std::set<uint32_t>> doubtful;          // may have been looked at since: near the threshold
     std::map<uint32_t, std::set<uint32_t>> before;
     int n_gone = 0, n_looked = 0, n_not = 0;
     check_steps(session.get(), 80, [&](uint64_t step, uint32_t position, uint32_t n_pages) {
@@ -235,7 +239,7 @@ TEST(EnginePagesRaas, TheOldestPageMakesRoom) {
         const Span<const uint32_t> held = resident->store().positions(head);
         std::set<uint32_t> pages = whole_pages(held, kSmall);
         EXPECT_EQ(pages.size(), held.size() / kSmall);
-        if ((position + 1) % kSmall == 0) pages.erase(n_pages);   // just completed: it moves behind this
+        if ((position + 1) % kSmall == 0) pages.erase(n_pages);  // just completed: it moves behind this
         // What has gone with the page that was completed in the step before was the oldest, but for first and last.
         for (const uint32_t gone : before[head]) {
           if (pages.count(gone)) continue;
@@ -244,15 +248,16 @@ TEST(EnginePagesRaas, TheOldestPageMakesRoom) {
           for (const uint32_t p : pages) {
             if (p < 1 || p + 2 > n_pages || !before[head].count(p)) continue;
             if (doubtful[head].count(p) || doubtful[head].count(gone)) continue;
-            EXPECT_TRUE(std::pair(looked[head][gone], gone) < std::pair(looked[head][p], p)) << "head " << head << ", page " << p << ", not " << gone;
+            EXPECT_TRUE(std::pair(looked[head][gone], gone) < std::pair(looked[head][p], p))
+                << "head " << head << ", page " << p << ", not " << gone;
           }
         }
         for (const uint32_t p : pages) {
           if (before[head].count(p) || before[head].empty()) continue;
           EXPECT_EQ(p, n_pages - 1) << "a page came back";
-          looked[head][p] = step - 1;   // when it was completed
+          looked[head][p] = step - 1;  // when it was completed
         }
-        if (before[head].empty()) doubtful[head] = pages;   // the prompt's last query has looked at some
+        if (before[head].empty()) doubtful[head] = pages;  // the prompt's last query has looked at some
         before[head] = pages;
         // This step looks at what is there.
         const auto bounds = page_bounds(*resident, h, head, position, kSmall, 0, n_pages, false);

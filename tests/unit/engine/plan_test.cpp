@@ -13,9 +13,7 @@ using engine::Session;
 struct OpenFile {
   TempDir dir;
   std::string path;
-  explicit OpenFile(TensorType type)
-      : path(dir.write("m.gguf",
-                       named_model_gguf("llama-256", {type, false, TensorType::f16}))) {}
+  explicit OpenFile(TensorType type) : path(dir.write("m.gguf", named_model_gguf("llama-256", {type, false, TensorType::f16}))) {}
 
   kv::Plan plan(const engine::RuntimeOptions& runtime, const engine::SessionOptions& session) const {
     return unwrap(engine::plan_file(path, runtime, {}, session));
@@ -34,8 +32,7 @@ engine::SessionOptions session_options(uint32_t n_context, KvType kv = KvType::f
 }
 
 TEST(EnginePlan, OpensWithinThePlanAndNotWithAByteLess) {
-  for (const TensorType type :
-       {TensorType::f32, TensorType::f16, TensorType::q8_0, TensorType::q4_0, TensorType::q6_k}) {
+  for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::q8_0, TensorType::q4_0, TensorType::q6_k}) {
     SCOPED_TRACE(type_traits(type)->name);
     const OpenFile file(type);
     for (const KvType kv : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
@@ -78,8 +75,7 @@ TEST(EnginePlan, TheLargestContextOpensAndAPageMoreDoesNot) {
   Random random(3);
   int bound = 0;
   for (int i = 0; i < 20; ++i) {
-    const engine::RuntimeOptions runtime =
-        runtime_options(2, test_cpu_path(), least.device_bytes + random.below(2 << 20));
+    const engine::RuntimeOptions runtime = runtime_options(2, test_cpu_path(), least.device_bytes + random.below(2 << 20));
     const kv::Plan plan = file.plan(runtime, session_options(0));
     ASSERT_GT(plan.largest_context, 0u);
     const auto model = file.open(runtime);
@@ -92,8 +88,7 @@ TEST(EnginePlan, TheLargestContextOpensAndAPageMoreDoesNot) {
     ++bound;
     const auto more = Session::open(model, session_options(plan.largest_context + 64));
     ASSERT_FALSE(more.ok());
-    EXPECT_NE(std::string(more.status().message()).find("the largest context that fits is"),
-              std::string::npos);
+    EXPECT_NE(std::string(more.status().message()).find("the largest context that fits is"), std::string::npos);
   }
   EXPECT_GT(bound, 5);
 }
@@ -107,11 +102,9 @@ TEST(EnginePlan, TheNextSessionsPlanHoldsToo) {
   for (int i = 0; i < 40; ++i) {
     const auto model = file.open(runtime_options(2, test_cpu_path(), weights + (3 << 20) + random.below(6 << 20)));
     const uint32_t chunk = 8 + static_cast<uint32_t>(random.below(64));
-    const auto first = unwrap(Session::open(
-        model, session_options(1 + static_cast<uint32_t>(random.below(200)), KvType::f16, chunk)));
+    const auto first = unwrap(Session::open(model, session_options(1 + static_cast<uint32_t>(random.below(200)), KvType::f16, chunk)));
     for (const uint32_t n_context : {0u, 512u, 1500u, 4000u}) {
-      const engine::SessionOptions options =
-          session_options(n_context, KvType::f16, 8 + static_cast<uint32_t>(random.below(64)));
+      const engine::SessionOptions options = session_options(n_context, KvType::f16, 8 + static_cast<uint32_t>(random.below(64)));
       const kv::Plan plan = plan_session(*model, options);
       const auto session = Session::open(model, options);
       EXPECT_EQ(session.ok(), plan.fits) << (session.ok() ? "" : session.status().message());
@@ -210,7 +203,8 @@ TEST(EnginePlan, WhatIsNotTransferredNeedsNoRing) {
 // Under a policy all KV lies in the reservoir: it bounds the context as the arena does, and the refusal names it.
 TEST(EnginePlan, TheReservoirBoundsTheContextToo) {
   const OpenFile file(TensorType::q8_0);
-  const uint64_t token = engine::kv_format(file.open(runtime_options())->description(), KvType::f16).page_bytes() / static_cast<uint64_t>(kPageTokens);
+  const uint64_t token =
+      engine::kv_format(file.open(runtime_options())->description(), KvType::f16).page_bytes() / static_cast<uint64_t>(kPageTokens);
   for (const bool in_bytes : {false, true}) {
     for (const char* policy : {"streaming", "auto", "shadowkv"}) {
       SCOPED_TRACE(policy);
@@ -296,14 +290,12 @@ TEST(EnginePlan, AnAutomaticPolicyIsNamed) {
 
 TEST(EnginePlan, OptionsOutOfRangeAreRefused) {
   const auto model = open_spec("llama-plain");
-  for (const auto& [options, words] :
-       {std::pair{session_options((1u << 27) + 1), "n_context is 134217729"},
-        std::pair{session_options(1, KvType::f16, 4097), "chunk_tokens is 4097"}}) {
+  for (const auto& [options, words] : {std::pair{session_options((1u << 27) + 1), "n_context is 134217729"},
+                                       std::pair{session_options(1, KvType::f16, 4097), "chunk_tokens is 4097"}}) {
     const auto session = Session::open(model, options);
     ASSERT_FALSE(session.ok());
     EXPECT_EQ(session.status().code(), Code::invalid_argument);
-    EXPECT_NE(std::string(session.status().message()).find(words), std::string::npos)
-        << session.status().message();
+    EXPECT_NE(std::string(session.status().message()).find(words), std::string::npos) << session.status().message();
   }
   const auto quantized = Session::open(open_spec("llama-hd40"), session_options(64, KvType::q8_0));
   ASSERT_FALSE(quantized.ok());

@@ -1,5 +1,5 @@
-// A pinned reservoir: the system locks sessions' regions in memory as long as the sessions live; no token changes; and a refusal of the system
-// comes back with its numbers.
+// A pinned reservoir: the system locks sessions' regions in memory as long as the sessions live; no token changes; and a refusal of the
+// system comes back with its numbers.
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <sys/resource.h>
@@ -76,7 +76,7 @@ TEST(EnginePinned, LocksWhatSessionsTakeAsLongAsTheyLive) {
   if (kSanitized) GTEST_SKIP() << "sanitizers make mlock() do nothing";
   const uint64_t before = locked_bytes();
   const auto model = open_model(true);
-  EXPECT_EQ(locked_bytes(), before);   // the reservoir itself is only a range of addresses
+  EXPECT_EQ(locked_bytes(), before);  // the reservoir itself is only a range of addresses
   const engine::SessionOptions options = session_options(200);
   const uint64_t each = in_pages(plan_session(*model, options).reservoir_bytes);
   EXPECT_GT(each, 0u);
@@ -87,10 +87,10 @@ TEST(EnginePinned, LocksWhatSessionsTakeAsLongAsTheyLive) {
     const auto two = unwrap(one->fork());
     EXPECT_EQ(locked_bytes() - before, 2 * each);
     greedy(two.get(), 20);
-    EXPECT_EQ(locked_bytes() - before, 2 * each);   // working locks no more
+    EXPECT_EQ(locked_bytes() - before, 2 * each);  // working locks no more
   }
   EXPECT_EQ(locked_bytes(), before);
-  const auto full = unwrap(Session::open(model, {}));   // has no reservoir
+  const auto full = unwrap(Session::open(model, {}));  // has no reservoir
   EXPECT_EQ(locked_bytes(), before);
 }
 

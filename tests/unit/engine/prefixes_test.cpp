@@ -30,7 +30,7 @@ std::vector<int32_t> tokens_of(size_t n, uint64_t seed, std::vector<int32_t> hea
 
 struct Answer {
   std::vector<int32_t> tokens;
-  std::vector<float> logits;   // of the answer's last computed token
+  std::vector<float> logits;  // of the answer's last computed token
   uint64_t reused = 0, computed = 0, restored = 0;
 };
 // The answer to a prompt, and what the session computed for it.
@@ -142,7 +142,7 @@ TEST(EnginePrefixes, AnEarlierBranchCostsItsNewTokensAlone) {
     turns.insert(turns.end(), a.tokens.begin(), a.tokens.end());
     turns = tokens_of(turns.size() + 30, 10 + static_cast<uint64_t>(turn), turns);
   }
-  ask(session.get(), turns, 40);   // 400 tokens of four turns
+  ask(session.get(), turns, 40);  // 400 tokens of four turns
   const std::vector<int32_t> held(session->tokens().begin(), session->tokens().begin() + session->n_computed());
   const auto fork = unwrap(session->fork());
   const std::vector<int32_t> edited = tokens_of(90, 20, {turns.begin(), turns.begin() + 70});
@@ -196,7 +196,7 @@ TEST(EnginePrefixes, KvOfAFileStaysTheSessionsHoweverOftenItIsKept) {
   const std::vector<int32_t> head = tokens_of(200, 2), longer = tokens_of(260, 3, head), longest = tokens_of(330, 5, longer);
   const auto forger = unwrap(Session::open(model, off));
   unwrap(forger->assume_prompt(head, [](uint32_t page, Span<std::byte> bytes) {
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 2 == 0 ? page * 7 + i : 0x34);   // halves around .3
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 2 == 0 ? page * 7 + i : 0x34);  // halves around .3
   }));
   unwrap(engine::SessionFile::save_to_file(forger.get(), dir.file("forged")));
   const Answer honest = ask(unwrap(Session::open(model, off)).get(), longest);
@@ -209,10 +209,10 @@ TEST(EnginePrefixes, KvOfAFileStaysTheSessionsHoweverOftenItIsKept) {
       unwrap(engine::SessionFile::load_from_file(one.get(), dir.file("forged")));
     }
     EXPECT_EQ(ask(one.get(), longer).reused, 200u);
-    EXPECT_EQ(ask(one.get(), tokens_of(10, 4)).reused, 0u);        // its tokens leave
-    EXPECT_EQ(ask(one.get(), longer).restored, 256u);              // and come back
-    model->runtime().prefixes().forget(model->id());               // other prompts push the kept pages out
-    EXPECT_EQ(ask(one.get(), longest).reused, 260u);               // it keeps them again
+    EXPECT_EQ(ask(one.get(), tokens_of(10, 4)).reused, 0u);  // its tokens leave
+    EXPECT_EQ(ask(one.get(), longer).restored, 256u);        // and come back
+    model->runtime().prefixes().forget(model->id());         // other prompts push the kept pages out
+    EXPECT_EQ(ask(one.get(), longest).reused, 260u);         // it keeps them again
     EXPECT_EQ(ask(unwrap(one->fork()).get(), longest).reused, 330u);
     one.reset();
     const auto two = unwrap(Session::open(model, options));
@@ -229,13 +229,13 @@ TEST(EnginePrefixes, ComputedPagesBeforeThoseOfAFileStayEverybodys) {
   const auto options = options_of("full"), off = options_of("full", KvType::f16, false);
   const TempDir dir;
   const std::vector<int32_t> head = tokens_of(130, 2), longer = tokens_of(260, 3, head);
-  ask(unwrap(Session::open(model, options)).get(), head);   // two pages of everybody
+  ask(unwrap(Session::open(model, options)).get(), head);  // two pages of everybody
   const auto none = unwrap(Session::open(model, off));
   ask(none.get(), longer);
   unwrap(engine::SessionFile::save_to_file(none.get(), dir.file("saved")));
   const auto one = unwrap(Session::open(model, options));
   unwrap(engine::SessionFile::load_from_file(one.get(), dir.file("saved")));
-  ask(one.get(), longer);                                    // keeps the file's pages as its own
+  ask(one.get(), longer);  // keeps the file's pages as its own
   const auto two = unwrap(Session::open(model, options));
   EXPECT_EQ(ask(two.get(), longer).restored, 128u);
 }
@@ -285,10 +285,11 @@ TEST(EnginePrefixes, PagesOfOtherMeanKeysAreOtherPages) {
   const std::vector<int32_t> other = tokens_of(200, 2), longer = tokens_of(260, 3, other);
   const TempDir dir;
   // Any instruction set but the tests' own.
-  const auto set_of = [](const engine::RuntimeOptions& of) { return std::string(open_demo(of)->runtime().device().info().instruction_set); };
+  const auto set_of = [](const engine::RuntimeOptions& of) {
+    return std::string(open_demo(of)->runtime().device().info().instruction_set);
+  };
   const std::string here = set_of(runtime_options());
-  if (here == "plain" && set_of(runtime_options(2, "auto")) == here)
-    GTEST_SKIP() << "this machine has one instruction set";
+  if (here == "plain" && set_of(runtime_options(2, "auto")) == here) GTEST_SKIP() << "this machine has one instruction set";
   {
     const auto elsewhere = open_demo(runtime_options(2, here == "plain" ? "auto" : "plain"));
     const auto session = unwrap(Session::open(elsewhere, options));
@@ -299,7 +300,7 @@ TEST(EnginePrefixes, PagesOfOtherMeanKeysAreOtherPages) {
   const auto session = unwrap(Session::open(model, options)), none = unwrap(Session::open(model, options_of("full", KvType::q8_0, false)));
   unwrap(engine::SessionFile::load_from_file(session.get(), dir.file("saved")));
   EXPECT_EQ(ask(session.get(), longer).reused, 200u);
-  EXPECT_EQ(ask(session.get(), tokens_of(10, 4)).reused, 0u);   // from here on the means are the model's
+  EXPECT_EQ(ask(session.get(), tokens_of(10, 4)).reused, 0u);  // from here on the means are the model's
   const Answer found = ask(session.get(), longer);
   EXPECT_EQ(found.restored, 0u);
   expect_same(found, ask(none.get(), longer));

@@ -1,5 +1,5 @@
-// A prompt in parts: the pace by given times; and chunks that pause behind every layer, and other sessions' steps in the pauses. Bits are those
-// of a prompt that nobody interrupts, under every policy. A chunk that is cancelled in a pause leaves nothing behind.
+// A prompt in parts: the pace by given times; and chunks that pause behind every layer, and other sessions' steps in the pauses. Bits are
+// those of a prompt that nobody interrupts, under every policy. A chunk that is cancelled in a pause leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ TEST(PromptPace, APartTakesTheTimeThatWasAskedFor) {
   ASSERT_EQ(pace.rows(256), 256u);
   ASSERT_EQ(pace.end_of_part(256), 24) << "61 ms by the expected time";
   const int32_t half = 12;
-  pace.computed(256, half, 12 * 256 * 100);   // 100 us a row and layer: 25.6 ms a layer
+  pace.computed(256, half, 12 * 256 * 100);  // 100 us a row and layer: 25.6 ms a layer
   EXPECT_TRUE(pace.under_way());
   EXPECT_EQ(pace.done(), 128u);
   EXPECT_EQ(pace.end_of_part(256), half + 3);
@@ -56,7 +56,7 @@ TEST(PromptPace, WhereALayerTakesLongerTheChunkHasFewerRows) {
 TEST(PromptPace, ASlowPartIsNotTheRule) {
   PromptPace pace(shape(4), 256, kPartUs, 1.0);
   pace.computed(256, 4, 4 * 256 * 10);
-  pace.computed(256, 4, 4 * 256 * 1000);   // another program had the processor
+  pace.computed(256, 4, 4 * 256 * 1000);  // another program had the processor
   EXPECT_EQ(pace.end_of_part(256), 4);
   EXPECT_EQ(pace.rows(256), 256u);
   for (int i = 0; i < 10; ++i) pace.computed(256, 4, 4 * 256 * 1000);
@@ -158,7 +158,7 @@ TEST(EnginePromptInParts, NothingStaysOfAChunkThatIsGivenUp) {
       auto g = unwrap(Generation::proceed(session.get(), prompt, generate));
       Event event;
       do unwrap(g->next(&event));
-      while (session->n_computed() < 16 || session->part_done() < 8);   // in the middle of the second chunk
+      while (session->n_computed() < 16 || session->part_done() < 8);  // in the middle of the second chunk
       EXPECT_EQ(session->n_computed(), 16u);
       if (cancels) {
         g->cancel();
@@ -212,7 +212,7 @@ TEST(EnginePromptInParts, ACancelledChunkGivesItsPagesBack) {
   const auto g = unwrap(Generation::proceed(session.get(), tokens_of(200, 7), {}));
   Event event;
   do unwrap(g->next(&event));
-  while (session->n_computed() < 64 || session->part_done() == 0);   // in the middle of the second chunk, which has a page of its own
+  while (session->n_computed() < 64 || session->part_done() == 0);  // in the middle of the second chunk, which has a page of its own
   const uint64_t page = engine::kv_format(model->description(), KvType::f16).page_bytes();
   EXPECT_EQ(session->kv_used_bytes(), 2 * page);
   g->cancel();
@@ -250,8 +250,8 @@ TEST(EnginePromptInParts, AnotherThreadsTokenComesBetweenTwoLayers) {
   EXPECT_EQ(a->n_computed(), 16u);
 }
 
-// Layers that keep nothing of a token compute a prompt's wanted rows alone: the last three of gemma4-alike, and an FFN at the end of nemotron-h.
-// The logits of all rows need all of them.
+// Layers that keep nothing of a token compute a prompt's wanted rows alone: the last three of gemma4-alike, and an FFN at the end of
+// nemotron-h. The logits of all rows need all of them.
 TEST(PromptTail, TheLastRowIsThatOfAllRows) {
   for (const char* spec : {"gemma4", "gemma4-alike", "nemotron-h", "qwen3moe"})
     for (const KvType kv : {KvType::f16, KvType::f32}) {

@@ -60,15 +60,16 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
         for (size_t d = 0; d < dim; ++d) sums[d] += static_cast<double>(k[d]), sums[dim + d] += static_cast<double>(v[d]);
       }
       const auto* mean = reinterpret_cast<const float*>(view.compensation_token.address);
-      for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d] / static_cast<double>(view.compensation_weight), 1e-5) << "head " << head << ", value " << d;
+      for (size_t d = 0; d < 2 * dim; ++d)
+        EXPECT_NEAR(mean[d], sums[d] / static_cast<double>(view.compensation_weight), 1e-5) << "head " << head << ", value " << d;
       ++n_checked;
     }
     return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
   });
   greedy(session.get(), 30);
-  EXPECT_EQ(n_whole, 30 * 4);   // of 32 heads
+  EXPECT_EQ(n_whole, 30 * 4);  // of 32 heads
   EXPECT_EQ(n_checked, 30 * 28);
-  EXPECT_GE(resident->report().n_settled, 2u);   // whole heads' tails
+  EXPECT_GE(resident->report().n_settled, 2u);  // whole heads' tails
 }
 
 // The policy gives the shares (policy/invariants_test.cpp tests them in double). The head has the compensation token beside its slots until
@@ -110,7 +111,9 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
       }
       EXPECT_NEAR(sum, 1, 1e-5);
       for (const uint32_t p : resident->store().positions(head)) {
-        if (p < shares.of_tokens.size()) { EXPECT_EQ(shares.of_tokens[p], 0.0f) << "head " << head << " holds token " << p; }
+        if (p < shares.of_tokens.size()) {
+          EXPECT_EQ(shares.of_tokens[p], 0.0f) << "head " << head << " holds token " << p;
+        }
       }
       const auto* mean = reinterpret_cast<const float*>(view.compensation_token.address);
       for (size_t d = 0; d < 2 * dim; ++d) EXPECT_NEAR(mean[d], sums[d], 1e-5) << "head " << head << ", value " << d;
@@ -120,7 +123,7 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
     return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
   });
   greedy(session.get(), 40);
-  EXPECT_GT(n_checked, 40 * 24);   // of 32 heads
+  EXPECT_GT(n_checked, 40 * 24);  // of 32 heads
   EXPECT_EQ(weights.size(), resident->report().n_settled);
   EXPECT_EQ(resident->report().n_settled, 3u);
 }
@@ -128,7 +131,7 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
 INSTANTIATE_TEST_SUITE_P(Types, EngineRazor,
                          ::testing::Values(Case{"f16", KvType::f16, KvType::f16}, Case{"q8_0", KvType::q8_0, KvType::q8_0},
                                            Case{"coarser_on_the_device", KvType::f32, KvType::q4_0},
-                         Case{"mixed", KvType::k8v4, KvType::k8v4}),
+                                           Case{"mixed", KvType::k8v4, KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // Keys that are alike, each with its own value: so many as one token weigh what they weighed, and come to the same mean. Without
@@ -174,9 +177,9 @@ TEST(EngineRazorAlike, DroppedKeysThatAreAlikeChangeNothing) {
   };
   EXPECT_LT(far({}), 2e-4);
   EXPECT_GT(far({{"compensation", "0"}}), 2e-2);
-  // By codes: all products are nearly 0 (the last token has a key of its own, which moves the mean key), so the weight is the number of evicted
-  // tokens, but for the codes' errors. The tokens of the prompt have one value, but for the first four;
-  // the first 20 tokens of the answer stay in the window.
+  // By codes: all products are nearly 0 (the last token has a key of its own, which moves the mean key), so the weight is the number of
+  // evicted tokens, but for the codes' errors. The tokens of the prompt have one value, but for the first four; the first 20 tokens of the
+  // answer stay in the window.
   const std::vector<float> middle_alike = run("full", {}, true);
   const auto far_by_codes = [&](const char* compensation) {
     Deviation deviation;

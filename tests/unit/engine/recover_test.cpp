@@ -28,9 +28,9 @@ TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
   const auto first = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
   const std::vector<int32_t> prompt = random_tokens(*model, 110, 1), question = random_tokens(*model, 9, 2);
   answer(first.get(), prompt, 31);
-  answer(first.get(), question, 17);   // between the generated tokens of two answers lie prompt tokens
+  answer(first.get(), question, 17);  // between the generated tokens of two answers lie prompt tokens
   const std::vector<std::byte> bytes = saved(first.get());
-  for (const uint32_t back : {0u, 5u, 20u}) {   // the last token that stays is generated, generated, a prompt's
+  for (const uint32_t back : {0u, 5u, 20u}) {  // the last token that stays is generated, generated, a prompt's
     std::vector<float> expected;
     for (const uint32_t chunk : {64u, 1u, 5u, 16u, 37u, 256u}) {
       const auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.5, 320, KvType::f16, chunk)));

@@ -1,7 +1,7 @@
-// Models with recurrent layers, and models with layers whose KV is a ring. A session cannot take a recurrent state back, and a ring as far as its pages
-// reach. So a session whose tokens are cut restores an earlier state and computes the missing tokens. Its bits are a fresh session's, and
-// checkpoints bound the number of tokens that it computes again. (session_test.cpp runs these models through rewinds, forks, parking and files, too; ring_test.cpp has
-// what is of rings alone.)
+// Models with recurrent layers, and models with layers whose KV is a ring. A session cannot take a recurrent state back, and a ring as far
+// as its pages reach. So a session whose tokens are cut restores an earlier state and computes the missing tokens. Its bits are a fresh
+// session's, and checkpoints bound the number of tokens that it computes again. (session_test.cpp runs these models through rewinds, forks,
+// parking and files, too; ring_test.cpp has what is of rings alone.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -99,17 +99,18 @@ TEST(EngineCheckpointedState, NoMoreCheckpointsThanAreKept) {
   }
 }
 
-// The template of this chat drops an answer's reasoning when the next question comes. So the next turn cannot reuse the answer's KV, nor a state
-// after the question. A turn computes the new tokens, the answer without its reasoning, and at most one page and kTail tokens of the old prompt.
+// The template of this chat drops an answer's reasoning when the next question comes. So the next turn cannot reuse the answer's KV, nor a
+// state after the question. A turn computes the new tokens, the answer without its reasoning, and at most one page and kTail tokens of the
+// old prompt.
 TEST_P(EngineState, ATurnComputesWhatIsNewAndLittleElse) {
   const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, kContext, KvType::f16, 128);
   std::vector<int32_t> chat = random_prompt(300, 20);
   for (uint64_t turn = 0; turn < 10; ++turn) {
     const uint64_t before = session->stats().recomputed_tokens + session->stats().prompt_tokens;
-    const size_t old = turn ? chat.size() - 90 : 0;   // what the turn before has computed as its prompt
+    const size_t old = turn ? chat.size() - 90 : 0;  // what the turn before has computed as its prompt
     const uint32_t reused = session->reuse_prefix(chat);
-    const Answer found = answer(session.get(), from(chat, reused), 60);   // 40 tokens of reasoning, and 20 that stay
+    const Answer found = answer(session.get(), from(chat, reused), 60);  // 40 tokens of reasoning, and 20 that stay
     const uint64_t computed = session->stats().recomputed_tokens + session->stats().prompt_tokens - before;
     EXPECT_LE(computed, chat.size() - old + 64 + CheckpointedState::kTail) << turn;
     if (turn % 3 == 2) expect_same(found, answer(open_session(model, kContext, KvType::f16, 64).get(), chat, 60));
@@ -221,8 +222,8 @@ class Demands final : public engine::Drafter {
   size_t& at_;
 };
 
-// Steps of every number of guesses, of which every number is right. Then whatever needs the state itself: forks and files have it, and compute one
-// token again for it.
+// Steps of every number of guesses, of which every number is right. Then whatever needs the state itself: forks and files have it, and
+// compute one token again for it.
 TEST_P(EngineRecurrent, ForcedTokensLeaveTheStateOfSteps) {
   const auto model = open_spec(GetParam(), runtime_options(2));
   const auto off = open_session(model, kContext, KvType::f16, 512), session = guessing(model);
@@ -331,28 +332,30 @@ std::string name_of(const ::testing::TestParamInfo<const char*>& tested) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineRecurrent,
-                         ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd"), name_of);
+                         ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd"),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineState,
-                         ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd", "gemma3",
-                                           "gemma3-flags", "gpt-oss", "muse", "gemma4-moe-alike"),
+                         ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd",
+                                           "gemma3", "gemma3-flags", "gpt-oss", "muse", "gemma4-moe-alike"),
                          name_of);
 
 // What a sequence keeps of seven guessed rows, counted by hand.
 TEST(EngineCheckpointedState, HasTheBytesOfItsGuesses) {
   const auto floats = [](const char* spec) { return open_spec(spec)->description().guessed_floats; };
-  EXPECT_EQ(floats("qwen35"), uint64_t{4} * 7 * (128 + 2 * 4) + 4 * 8);   // 952 floats, at a multiple of 16
+  EXPECT_EQ(floats("qwen35"), uint64_t{4} * 7 * (128 + 2 * 4) + 4 * 8);  // 952 floats, at a multiple of 16
   EXPECT_EQ(floats("lfm2"), uint64_t{3} * 7 * 64);
-  EXPECT_EQ(floats("nemotron-h"), uint64_t{2} * (7 * (192 + 8) + 8));     // 1,400
+  EXPECT_EQ(floats("nemotron-h"), uint64_t{2} * (7 * (192 + 8) + 8));  // 1,400
 }
 
 // What a sequence keeps, counted by hand.
 TEST(EngineCheckpointedState, HasTheBytesOfItsLayers) {
   const auto floats = [](const char* spec) { return open_spec(spec)->description().state_floats; };
-  EXPECT_EQ(floats("qwen35"), uint64_t{4} * (4 * 16 * 16 + 3 * 128));   // four layers: 4 value heads of 16 x 16, and three rows of 128 channels
-  EXPECT_EQ(floats("lfm2"), uint64_t{3} * 2 * 64);                      // three layers of two rows
-  EXPECT_EQ(floats("lfm2-taps"), uint64_t{2} * 80);                     // two layers of 72, each at a multiple of 16
+  EXPECT_EQ(floats("qwen35"),
+            uint64_t{4} * (4 * 16 * 16 + 3 * 128));  // four layers: 4 value heads of 16 x 16, and three rows of 128 channels
+  EXPECT_EQ(floats("lfm2"), uint64_t{3} * 2 * 64);   // three layers of two rows
+  EXPECT_EQ(floats("lfm2-taps"), uint64_t{2} * 80);  // two layers of 72, each at a multiple of 16
   EXPECT_EQ(floats("nemotron-h"), uint64_t{2} * (8 * 16 * 16 + 3 * 192));
-  EXPECT_EQ(floats("nemotron-h-odd"), uint64_t{2} * (3 * 24 * 20 + 2 * 108 + 8));   // 108 = 60 + 2 * 24; 1,656 floats, at a multiple of 16
+  EXPECT_EQ(floats("nemotron-h-odd"), uint64_t{2} * (3 * 24 * 20 + 2 * 108 + 8));  // 108 = 60 + 2 * 24; 1,656 floats, at a multiple of 16
 }
 
 }  // namespace

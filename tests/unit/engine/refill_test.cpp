@@ -30,8 +30,8 @@ constexpr uint64_t kShortWaitUs = 500'000;
 // What happens to transfers, changed while they run.
 struct Faults {
   std::atomic<Kind> kind{Kind::none};
-  std::atomic<int> skip{0};            // requests that it does not happen to yet
-  std::atomic<int> left{1 << 30};      // then those that it happens to
+  std::atomic<int> skip{0};        // requests that it does not happen to yet
+  std::atomic<int> left{1 << 30};  // then those that it happens to
   std::atomic<uint64_t> late_us{0};
   std::atomic<uint64_t> asked{0};
 
@@ -82,7 +82,7 @@ class Refilled : public ::testing::TestWithParam<PolicyMode> {
 };
 class EveryMode : public Refilled {};
 class Watching : public Refilled {};
-class BetweenSteps : public Refilled {};   // transfers are asked for
+class BetweenSteps : public Refilled {};  // transfers are asked for
 class WithinSteps : public Refilled {};
 
 TEST_P(EveryMode, ThreadsChunksAndTheLinkDoNotShow) {
@@ -174,7 +174,7 @@ TEST_P(EveryMode, AParkedForkGoesOn) {
   const std::vector<int32_t> expected = greedy(session.get(), 40);
   EXPECT_EQ(fork->resume().code(), Code::out_of_device_memory);
   EXPECT_TRUE(fork->parked());
-  const auto second = unwrap(session->fork());   // in the middle of an answer
+  const auto second = unwrap(session->fork());  // in the middle of an answer
   ASSERT_TRUE(second->parked());
   session.reset();
   unwrap(fork->resume());
@@ -197,12 +197,12 @@ TEST_P(Refilled, AForkWithARefillOnItsWayGoesOnAlike) {
     ASSERT_GT(n, 0u);
     auto fork = unwrap(session->fork());
     std::vector<float> a, b, c;
-    for (int i = 0; i < 30; ++i) greedy(session.get(), 1, &a), greedy(fork.get(), 1, &b);   // by turns
+    for (int i = 0; i < 30; ++i) greedy(session.get(), 1, &a), greedy(fork.get(), 1, &b);  // by turns
     EXPECT_TRUE(same_bits(a, b));
     unwrap(alone->prefill(prompt, nullptr, nullptr));
     greedy(alone.get(), n);
     greedy(alone.get(), 30, &c);
-    EXPECT_TRUE(same_bits(a, c));   // having been forked does not show
+    EXPECT_TRUE(same_bits(a, c));  // having been forked does not show
     // Whoever stays does not mind the other's going, whatever was on its way.
     const auto last = unwrap(fork->fork());
     fork.reset();
@@ -234,9 +234,9 @@ TEST_P(Refilled, AForkThatGoesTakesNoPagesFromUnderARefill) {
   ASSERT_EQ(until_asked(session.get()), n);
   auto fork = unwrap(session->fork());
   std::vector<float> found;
-  greedy(session.get(), 1, &found);   // its last page becomes a copy,
-  fork.reset();                       // the one before free,
-  unwrap(other->prefill(prompt(*model, 23), nullptr, nullptr));   // and another session's
+  greedy(session.get(), 1, &found);                              // its last page becomes a copy,
+  fork.reset();                                                  // the one before free,
+  unwrap(other->prefill(prompt(*model, 23), nullptr, nullptr));  // and another session's
   greedy(session.get(), 19, &found);
   EXPECT_TRUE(same_bits(found, expected));
 }
@@ -284,10 +284,9 @@ TEST(Refilling, WhatABlockAsksForIsOnItsWayAtOnce) {
   ASSERT_GT(until_asked(session.get()), 0u);
   EXPECT_GT(pending_tokens(*session), 4096u);
   const auto begin = std::chrono::steady_clock::now();
-  while (bytes < pending_tokens(*session) * token_bytes &&
-         std::chrono::steady_clock::now() - begin < std::chrono::seconds(10))
+  while (bytes < pending_tokens(*session) * token_bytes && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10))
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(bytes, pending_tokens(*session) * token_bytes);   // while not a step was made
+  EXPECT_EQ(bytes, pending_tokens(*session) * token_bytes);  // while not a step was made
   const uint64_t with_ring = plan_session(*model, options).staging_bytes;
   options.policy_options = {{"visible", "1"}};
   const uint64_t next_step = plan_session(*model, options).staging_bytes;
@@ -337,7 +336,7 @@ TEST(Refilling, LayersWaitForTheirOwnPages) {
   greedy(whole.get(), n - 400);
   whole->resident()->invalidate();
   std::vector<float> trace, expected;
-  unwrap(session->decode());   // the token that failed
+  unwrap(session->decode());  // the token that failed
   greedy(session.get(), 9, &trace);
   greedy(whole.get(), 1);
   greedy(whole.get(), 9, &expected);
@@ -380,9 +379,9 @@ TEST_P(Refilled, OneFailedTransferEndsOneDecode) {
     ASSERT_EQ(failed.code(), Code::io);
     EXPECT_NE(std::string(failed.message()).find("the link broke"), std::string::npos) << failed.message();
     const uint32_t n = session->n_computed();
-    EXPECT_EQ(session->tokens().size(), n + 1u);   // the token waits for the next try
+    EXPECT_EQ(session->tokens().size(), n + 1u);  // the token waits for the next try
     EXPECT_FALSE(session->resident()->settled());
-    EXPECT_GT(pending_tokens(*session), 0u);       // asked for, and given up
+    EXPECT_GT(pending_tokens(*session), 0u);  // asked for, and given up
     EXPECT_GE(session->resident()->refill_stats().requests, 20u);
     const uint64_t settled = session->resident()->report().n_settled;
     unwrap(next_token(session.get()));
@@ -409,13 +408,13 @@ TEST_P(BetweenSteps, WhereEveryTransferFailsAnswersStillEnd) {
     const Status status = next_token(session.get());
     if (status.ok()) continue;
     ASSERT_EQ(status.code(), Code::io);
-    ASSERT_LE(++n_failed, 30);   // the next try settles, and needs no transfer
+    ASSERT_LE(++n_failed, 30);  // the next try settles, and needs no transfer
     unwrap(next_token(session.get()));
   }
   EXPECT_GT(n_failed, 0);
   EXPECT_EQ(session->resident()->refill_stats().tokens, 0u);
   faults.kind = Kind::none;
-  const Status last = next_token(session.get());   // it may need what has failed before
+  const Status last = next_token(session.get());  // it may need what has failed before
   EXPECT_TRUE(last.ok() || last.code() == Code::io);
   for (int i = 0; i < 20; ++i) unwrap(next_token(session.get()));
   EXPECT_GT(session->resident()->refill_stats().tokens, 0u);
@@ -521,8 +520,9 @@ int check_exported_weights(const engine::LanguageModel& model, const engine::Res
     ++n_scored;
     const int32_t layer = static_cast<int32_t>(head) / h.kv().n_kv_heads, kv_head = static_cast<int32_t>(head) % h.kv().n_kv_heads;
     const QueryRing ring = resident.queries();
-    const float* q = reinterpret_cast<const float*>(ring.data.address) +
-                     ((int64_t{layer} * ring.n_rows + static_cast<int32_t>(position) % ring.n_rows) * h.kv().n_heads + kv_head * group) * dim;
+    const float* q =
+        reinterpret_cast<const float*>(ring.data.address) +
+        ((int64_t{layer} * ring.n_rows + static_cast<int32_t>(position) % ring.n_rows) * h.kv().n_heads + kv_head * group) * dim;
     for (int32_t t = 0; t < view.n_keys; ++t) {
       const uint64_t at = view.tiles[t / kPageTokens] + static_cast<uint64_t>(t % kPageTokens) * format.token_bytes();
       key = read_key(format.type, reinterpret_cast<const std::byte*>(at), key.size());
@@ -567,10 +567,8 @@ TEST_P(Watching, ChecksGoByExportedWeights) {
     EXPECT_GT(missed, 0u);
     greedy(session.get(), 20);
     EXPECT_GT(n_scored, 0);
-    if (forged)
-      EXPECT_EQ(resident->report().missed_tokens, missed);
-    else
-      EXPECT_GT(resident->report().missed_tokens, missed);
+    if (forged) EXPECT_EQ(resident->report().missed_tokens, missed);
+    else EXPECT_GT(resident->report().missed_tokens, missed);
     EXPECT_EQ(resident->report().n_settled, 1u);
   }
 }
@@ -578,19 +576,18 @@ TEST_P(Watching, ChecksGoByExportedWeights) {
 // An error behind a step: the token has been computed, but its logits were told to nobody.
 TEST_P(EveryMode, AFailedLookBehindAStepEndsOneDecode) {
   std::vector<float> first;
-  for (int again = 0; again < 2; ++again) {   // what comes after is no accident
+  for (int again = 0; again < 2; ++again) {  // what comes after is no accident
     const auto model = open_demo();
     const auto session = unwrap(Session::open(model, options()));
     unwrap(session->prefill(random_tokens(*model, 200, 25), nullptr, nullptr));
-    session->resident()->set_step_fault(
-        [](uint64_t step) { return step == 12 ? error(Code::io, "nobody looks") : ok_status(); });
+    session->resident()->set_step_fault([](uint64_t step) { return step == 12 ? error(Code::io, "nobody looks") : ok_status(); });
     Status failed;
     while (failed.ok() && session->n_computed() < 260) failed = next_token(session.get());
     ASSERT_EQ(failed.code(), Code::io);
     EXPECT_EQ(session->n_computed(), 212u);
     EXPECT_EQ(session->tokens().size(), 212u);
     EXPECT_FALSE(session->has_logits());
-    EXPECT_FALSE(session->resident()->settled());   // what would have been asked for is unknown
+    EXPECT_FALSE(session->resident()->settled());  // what would have been asked for is unknown
     const uint64_t settled = session->resident()->report().n_settled;
     unwrap(session->refresh_logits());
     EXPECT_EQ(session->n_computed(), 212u);
@@ -658,7 +655,7 @@ TEST_P(Refilled, AForksFaultsAreItsOwn) {
     const auto fork = unwrap(session->fork());
     std::vector<float> a, b;
     greedy(session.get(), 20, &a);
-    faults.wait_until_quiet();   // its own transfers have been made, and the fork's first ones
+    faults.wait_until_quiet();  // its own transfers have been made, and the fork's first ones
     faults.kind = kind;
     Status failed;
     while (failed.ok() && fork->n_computed() < 270) failed = next_token(fork.get());

@@ -1,5 +1,5 @@
-// Layers with a window keep their KV in a ring of pages: the window, and some tokens more that rewinds may ask for. What a session answers is what
-// it would answer with a ring that holds the whole context, to the bit.
+// Layers with a window keep their KV in a ring of pages: the window, and some tokens more that rewinds may ask for. What a session answers
+// is what it would answer with a ring that holds the whole context, to the bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,8 +28,12 @@ SessionOptions options_with(uint32_t slack, uint32_t chunk = 64, KvType kv = KvT
   return options;
 }
 
-std::vector<int32_t> first(const std::vector<int32_t>& tokens, size_t n) { return {tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(n)}; }
-std::vector<int32_t> from(const std::vector<int32_t>& tokens, size_t n) { return {tokens.begin() + static_cast<ptrdiff_t>(n), tokens.end()}; }
+std::vector<int32_t> first(const std::vector<int32_t>& tokens, size_t n) {
+  return {tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(n)};
+}
+std::vector<int32_t> from(const std::vector<int32_t>& tokens, size_t n) {
+  return {tokens.begin() + static_cast<ptrdiff_t>(n), tokens.end()};
+}
 
 std::vector<float> continued(Session* session, const std::vector<int32_t>& rest, size_t n) {
   std::vector<float> trace;
@@ -90,7 +94,7 @@ TEST_P(Rings, TakeThePlannedBytes) {
     for (size_t g = 0; g < h.groups.size(); ++g) {
       const uint64_t token = engine::kv_format(h, KvType::f16, g).page_bytes() / kPageTokens;
       const auto window = static_cast<uint64_t>(h.groups[g].window);
-      g == 0 ? whole += kContext * token : rings += (slack == kWhole ? kContext : slack == 0 ? 1024 : 256) * token;
+      g == 0 ? whole += kContext* token : rings += (slack == kWhole ? kContext : slack == 0 ? 1024 : 256) * token;
       most += g == 0 || slack == kWhole ? kContext * token : (window + 1024) * token;
     }
     uint64_t planned = 0;
@@ -154,7 +158,8 @@ TEST_P(Rings, AreSharedByForks) {
 TEST_P(Rings, AreParkedWithACheckpoint) {
   SessionOptions options = options_with(1);
   const kv::Plan plan = engine::plan_session(*model_, &options);
-  const auto tight = open_spec(GetParam(), runtime_options(2, test_cpu_path(), model_->runtime().arena().used() + plan.device_bytes + 4096));
+  const auto tight =
+      open_spec(GetParam(), runtime_options(2, test_cpu_path(), model_->runtime().arena().used() + plan.device_bytes + 4096));
   auto session = unwrap(Session::open(tight, options_with(1)));
   const auto whole = open(kWhole);
   continued(session.get(), prompt_, 20), continued(whole.get(), prompt_, 20);
@@ -197,11 +202,11 @@ TEST_P(Rings, GoOnAfterACancelledChunk) {
 }
 
 TEST_P(Rings, HoldGuesses) {
-  std::vector<int32_t> repeated;   // n-grams guess it
+  std::vector<int32_t> repeated;  // n-grams guess it
   for (int i = 0; i < 40; ++i) repeated.insert(repeated.end(), prompt_.begin(), prompt_.begin() + 10);
   SessionOptions options = options_with(1);
   options.speculate = engine::Speculate::ngram;
-  options.guess_costs.emplace();   // guesses cost nothing
+  options.guess_costs.emplace();  // guesses cost nothing
   const auto guessing = unwrap(Session::open(model_, options)), off = open(kWhole);
   unwrap(guessing->prefill(repeated, nullptr, nullptr)), unwrap(off->prefill(repeated, nullptr, nullptr));
   std::vector<int32_t> tokens = repeated;

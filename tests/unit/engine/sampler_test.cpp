@@ -22,8 +22,7 @@ Choice choose(Sampler* sampler, const std::vector<float>& logits, const std::vec
   EXPECT_TRUE(choice.ok()) << choice.status().message();
   return choice.ok() ? *choice : Choice();
 }
-int32_t greedy(SamplingOptions options, const std::vector<float>& logits,
-               const std::vector<int32_t>& tokens = {}) {
+int32_t greedy(SamplingOptions options, const std::vector<float>& logits, const std::vector<int32_t>& tokens = {}) {
   Sampler sampler(std::move(options), static_cast<int32_t>(logits.size()));
   return choose(&sampler, logits, tokens).token;
 }
@@ -46,8 +45,7 @@ std::vector<double> expected_distribution(const SamplingOptions& o, const std::v
   std::vector<double> p(logits.size());
   double sum = 0;
   for (const size_t i : ids)
-    sum += p[i] = std::exp((static_cast<double>(logits[i]) - static_cast<double>(logits[ids[0]])) /
-                           static_cast<double>(o.temperature));
+    sum += p[i] = std::exp((static_cast<double>(logits[i]) - static_cast<double>(logits[ids[0]])) / static_cast<double>(o.temperature));
   double held = 0;
   size_t keep = 0;
   while (keep < ids.size() && held < static_cast<double>(o.top_p) * sum * (1 - 1e-12)) held += p[ids[keep++]];
@@ -146,7 +144,7 @@ TEST(EngineSampler, PenaltiesWorkedByHand) {
   o.frequency_penalty = 0.5f;
   o.presence_penalty = 0.25f;
   o.penalty_tokens = 5;
-  o.bias = {{2, 1.0f}, {3, -kInfinity}, {2, 0.5f}};   // those of one token add up
+  o.bias = {{2, 1.0f}, {3, -kInfinity}, {2, 0.5f}};  // those of one token add up
   o.hook = see;
   o.hook_user = &seen;
   const std::vector<float> logits = {4, -4, 1, 9, 2};
@@ -219,9 +217,7 @@ TEST(EngineSampler, LogprobsAreTheModelsOwnLogSoftmax) {
     double sum = 0, most = logits[0];
     for (const float x : logits) most = std::max(most, static_cast<double>(x));
     for (const float x : logits) sum += std::exp(static_cast<double>(x) - most);
-    const auto logprob = [&](int32_t t) {
-      return static_cast<double>(logits[static_cast<size_t>(t)]) - most - std::log(sum);
-    };
+    const auto logprob = [&](int32_t t) { return static_cast<double>(logits[static_cast<size_t>(t)]) - most - std::log(sum); };
     SamplingOptions o;
     o.temperature = 0.7f, o.top_k = 40, o.n_logprobs = 20;
     o.bias = {{0, 3.0f}};
@@ -231,9 +227,8 @@ TEST(EngineSampler, LogprobsAreTheModelsOwnLogSoftmax) {
     EXPECT_NEAR(static_cast<double>(choice.logprob), logprob(choice.token), 1e-5);
     std::vector<int32_t> order(n);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
     ASSERT_EQ(choice.top.size(), std::min<size_t>(20, n));
     for (size_t i = 0; i < choice.top.size(); ++i) {
       EXPECT_EQ(choice.top[i].token, order[i]);
@@ -299,14 +294,11 @@ TEST(EngineSampler, OptionsOutOfRangeAreNamed) {
   o = {};
   for (const float bad : {-0.1f, 1.1f, kNan}) o.min_p = bad, refused(o, "min_p");
   o = {};
-  for (const float bad : {0.0f, -1.0f, kInfinity, kNan})
-    o.repetition_penalty = bad, refused(o, "repetition_penalty");
+  for (const float bad : {0.0f, -1.0f, kInfinity, kNan}) o.repetition_penalty = bad, refused(o, "repetition_penalty");
   o = {};
-  for (const float bad : {-kInfinity, 1001.0f, kNan})
-    o.frequency_penalty = bad, refused(o, "frequency_penalty");
+  for (const float bad : {-kInfinity, 1001.0f, kNan}) o.frequency_penalty = bad, refused(o, "frequency_penalty");
   o = {};
-  for (const float bad : {kInfinity, -1001.0f, kNan})
-    o.presence_penalty = bad, refused(o, "presence_penalty");
+  for (const float bad : {kInfinity, -1001.0f, kNan}) o.presence_penalty = bad, refused(o, "presence_penalty");
   o = {};
   o.n_logprobs = 21, refused(o, "n_logprobs is 21");
   o = {};

@@ -16,7 +16,8 @@ std::shared_ptr<engine::LanguageModel> open(bool by_key) {
   json spec = load_model_spec("llama-yarn");
   if (by_key) spec["keys"].push_back({"llama.attention.scale", "f32", 0.5});
   for (json& tensor : spec["tensors"])
-    if (!by_key && tensor["name"].get<std::string>().find("attn_q.weight") != std::string::npos) tensor["scale"] = 4 * tensor["scale"].get<double>();
+    if (!by_key && tensor["name"].get<std::string>().find("attn_q.weight") != std::string::npos)
+      tensor["scale"] = 4 * tensor["scale"].get<double>();
   return open_bytes(build_model_gguf(spec));
 }
 
@@ -60,7 +61,8 @@ TEST(EngineLowRank, LayersMustShareTheirRope) {
     const auto refused = engine::Session::open(open_spec("smollm3"), o);
     const Status& status = refused.status();
     EXPECT_EQ(status.code(), Code::unsupported);
-    EXPECT_NE(std::string(status.message()).find("which need the same RoPE in all its layers; layers 0 and 3 have others"), std::string::npos)
+    EXPECT_NE(std::string(status.message()).find("which need the same RoPE in all its layers; layers 0 and 3 have others"),
+              std::string::npos)
         << status.message();
     for (const char* other : {"gemma3", "muse"}) {
       const auto session = unwrap(engine::Session::open(open_spec(other), o));

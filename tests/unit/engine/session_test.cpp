@@ -1,5 +1,5 @@
-// "Same result, always": the logits of a sequence have the same bits, whatever threads, chunks, reuse, rewinding, forking, parking or saving came
-// before. On random models of three families and several weight formats, and on the demo model, with every type of KV cache.
+// "Same result, always": the logits of a sequence have the same bits, whatever threads, chunks, reuse, rewinding, forking, parking or
+// saving came before. On random models of three families and several weight formats, and on the demo model, with every type of KV cache.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -28,19 +28,16 @@ class EngineSession : public ::testing::TestWithParam<Case> {
  protected:
   std::shared_ptr<engine::LanguageModel> open(const engine::RuntimeOptions& options = runtime_options()) {
     if (GetParam().spec) return open_spec(GetParam().spec, options, {GetParam().type, false});
-    return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)),
-                                              source_path("samples/models/demo-q8_0.gguf"), {}));
+    return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), source_path("samples/models/demo-q8_0.gguf"), {}));
   }
   std::unique_ptr<Session> session(const std::shared_ptr<engine::LanguageModel>& model, uint32_t chunk = 0) {
     return open_session(model, kContext, GetParam().kv, chunk);
   }
   // 150 tokens: two whole pages and a part.
-  std::vector<int32_t> prompt(const std::shared_ptr<engine::LanguageModel>& model, uint64_t seed = 1,
-                              size_t n = 150) {
+  std::vector<int32_t> prompt(const std::shared_ptr<engine::LanguageModel>& model, uint64_t seed = 1, size_t n = 150) {
     Random random(seed);
     std::vector<int32_t> tokens(n);
-    for (int32_t& t : tokens)
-      t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
+    for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
     return tokens;
   }
   static constexpr uint32_t kContext = 320;
@@ -58,12 +55,9 @@ Trace run(Session* session, const std::vector<int32_t>& prompt, size_t n_steps) 
   t.answer = greedy(session, n_steps, &t.steps);
   return t;
 }
-bool same(const Trace& a, const Trace& b) {
-  return same_bits(a.prompt, b.prompt) && same_bits(a.steps, b.steps) && a.answer == b.answer;
-}
+bool same(const Trace& a, const Trace& b) { return same_bits(a.prompt, b.prompt) && same_bits(a.steps, b.steps) && a.answer == b.answer; }
 std::vector<float> row(const std::vector<float>& rows, size_t i, size_t n_vocab) {
-  return {rows.begin() + static_cast<ptrdiff_t>(i * n_vocab),
-          rows.begin() + static_cast<ptrdiff_t>((i + 1) * n_vocab)};
+  return {rows.begin() + static_cast<ptrdiff_t>(i * n_vocab), rows.begin() + static_cast<ptrdiff_t>((i + 1) * n_vocab)};
 }
 
 TEST_P(EngineSession, ThreadsAndChunksDoNotShow) {
@@ -115,16 +109,14 @@ TEST_P(EngineSession, RewindingAndReplayingGivesTheSame) {
     EXPECT_FALSE(s->has_logits());
     unwrap(s->refresh_logits());
     ASSERT_TRUE(s->has_logits());
-    const std::vector<float> expected =
-        n > 150 ? row(t.steps, n - 151, n_vocab) : row(t.prompt, n - 1, n_vocab);
+    const std::vector<float> expected = n > 150 ? row(t.steps, n - 151, n_vocab) : row(t.prompt, n - 1, n_vocab);
     EXPECT_TRUE(same_bits(as_vector(s->logits()), expected)) << n;
   }
   for (const uint32_t n : {100u, 64u, 0u}) {
     unwrap(s->rewind(n));
     EXPECT_EQ(s->tokens().size(), n);
     Trace again = run(s.get(), std::vector<int32_t>(tokens.begin() + n, tokens.end()), 40);
-    again.prompt.insert(again.prompt.begin(), t.prompt.begin(),
-                        t.prompt.begin() + static_cast<ptrdiff_t>(n * n_vocab));
+    again.prompt.insert(again.prompt.begin(), t.prompt.begin(), t.prompt.begin() + static_cast<ptrdiff_t>(n * n_vocab));
     EXPECT_TRUE(same(again, t)) << n;
   }
   EXPECT_EQ(s->rewind(s->n_computed() + 1).code(), Code::invalid_argument);
@@ -182,8 +174,7 @@ TEST_P(EngineSession, ForksOfForksFreedInAnyOrder) {
     branches.push_back({unwrap(from.session->fork()), from.tokens});
     for (Branch& b : branches)
       if (random.below(2) == 0) {
-        const int32_t token =
-            static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
+        const int32_t token = static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
         feed(b.session.get(), token);
         b.tokens.push_back(token);
       }
@@ -385,8 +376,7 @@ TEST(EngineSessionFile, DamageIsFoundAndTheSessionStaysAsItWas) {
     EXPECT_EQ(std::string(status.message()).rfind("bad.orrery: ", 0), 0u) << status.message();
   }
   for (size_t n = 0; n < bytes.size(); n += n < 600 ? 1 : 997)
-    ASSERT_EQ(engine::SessionFile::load(victim.get(), {bytes.data(), n}, "short").code(), Code::bad_session)
-        << n;
+    ASSERT_EQ(engine::SessionFile::load(victim.get(), {bytes.data(), n}, "short").code(), Code::bad_session) << n;
   std::vector<std::byte> longer = bytes;
   longer.push_back(std::byte{0});
   EXPECT_EQ(engine::SessionFile::load(victim.get(), longer, "long").code(), Code::bad_session);
@@ -406,8 +396,8 @@ TEST(EngineSessionFile, BelongsToItsModelItsKvTypeAndAContextThatHoldsIt) {
     EXPECT_NE(std::string(status.message()).find(words), std::string::npos) << status.message();
   };
   expect(open_session(open_spec("llama-plain"), 256, KvType::f16).get(), Code::bad_session, "another model");
-  expect(open_session(open_spec("llama-nemo", runtime_options(), {TensorType::f16}), 256, KvType::f16).get(),
-         Code::bad_session, "another model");
+  expect(open_session(open_spec("llama-nemo", runtime_options(), {TensorType::f16}), 256, KvType::f16).get(), Code::bad_session,
+         "another model");
   expect(open_session(model, 256, KvType::q8_0).get(), Code::bad_session, "another type of KV cache");
   expect(open_session(model, 199, KvType::f16).get(), Code::context_full, "200 tokens");
   unwrap(engine::SessionFile::load(open_session(model, 200, KvType::f16).get(), bytes, "s"));
@@ -416,7 +406,8 @@ TEST(EngineSessionFile, BelongsToItsModelItsKvTypeAndAContextThatHoldsIt) {
   unwrap(mixed->prefill(std::vector<int32_t>(200, 4), nullptr, nullptr));
   const std::vector<std::byte> of_mixed = saved(mixed.get());
   for (const KvType other : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
-    EXPECT_EQ(engine::SessionFile::load(open_session(model, 256, other).get(), of_mixed, "s").code(), Code::bad_session) << kv_type_name(other);
+    EXPECT_EQ(engine::SessionFile::load(open_session(model, 256, other).get(), of_mixed, "s").code(), Code::bad_session)
+        << kv_type_name(other);
     const auto of_other = open_session(model, 256, other);
     unwrap(of_other->prefill(std::vector<int32_t>(200, 4), nullptr, nullptr));
     EXPECT_EQ(engine::SessionFile::load(mixed.get(), saved(of_other.get()), "s").code(), Code::bad_session) << kv_type_name(other);

@@ -77,13 +77,12 @@ TEST_F(SettlingInParts, SlotsAreFilledFromThePages) {
       const uint64_t bytes = resident.format().token_bytes();
       const uint64_t at = resident.store().tiles(head)[slot / kPageTokens] + slot % kPageTokens * bytes;
       const uint64_t page_at = resident.reservoir().tokens_of(head).address(resident.store().positions(head)[slot]);
-      ASSERT_EQ(std::memcmp(reinterpret_cast<const void*>(at), reinterpret_cast<const void*>(page_at), bytes), 0)
-          << head << ", " << slot;
+      ASSERT_EQ(std::memcmp(reinterpret_cast<const void*>(at), reinterpret_cast<const void*>(page_at), bytes), 0) << head << ", " << slot;
     }
 }
 
 TEST_F(SettlingInParts, ThreadsChunksAndLinksDoNotShow) {
-  const std::vector<float> expected = trace(prompted(in_parts()).get(), 60);   // a full tail settles again
+  const std::vector<float> expected = trace(prompted(in_parts()).get(), 60);  // a full tail settles again
   for (const int32_t n_threads : {1, 3}) {
     engine::RuntimeOptions o = runtime_options(n_threads);
     if (n_threads == 3) o.link = {100'000'000, 20};
@@ -136,7 +135,7 @@ TEST_F(SettlingInParts, OnlyAFullTailRenewsScores) {
     EXPECT_TRUE(same_bits(trace(renews.get(), 30), trace(fork.get(), 30))) << steps;
   }
   const auto used = prompted(options("3", "0")), fresh = prompted(options("3", "0"));
-  greedy(used.get(), 1);   // settles
+  greedy(used.get(), 1);  // settles
   for (Session* s : {used.get(), fresh.get()}) {
     unwrap(s->rewind(kPrompt - 5));
     unwrap(s->prefill(random_tokens(*model_, 10, 2), nullptr, nullptr));

@@ -29,7 +29,8 @@ const std::byte* token(const kv::PageTable& reservoir, uint32_t head, uint32_t p
                                             position % kPageTokens * f.token_bytes());
 }
 const std::byte* slot(const Resident& resident, uint32_t head, uint32_t index) {
-  return reinterpret_cast<const std::byte*>(resident.store().tiles(head)[index / kPageTokens] + index % kPageTokens * resident.format().token_bytes());
+  return reinterpret_cast<const std::byte*>(resident.store().tiles(head)[index / kPageTokens] +
+                                            index % kPageTokens * resident.format().token_bytes());
 }
 Doubles key_values(KvType type, const std::byte* at, int32_t n) {
   const std::vector<float> out = read_key(type, at, static_cast<uint64_t>(n));
@@ -83,8 +84,8 @@ std::vector<Doubles> leading(std::vector<Doubles> a, size_t rank) {
 }
 
 // What a layer's keys of some tokens are when only their part in the leading subspace of all is left: by head, (n_tokens).
-std::vector<std::vector<Doubles>> rebuilt_keys(const kv::PageTable& reservoir, uint32_t layer, uint32_t n_basis, uint32_t n_tokens, size_t rank,
-                                               const Turn& turn) {
+std::vector<std::vector<Doubles>> rebuilt_keys(const kv::PageTable& reservoir, uint32_t layer, uint32_t n_basis, uint32_t n_tokens,
+                                               size_t rank, const Turn& turn) {
   const KvFormat& f = reservoir.format();
   const auto kv_heads = static_cast<uint32_t>(f.n_kv_heads);
   const size_t dim = static_cast<size_t>(f.head_dim), width = dim * kv_heads;
@@ -136,7 +137,7 @@ Chunks chunks_of(const kv::PageTable& reservoir, uint32_t head, uint32_t n) {
 struct Case {
   const char* name;
   const char* policy;
-  const char* rank;   // all dimensions: keys as they are
+  const char* rank;  // all dimensions: keys as they are
   KvType type;
 };
 class EngineShadow : public ::testing::TestWithParam<Case> {};
@@ -164,41 +165,45 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
   const kv::PageTable& reservoir = resident->reservoir();
   const Turn turn(*model, o.n_context);
   std::vector<Chunks> chunks;
-  std::vector<std::vector<Doubles>> rebuilt;   // by head
+  std::vector<std::vector<Doubles>> rebuilt;  // by head
   for (uint32_t head = 0; head < n_heads; ++head) chunks.push_back(chunks_of(reservoir, head, kPrompt / kChunk));
   for (uint32_t layer = 0; layer < n_heads / kv_heads && rebuilds; ++layer)
     for (auto& head : rebuilt_keys(reservoir, layer, kPrompt, kPrompt, rank, turn)) rebuilt.push_back(std::move(head));
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>> seen;   // K of a token of a head, rebuilt
-  double off = 0, lost = 0, all = 0;   // squares: of K in slots, off what is expected; of what is lost by rank; of keys
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>> seen;  // K of a token of a head, rebuilt
+  double off = 0, lost = 0, all = 0;  // squares: of K in slots, off what is expected; of what is lost by rank; of keys
   int n_checked = 0, n_seen_again = 0, n_left = 0;
 
   resident->set_step_fault([&](uint64_t) {
     // Behind the step of the last position: its query stands in the ring, and the heads as they attended.
     const uint32_t n_tokens = session->n_computed(), position = n_tokens - 1;
-    const uint32_t n_before = position;   // tokens that there were when chunks were chosen
+    const uint32_t n_before = position;  // tokens that there were when chunks were chosen
     const QueryRing ring = resident->queries();
     for (uint32_t head = 0; head < n_heads; ++head) {
       const Span<const uint32_t> held = resident->store().positions(head);
-      const uint32_t first_kept = (plus ? n_before / kChunk - 3 : kPrompt / kChunk - 3) * kChunk;   // of those that are not to be chosen
+      const uint32_t first_kept = (plus ? n_before / kChunk - 3 : kPrompt / kChunk - 3) * kChunk;  // of those that are not to be chosen
       for (uint32_t k = static_cast<uint32_t>(chunks[head].means.size()); k < first_kept / kChunk; ++k) {
         chunks[head] = chunks_of(reservoir, head, k + 1);
         ++n_left;
       }
-      const uint32_t n_candidates = first_kept / kChunk, n_best = (static_cast<uint32_t>(held.size()) - (n_tokens - first_kept)) / kChunk - kOutliers;
+      const uint32_t n_candidates = first_kept / kChunk,
+                     n_best = (static_cast<uint32_t>(held.size()) - (n_tokens - first_kept)) / kChunk - kOutliers;
       if (n_best > n_candidates) return error(Code::internal, "head %u holds %zu tokens", head, held.size());
       std::vector<uint32_t> order(n_candidates);
       std::iota(order.begin(), order.end(), 0u);
-      std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return chunks[head].cosines[a] < chunks[head].cosines[b]; });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](uint32_t a, uint32_t b) { return chunks[head].cosines[a] < chunks[head].cosines[b]; });
       const std::set<uint32_t> outliers(order.begin(), order.begin() + kOutliers);
       // The maximum of the group's softmaxes over the other landmarks.
       Doubles scores(n_candidates);
       const uint64_t row = uint64_t{head / kv_heads} * static_cast<uint64_t>(ring.n_rows) + position % static_cast<uint32_t>(ring.n_rows);
-      const float* q = reinterpret_cast<const float*>(ring.data.address) + (row * static_cast<uint64_t>(h.kv().n_heads) + head % kv_heads * group) * dim;
+      const float* q =
+          reinterpret_cast<const float*>(ring.data.address) + (row * static_cast<uint64_t>(h.kv().n_heads) + head % kv_heads * group) * dim;
       for (size_t g = 0; g < group; ++g) {
         Doubles y(n_candidates);
         double sum = 0;
         for (uint32_t k = 0; k < n_candidates; ++k) {
-          for (size_t i = 0; i < dim; ++i) y[k] += static_cast<double>(q[g * dim + i]) * chunks[head].means[k][i] / std::sqrt(static_cast<double>(dim));
+          for (size_t i = 0; i < dim; ++i)
+            y[k] += static_cast<double>(q[g * dim + i]) * chunks[head].means[k][i] / std::sqrt(static_cast<double>(dim));
           y[k] = outliers.count(k) ? 0 : std::exp(y[k]);
           sum += y[k];
         }
@@ -212,11 +217,12 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
         best.insert(held[s] / kChunk);
       }
       for (uint32_t s = n_best * kChunk; s < held.size(); ++s) kept.insert(held[s]);
-      for (const uint32_t k : outliers) EXPECT_EQ(kept.erase(k * kChunk) + kept.erase(k * kChunk + 7), 2u) << "outlier " << k << " of head " << head;
+      for (const uint32_t k : outliers)
+        EXPECT_EQ(kept.erase(k * kChunk) + kept.erase(k * kChunk + 7), 2u) << "outlier " << k << " of head " << head;
       EXPECT_EQ(kept.upper_bound(first_kept) == kept.end() ? 0u : *kept.lower_bound(first_kept), first_kept);
       EXPECT_EQ(*kept.rbegin(), position);
       EXPECT_EQ(best.size(), n_best);
-      for (uint32_t k = 0; k < n_candidates; ++k) {   // up to what halves round
+      for (uint32_t k = 0; k < n_candidates; ++k) {  // up to what halves round
         if (best.count(k)) {
           EXPECT_GE(scores[k], sorted[n_best - 1] * .98) << "head " << head << ", chunk " << k << ", at " << position;
         } else {
@@ -235,7 +241,8 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
         std::vector<std::byte>& before = seen[{head, held[s]}];
         n_seen_again += !before.empty();
         if (before.empty()) before.assign(at, at + n_key);
-        EXPECT_TRUE(std::equal(before.begin(), before.end(), at)) << "K of head " << head << ", position " << held[s] << " is not what it was";
+        EXPECT_TRUE(std::equal(before.begin(), before.end(), at))
+            << "K of head " << head << ", position " << held[s] << " is not what it was";
         if (held[s] >= kPrompt) continue;
         const Doubles key = key_values(c.type, at, h.kv().head_dim), exact = key_values(c.type, from, h.kv().head_dim);
         for (size_t i = 0; i < dim; ++i) {
@@ -252,7 +259,8 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
   EXPECT_EQ(n_checked, static_cast<int>(40 * n_heads));
   EXPECT_GT(resident->refill_stats().tokens, 0u);
   EXPECT_EQ(resident->report().n_settled, 1u);
-  EXPECT_EQ(resident->refill_stats().bytes, resident->refill_stats().tokens * (rebuilds ? reservoir.format().value_bytes() : reservoir.format().token_bytes()));
+  EXPECT_EQ(resident->refill_stats().bytes,
+            resident->refill_stats().tokens * (rebuilds ? reservoir.format().value_bytes() : reservoir.format().token_bytes()));
   EXPECT_EQ(n_left > 0, plus);
   if (!rebuilds) return;
   EXPECT_GT(n_seen_again, 1000);
@@ -263,8 +271,10 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, EngineShadow,
                          ::testing::Values(Case{"shadowkv", "shadowkv", "24", KvType::f16}, Case{"f32", "shadowkv", "40", KvType::f32},
-                                           Case{"exact_keys", "shadowkv", "100000", KvType::f16}, Case{"plus", "shadowkv+", "24", KvType::f16},
-                                           Case{"plus_quantized", "shadowkv+", "20", KvType::q8_0}, Case{"values_in_four_bits", "shadowkv", "12", KvType::k8v4},
+                                           Case{"exact_keys", "shadowkv", "100000", KvType::f16},
+                                           Case{"plus", "shadowkv+", "24", KvType::f16},
+                                           Case{"plus_quantized", "shadowkv+", "20", KvType::q8_0},
+                                           Case{"values_in_four_bits", "shadowkv", "12", KvType::k8v4},
                                            Case{"plus_values_in_four_bits", "shadowkv+", "12", KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
@@ -299,8 +309,10 @@ TEST(EngineShadowKeys, OfExactRankAreRebuilt) {
       for (size_t r = 0; r < rank; ++r)
         for (size_t i = 0; i < width; ++i) key[i] += row[r] * basis[r][i];
       for (size_t head = 0; head < width / dim; ++head) {
-        const Doubles turned = turn(Doubles(key.begin() + static_cast<ptrdiff_t>(head * dim), key.begin() + static_cast<ptrdiff_t>((head + 1) * dim)), t, 1);
-        auto* at = const_cast<std::byte*>(token(resident->reservoir(), layer * static_cast<uint32_t>(h.kv().n_kv_heads) + static_cast<uint32_t>(head), t));
+        const Doubles turned =
+            turn(Doubles(key.begin() + static_cast<ptrdiff_t>(head * dim), key.begin() + static_cast<ptrdiff_t>((head + 1) * dim)), t, 1);
+        auto* at = const_cast<std::byte*>(
+            token(resident->reservoir(), layer * static_cast<uint32_t>(h.kv().n_kv_heads) + static_cast<uint32_t>(head), t));
         std::transform(turned.begin(), turned.end(), reinterpret_cast<float*>(at), [](double x) { return static_cast<float>(x); });
       }
     }
@@ -311,13 +323,14 @@ TEST(EngineShadowKeys, OfExactRankAreRebuilt) {
   for (uint32_t head = 0; head < resident->store().n_heads(); ++head) {
     const Span<const uint32_t> held = resident->store().positions(head);
     for (uint32_t s = 0; s < held.size(); ++s) {
-      const Doubles key = key_values(KvType::f32, slot(*resident, head, s), h.kv().head_dim), exact = key_values(KvType::f32, token(resident->reservoir(), head, held[s]), h.kv().head_dim);
+      const Doubles key = key_values(KvType::f32, slot(*resident, head, s), h.kv().head_dim),
+                    exact = key_values(KvType::f32, token(resident->reservoir(), head, held[s]), h.kv().head_dim);
       n_rebuilt += key != exact;
       for (size_t i = 0; i < dim; ++i) off += std::pow(key[i] - exact[i], 2), all += std::pow(exact[i], 2);
     }
   }
   EXPECT_GT(n_rebuilt, 1000);
-  EXPECT_LT(std::sqrt(off / all), 1e-3);   // rows and basis are halves
+  EXPECT_LT(std::sqrt(off / all), 1e-3);  // rows and basis are halves
 }
 
 // Where the budget holds all that there is, nothing is rebuilt, and nothing fetched.

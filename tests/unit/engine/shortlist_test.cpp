@@ -1,5 +1,5 @@
-// The sampler with shortlists against the sampler with all logits: the same tokens, log-probabilities and draws, for any options and strange
-// logits. And shortlists decide where they should.
+// The sampler with shortlists against the sampler with all logits: the same tokens, log-probabilities and draws, for any options and
+// strange logits. And shortlists decide where they should.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,14 +20,15 @@ using namespace orrery::testing;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Samplers of the same options, under the same mask: one chooses by the definition, one by the host's row, and one sees a device's shortlists first.
+// Samplers of the same options, under the same mask: one chooses by the definition, one by the host's row, and one sees a device's
+// shortlists first.
 class Pair {
  public:
   Pair(const SamplingOptions& o, size_t n_vocab)
       : whole_(o, static_cast<int32_t>(n_vocab)), by_row_(o, static_cast<int32_t>(n_vocab)), by_list_(o, static_cast<int32_t>(n_vocab)) {}
 
-  // off: by how much of themselves the tempered sums are wrong, blocks and bands in both directions. n_looks: how often the row is still there
-  // when more of it is wanted. Returns the token, -1 where there is none.
+  // off: by how much of themselves the tempered sums are wrong, blocks and bands in both directions. n_looks: how often the row is still
+  // there when more of it is wanted. Returns the token, -1 where there is none.
   int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, int n_looks = 2,
                const std::vector<uint32_t>& mask = {}) {
     for (Sampler* sampler : {&whole_, &by_row_, &by_list_}) sampler->set_mask(mask);
@@ -117,7 +118,8 @@ std::vector<float> peaked_logits(Random* random, size_t n, float scale) {
 // Bans none, some, half, most or all tokens, one by one or in stretches; and sometimes all behind the last word.
 std::vector<uint32_t> any_mask(Random* random, size_t n) {
   std::vector<uint32_t> mask((n + 31) / 32, 0);
-  const size_t percent[] = {0, 3, 50, 97, 100}, banned = percent[random->below(random->below(4) ? 3 : 5)], stretch = random->below(2) ? 1 : 1 + random->below(400);
+  const size_t percent[] = {0, 3, 50, 97, 100}, banned = percent[random->below(random->below(4) ? 3 : 5)],
+               stretch = random->below(2) ? 1 : 1 + random->below(400);
   bool allows = true;
   for (size_t i = 0; i < 32 * mask.size(); ++i) {
     if (i % stretch == 0) allows = random->below(100) >= banned;
@@ -160,7 +162,7 @@ TEST(EngineShortlist, AnyOptionsGiveTheSameTokens) {
     for (size_t i = random.below(100); i > 0; --i) tokens.push_back(static_cast<int32_t>(random.below(n)));
     for (int i = 0; i < 8; ++i) {
       std::vector<float> logits = peaked_logits(&random, n, 0.5f + 3 * random.uniform());
-      if (random.below(4) == 0)   // many equals
+      if (random.below(4) == 0)  // many equals
         for (float& x : logits) x = std::round(x);
       if (random.below(8) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = kInfinity, logits[random.below(n)] = -kInfinity;
       const std::vector<uint32_t> mask = random.below(2) ? any_mask(&random, n) : std::vector<uint32_t>();
@@ -196,7 +198,7 @@ TEST(EngineShortlist, FlatTopPGivesTheSameTokens) {
     for (size_t i = random.below(400); i > 0; --i) tokens.push_back(static_cast<int32_t>(random.below(n)));
     for (int i = 0; i < 5; ++i) {
       std::vector<float> logits = peaked_logits(&random, n, 0.2f + 1.5f * random.uniform());
-      if (random.below(4) == 0)   // many equals
+      if (random.below(4) == 0)  // many equals
         for (float& x : logits) x = std::round(16 * x) / 16;
       if (random.below(6) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = -kInfinity;
       const std::vector<uint32_t> mask = random.below(3) == 0 ? any_mask(&random, n) : std::vector<uint32_t>();
@@ -216,9 +218,18 @@ TEST(EngineShortlist, OddRows) {
       std::vector<float>(2000, kInfinity),
       std::vector<float>(2000, -kInfinity),
       std::vector<float>(2000, kNan),
-      [] { std::vector<float> x(2000, -kInfinity); return x[1999] = -3.0f, x; }(),
-      [] { std::vector<float> x(2000, -0.0f); return x[7] = 0.0f, x; }(),
-      [] { std::vector<float> x(2000, -1e38f); return x[5] = 3e38f, x[9] = kNan, x; }(),
+      [] {
+        std::vector<float> x(2000, -kInfinity);
+        return x[1999] = -3.0f, x;
+      }(),
+      [] {
+        std::vector<float> x(2000, -0.0f);
+        return x[7] = 0.0f, x;
+      }(),
+      [] {
+        std::vector<float> x(2000, -1e38f);
+        return x[5] = 3e38f, x[9] = kNan, x;
+      }(),
   };
   for (const float temperature : {0.0f, 0.7f})
     for (const uint32_t top_k : {0u, 40u})
@@ -258,13 +269,13 @@ TEST(EngineShortlist, DecidesCommonOptions) {
   o.top_p = 1.0f;
   EXPECT_EQ(run(o, 3.5f), 40);
   EXPECT_EQ(run(o, 1e-4f), 0) << "what is hardly a choice at all takes all logits";
-  o.top_p = 0.95f;   // more than the best hold: min-p's part
+  o.top_p = 0.95f;  // more than the best hold: min-p's part
   EXPECT_GE(run(o, 2.5f), 38);
-  o.min_p = 0.0f, o.temperature = 1.2f;   // far beyond the best
+  o.min_p = 0.0f, o.temperature = 1.2f;  // far beyond the best
   EXPECT_GE(run(o, 1.5f), 35);
   EXPECT_GE(run(o, 0.5f), 35);
   EXPECT_EQ(run(o, 1e-4f), 0) << "more in a band than is fetched";
-  o.top_p = 1.0f;   // among all tokens
+  o.top_p = 1.0f;  // among all tokens
   EXPECT_EQ(run(o, 3.5f), 40);
   EXPECT_EQ(run(o, 1e-4f), 40);
 }
@@ -307,7 +318,7 @@ TEST(EngineShortlist, AsksUnderAMask) {
   constexpr size_t kN = 5003;
   SamplingOptions o;
   o.temperature = 1.0f, o.bias = {{2, 1.0f}, {8, 1.0f}};
-  std::vector<uint32_t> mask(kN / 32, ~0u);   // a word too few
+  std::vector<uint32_t> mask(kN / 32, ~0u);  // a word too few
   mask[0] = ~4u;
   const auto request_of = [&](const SamplingOptions& options) {
     static std::unique_ptr<Sampler> sampler;
@@ -377,7 +388,7 @@ TEST(EngineShortlist, CutsAtTheBorder) {
 // Draws that fall on a token's border, as exactly as float logits can be set: what rounding decides of all logits, sums leave open.
 TEST(EngineShortlist, DrawsAtTheBorder) {
   int n_open = 0, n_decided = 0;
-  for (const size_t behind : {256u, 5u})   // whose token has the rest: in another block, or in the same one
+  for (const size_t behind : {256u, 5u})  // whose token has the rest: in another block, or in the same one
     for (uint64_t seed = 1; seed <= 12; ++seed) {
       SamplingOptions o;
       o.temperature = 1.0f, o.seed = seed;
@@ -386,7 +397,8 @@ TEST(EngineShortlist, DrawsAtTheBorder) {
       float least = 0, most = 0;
       // Tokens in front, each finer than the one before: as much as still leaves the draw to those behind.
       const auto is_behind = [&] { return Sampler(o, 700).choose_of_all(logits, {})->token >= static_cast<int32_t>(behind); };
-      for (const auto& [low, high, token] : {std::make_tuple(-9.0f, 9.0f, 0), std::make_tuple(-60.0f, -5.0f, 1), std::make_tuple(-80.0f, -20.0f, 2)}) {
+      for (const auto& [low, high, token] :
+           {std::make_tuple(-9.0f, 9.0f, 0), std::make_tuple(-60.0f, -5.0f, 1), std::make_tuple(-80.0f, -20.0f, 2)}) {
         least = low, most = high;
         float& x = logits[static_cast<size_t>(token)];
         for (int i = 0; i < 60; ++i) {
@@ -395,9 +407,9 @@ TEST(EngineShortlist, DrawsAtTheBorder) {
         }
         x = least;
       }
-      if (!is_behind()) continue;   // the seed's draw has no such border
+      if (!is_behind()) continue;  // the seed's draw has no such border
       for (const double off : {0.0, 9e-13, -9e-13})
-        for (const float finest : {least, most, -15.0f}) {   // this side of the border, beyond it, and far beyond
+        for (const float finest : {least, most, -15.0f}) {  // this side of the border, beyond it, and far beyond
           Pair pair(o, 700);
           logits[2] = finest;
           pair.step(logits, {}, off);
@@ -462,8 +474,9 @@ TEST(EngineShortlist, ARowsShortlistIsThatOfTheDefinition) {
       const bool tempered = trial % 3 != 0;
       std::vector<uint32_t> mask;
       if (trial % 2) mask = any_mask(&random, n), mask.resize((n + 31) / 32, random.below(2) ? ~0u : 0u);
-      if (trial == 9) mask = ban_above(logits, -0.5f), logits[n / 2] += 3000.0f;   // most of it far above what is allowed
-      const ShortlistRequest request = {n_best, tokens, tempered ? 1.0 / (0.2 + static_cast<double>(random.uniform())) : 0.0, tempered ? n_sums : 0, mask};
+      if (trial == 9) mask = ban_above(logits, -0.5f), logits[n / 2] += 3000.0f;  // most of it far above what is allowed
+      const ShortlistRequest request = {n_best, tokens, tempered ? 1.0 / (0.2 + static_cast<double>(random.uniform())) : 0.0,
+                                        tempered ? n_sums : 0, mask};
       std::vector<std::byte> bytes(shortlist_result_bytes(request));
       std::vector<int32_t> candidates(n);
       RowShortlist row(n);
@@ -487,14 +500,17 @@ TEST(EngineShortlist, ARowsShortlistIsThatOfTheDefinition) {
       RowShortlist::bands(logits, tail, bands.data());
       const std::vector<uint64_t> expected_bands = expected_band_sums(logits, tail);
       for (size_t i = 0; i < bands.size(); ++i)
-        EXPECT_NEAR(static_cast<double>(bands[i]), static_cast<double>(expected_bands[i]), 1e-12 * static_cast<double>(expected_bands[i]) + static_cast<double>(n)) << i;
+        EXPECT_NEAR(static_cast<double>(bands[i]), static_cast<double>(expected_bands[i]),
+                    1e-12 * static_cast<double>(expected_bands[i]) + static_cast<double>(n))
+            << i;
       auto entries = std::make_unique<ShortlistTailEntries>(), its = std::make_unique<ShortlistTailEntries>();
       RowShortlist::entries(logits, tail, 3, 900, entries.get());
       expected_entries(logits, tail, 3, 900, its.get());
       ASSERT_EQ(entries->n, its->n);
       const int32_t kept = std::min(its->n, ShortlistTail::kMostEntries);
       if (kept < its->n) continue;
-      for (int32_t i = 0; i < kept; ++i) EXPECT_EQ(entries->entries[i].token, its->entries[kept - 1 - i].token) << "in the order of ids here";
+      for (int32_t i = 0; i < kept; ++i)
+        EXPECT_EQ(entries->entries[i].token, its->entries[kept - 1 - i].token) << "in the order of ids here";
     }
 }
 
@@ -534,7 +550,8 @@ TEST(EngineShortlist, TheSumIsThatOfTheDefinition) {
   }
   const float odd[] = {1.0f, kNan, std::numeric_limits<float>::max(), kInfinity};
   EXPECT_EQ(SumExp::sum(Span<const float>(odd, 4), std::numeric_limits<float>::max()),
-            SumExp::sum(std::vector<float>{1.0f, -kInfinity, std::numeric_limits<float>::max(), std::numeric_limits<float>::max()}, std::numeric_limits<float>::max()));
+            SumExp::sum(std::vector<float>{1.0f, -kInfinity, std::numeric_limits<float>::max(), std::numeric_limits<float>::max()},
+                        std::numeric_limits<float>::max()));
   EXPECT_GT(SumExp::sum(std::vector<float>{0.0f, -kInfinity}, 0.0f), 0.99);
 }
 

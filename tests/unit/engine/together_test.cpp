@@ -218,7 +218,7 @@ struct StepClock {
   std::atomic<bool> gave_up{false};
   std::atomic<uint64_t> step_us{1'000'000};
   uint64_t operator()() {
-    if (++asked > 50) time += 1'000'000, gave_up = true;   // a wait asks every 20 ms
+    if (++asked > 50) time += 1'000'000, gave_up = true;  // a wait asks every 20 ms
     return time;
   }
   // Each step of the session takes step_us.
@@ -249,7 +249,7 @@ class TogetherAgain : public ::testing::Test {
     prompt.insert(prompt.end(), more.begin(), more.end());
     auto generation = unwrap(engine::Generation::proceed(session, prompt, options));
     pull(generation.get(), 1);
-    pull(generation.get(), 1);   // the first step behind a prompt settles
+    pull(generation.get(), 1);  // the first step behind a prompt settles
     return generation;
   }
   // n tokens, or as many as come.
@@ -295,8 +295,7 @@ TEST_F(TogetherAgain, EveryStepHasAllSessions) {
   const LanguageModel::DecodeCounts before = counts_of(model_.get());
   {
     InThreads threads(model_.get());
-    for (size_t i = 0; i < kSessions; ++i)
-      threads.decode(sessions[i].get(), kTokens, &found[i]);
+    for (size_t i = 0; i < kSessions; ++i) threads.decode(sessions[i].get(), kTokens, &found[i]);
   }
   EXPECT_EQ(counts_of(model_.get()).passes - before.passes, kTokens);
   for (const Lone& lone : found)
@@ -323,7 +322,7 @@ TEST_F(TogetherAgain, ASessionIsAwaitedBehindTheStepInWhichItSettled) {
   clock_.asked = 0;
   std::atomic<bool> over{false};
   std::thread thread([&] { feed(other.get(), 1), over = true; });
-  while (!over && clock_.asked < 4) std::this_thread::yield();   // it waits
+  while (!over && clock_.asked < 4) std::this_thread::yield();  // it waits
   feed(settles.get(), 1);
   thread.join();
   EXPECT_EQ(counts_of(model_.get()).passes - before, 1u);
@@ -355,11 +354,11 @@ TEST_F(TogetherAgain, NobodyWaitsForASessionThatIsDestroyedComputesAPromptOrIsPu
     one_step(a.get(), b.get());
     if (way == 0) b.reset();
     if (way == 1) unwrap(b->prefill({&expected_.prompt[0], 1}, nullptr, nullptr));
-    if (way == 2) {   // by one thread with several sessions: it may look after them for long
+    if (way == 2) {  // by one thread with several sessions: it may look after them for long
       b->push_generated(1);
       Session::DecodeCall call;
       call.session = b.get();
-      clock_.step_us = 0;   // else b is late
+      clock_.step_us = 0;  // else b is late
       Session::decode_together({&call, 1});
       unwrap(std::move(call.status));
     }
@@ -381,7 +380,7 @@ TEST_F(TogetherAgain, NobodyWaitsForASessionWhoseAnswerIsCancelledOrAbandoned) {
       threads.wait_for(2);
     }
     thread.join();
-    cancels ? answer->cancel() : answer->abandon();   // and nobody pulls it
+    cancels ? answer->cancel() : answer->abandon();  // and nobody pulls it
     feed(a.get(), 1);
     EXPECT_FALSE(clock_.gave_up) << cancels;
   }
@@ -395,7 +394,7 @@ TEST_F(TogetherAgain, OneThreadWithTwoSessionsIsAwaitedOnce) {
   feed(b.get(), 1), feed(b.get(), 1);
   EXPECT_TRUE(clock_.gave_up) << "b has waited for a and c";
   clock_.gave_up = false, clock_.asked = 0;
-  feed(c.get(), 1), feed(a.get(), 1);   // late
+  feed(c.get(), 1), feed(a.get(), 1);  // late
   one_step(a.get(), c.get());
   feed(b.get(), 1);
 }
@@ -405,7 +404,7 @@ class TogetherUnder : public ::testing::TestWithParam<PolicyMode> {};
 
 TEST_P(TogetherUnder, ThreadsHaveTheBitsOfStepsAlone) {
   const auto model = open_spec("qwen3", runtime_options(2, test_cpu_path(), 256u << 20));
-  constexpr size_t kTokens = 40;   // tails fill, so some steps settle
+  constexpr size_t kTokens = 40;  // tails fill, so some steps settle
   std::vector<Lone> expected;
   expected.push_back(alone(model, with_mode(GetParam(), 0.6, 320), 150, 1, kTokens));
   expected.push_back(alone(model, with_mode(GetParam(), 0.7, 320), 97, 2, kTokens));
@@ -445,7 +444,7 @@ TEST(TogetherInThreads, AForkIsMadeWhileOthersDecode) {
     {
       InThreads threads(model.get());
       threads.decode(beside.get(), kTokens, &of_other);
-      forks = std::thread([&] { fork = unwrap(parent->fork()); });   // takes no turn under policy full
+      forks = std::thread([&] { fork = unwrap(parent->fork()); });  // takes no turn under policy full
     }
     forks.join();
     fork->stats() = parent->stats();
@@ -490,7 +489,7 @@ TEST(TogetherInThreads, ACancelledSessionLeavesTheOthers) {
   EXPECT_EQ(cancelled.code(), Code::cancelled);
   EXPECT_EQ(counts_of(model.get()).steps - before.steps, 4u);
   expect_same(expected, found[0], "first"), expect_same(expected, found[2], "last");
-  unwrap(sessions[1]->decode());   // its token still waits
+  unwrap(sessions[1]->decode());  // its token still waits
   note(sessions[1].get(), &found[1]);
   feed(sessions[1].get(), argmax(sessions[1]->logits()));
   note(sessions[1].get(), &found[1]);
@@ -557,7 +556,8 @@ TEST(TogetherHooks, FailAlone) {
   const Turn turn = model->runtime().take_turn();
   const model::Workspace& work = model->workspace(turn);
   unwrap(turn.backend().set_scratch(work.scratch, model->limits(turn)));
-  const model::RopeTable rope = model::make_rope_table(model->description().rope(), model->weights().rope_factors, sessions[0]->n_context());
+  const model::RopeTable rope =
+      model::make_rope_table(model->description().rope(), model->weights().rope_factors, sessions[0]->n_context());
   const std::vector<RopeSpec> ropes(2, rope.spec());
   std::vector<Row> rows;
   std::vector<KvView> views;
@@ -576,7 +576,7 @@ TEST(TogetherHooks, FailAlone) {
   }
   const int32_t n_layers = model->description().n_layers;
   for (const bool throws : {false, true})
-    for (const int32_t other_at : {n_layers, 1}) {   // n_layers: the other hook does not fail
+    for (const int32_t other_at : {n_layers, 1}) {  // n_layers: the other hook does not fail
       Failing hooks[2];
       hooks[0].at = 0, hooks[1].at = other_at;
       hooks[0].throws = throws;

@@ -1,5 +1,5 @@
-// The recipe of a family (runtime/model/families/add_a_family.md), followed: a toy family of existing blocks, in this file alone. Its layers are those of
-// Qwen3, so the goldens of Qwen3, which share no code with the engine, say what its logits are.
+// The recipe of a family (runtime/model/families/add_a_family.md), followed: a toy family of existing blocks, in this file alone. Its
+// layers are those of Qwen3, so the goldens of Qwen3, which share no code with the engine, say what its logits are.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -42,7 +42,8 @@ Result<std::shared_ptr<engine::LanguageModel>> open(const json& spec, Span<const
   const TempDir dir;
   engine::ModelOptions options;
   options.weights.families = families;
-  return engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())), dir.write("model.gguf", build_model_gguf(spec)), options);
+  return engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())), dir.write("model.gguf", build_model_gguf(spec)),
+                                     options);
 }
 
 // Step 3: the family's goldens.

@@ -1,6 +1,6 @@
-// The recipe of a kind of state (runtime/engine/state/add_a_kind_of_state.md), followed: two toy kinds, in this file alone. One is changed in place by
-// each token, as a recurrent layer's; one is a ring, which holds some earlier states. Prompts, rewinds, forks, failed steps and parking leave the
-// state that the session's tokens say, to the byte.
+// The recipe of a kind of state (runtime/engine/state/add_a_kind_of_state.md), followed: two toy kinds, in this file alone. One is changed
+// in place by each token, as a recurrent layer's; one is a ring, which holds some earlier states. Prompts, rewinds, forks, failed steps and
+// parking leave the state that the session's tokens say, to the byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using Bytes = std::vector<std::byte>;
 class ToyKind : public StateKind {
  public:
   virtual void append(Backend* backend, uint32_t position, int32_t token) = 0;
-  virtual Bytes of(const Tokens& tokens) const = 0;   // the definition: the copy of the state of these tokens
+  virtual Bytes of(const Tokens& tokens) const = 0;  // the definition: the copy of the state of these tokens
 };
 
 template <class T>
@@ -57,14 +57,18 @@ class RunningHash final : public ToyKind {
     backend->upload(at_, &zero, bytes());
     return ok_status();
   }
-  void copy_from(Backend* backend, const StateKind& other) override { backend->copy(at_, static_cast<const RunningHash&>(other).at_, bytes()); }
+  void copy_from(Backend* backend, const StateKind& other) override {
+    backend->copy(at_, static_cast<const RunningHash&>(other).at_, bytes());
+  }
   void append(Backend* backend, uint32_t, int32_t token) override {
     uint64_t hash;
     backend->download(&hash, at_, sizeof hash);
     hash = mixed(hash, token);
     backend->upload(at_, &hash, sizeof hash);
   }
-  Bytes of(const Tokens& tokens) const override { return bytes_of(std::vector<uint64_t>{std::accumulate(tokens.begin(), tokens.end(), uint64_t{0}, mixed)}); }
+  Bytes of(const Tokens& tokens) const override {
+    return bytes_of(std::vector<uint64_t>{std::accumulate(tokens.begin(), tokens.end(), uint64_t{0}, mixed)});
+  }
 
  private:
   static uint64_t mixed(uint64_t hash, int32_t token) { return (hash ^ static_cast<uint64_t>(token + 1)) * 1099511628211u; }
@@ -115,7 +119,7 @@ class LastTokens final : public ToyKind {
  private:
   Ptr<std::byte> slot(uint32_t position) const { return at_ + position % kRing * sizeof(int32_t); }
   const Ptr<std::byte> at_;
-  uint32_t oldest_ = 0;   // of the tokens in the ring
+  uint32_t oldest_ = 0;  // of the tokens in the ring
 };
 
 constexpr uint32_t kChunk = LastTokens::kRing - LastTokens::kWindow;
@@ -165,7 +169,7 @@ class ToySession {
     tokens_ = other.tokens_;
     state_->copy_from(backend_, *other.state_);
   }
-  void lose_place() { state_->forget(); }   // as parking does
+  void lose_place() { state_->forget(); }  // as parking does
   void expect_state() const {
     ASSERT_EQ(state_->position(), tokens_.size());
     Bytes expected;

@@ -89,7 +89,7 @@ class TurnTest : public ::testing::Test {
 
   kv::MemoryBackend* backend_;
   std::unique_ptr<Turns> turns_;
-  std::vector<int> order_;   // for whoever has the turn
+  std::vector<int> order_;  // for whoever has the turn
 };
 
 TEST_F(TurnTest, ComesInTheOrderOfAsking) {
@@ -101,7 +101,7 @@ TEST_F(TurnTest, ComesInTheOrderOfAsking) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(order_, (std::vector<int>{1, 2, 3, 4, 5}));
-  const Turn again = turns_->take();   // it is free
+  const Turn again = turns_->take();  // it is free
 }
 
 // The first, the last or one between them gives up; the others come as they would have.
@@ -214,7 +214,7 @@ TEST_F(MemberTest, WhoeverAsksFirstWaitsForTheOthersOfItsStep) {
 // So does a thread that has waited for the turn.
 TEST_F(MemberTest, WhoeverGetsTheTurnWaitsForTheOthersOfItsStep) {
   step({&a, &b, &c});
-  std::atomic<bool> c_waits{false}, ended{false};   // ended: the turn of this thread
+  std::atomic<bool> c_waits{false}, ended{false};  // ended: the turn of this thread
   std::thread threads[3];
   Asked asked;
   {
@@ -251,8 +251,8 @@ TEST_F(MemberTest, ALateMemberIsNotAwaitedTheNextTime) {
 }
 
 TEST_F(MemberTest, WhoeverLeavesIsNotAwaited) {
-  const std::function<void(std::optional<Member>*)> ways[] = {[](auto* left) { (*left)->leave(); }, [](auto* left) { (*left)->stays_away(); },
-                                                             [](auto* left) { left->reset(); }};
+  const std::function<void(std::optional<Member>*)> ways[] = {[](auto* left) { (*left)->leave(); },
+                                                              [](auto* left) { (*left)->stays_away(); }, [](auto* left) { left->reset(); }};
   for (const auto& way : ways)
     for (const bool before : {false, true}) {
       std::optional<Member> left(&turns_);
@@ -300,14 +300,14 @@ TEST_F(MemberTest, WhoeverIsOfNoStepTogetherWaitsForNobody) {
   step({&a, &b});
   EXPECT_FALSE(ask(&c, {}, &other_kind_).waited) << "work of another kind";
   EXPECT_FALSE(ask(nullptr).waited) << "work without a member";
-  turns_.take();   // without work
+  turns_.take();  // without work
   EXPECT_TRUE(ask(&c, [] { return true; }).cancelled) << "of the kind, and not of the step";
 }
 
 // Work that was handed back gets its turn at once.
 TEST_F(MemberTest, WorkThatWasHandedBackWaitsForNobody) {
   Asked asked;
-  std::atomic<bool> ended{false};   // the turn of this thread
+  std::atomic<bool> ended{false};  // the turn of this thread
   std::thread thread;
   {
     const Turn turn = turns_.take();
@@ -355,7 +355,8 @@ TEST(Operations, PoliciesThatNeedWhatABackendLacksAreRefused) {
       const PolicyMode mode{"", policy.c_str(), {}, false};
       const Status status = engine::Resident::check_operations(&backend, model->description(), with_mode(mode, 0.5), 320);
       const bool expected = lacks >= 0 && std::count(refused[lacks].begin(), refused[lacks].end(), policy) > 0;
-      EXPECT_EQ(status.code(), expected ? Code::unsupported : Code::ok) << policy << " without operation " << lacks << ": " << status.message();
+      EXPECT_EQ(status.code(), expected ? Code::unsupported : Code::ok)
+          << policy << " without operation " << lacks << ": " << status.message();
       if (!expected) continue;
       for (const std::string& word : {std::string(words[lacks]), policy, std::string("memory")})
         EXPECT_NE(std::string(status.message()).find(word), std::string::npos) << status.message();

@@ -61,7 +61,8 @@ class WaitingRowsTest : public ::testing::Test {
 TEST_F(WaitingRowsTest, SessionsThatTakeTurnsKeepTheirs) {
   std::deque<Session> sessions(kRows);
   for (size_t round = 0; round < 3; ++round)
-    for (size_t i = 0; i < sessions.size(); ++i) step(&sessions[i], static_cast<float>(1000 * round + 100 * i), 1 + static_cast<int32_t>(i % 4));
+    for (size_t i = 0; i < sessions.size(); ++i)
+      step(&sessions[i], static_cast<float>(1000 * round + 100 * i), 1 + static_cast<int32_t>(i % 4));
   for (size_t i = 0; i < sessions.size(); ++i) expect_on_device(sessions[i], static_cast<float>(2000 + 100 * i));
   for (size_t i = 0; i < sessions.size(); ++i) {
     ASSERT_TRUE(rows_.fetch(&backend_, &sessions[i].waits).ok());
@@ -73,9 +74,9 @@ TEST_F(WaitingRowsTest, SessionsThatTakeTurnsKeepTheirs) {
 TEST_F(WaitingRowsTest, WhoHasWaitedLongestGivesWay) {
   std::deque<Session> sessions(kRows + 2);
   for (size_t i = 0; i < kRows; ++i) step(&sessions[i], static_cast<float>(100 * i));
-  step(&sessions[0], 5000);   // the longest is another one now
+  step(&sessions[0], 5000);  // the longest is another one now
   rows_.drop(&sessions[3].waits);
-  step(&sessions[kRows], 6000);   // where that one's was
+  step(&sessions[kRows], 6000);  // where that one's was
   EXPECT_FALSE(sessions[3].waits);
   expect_on_device(sessions[1], 100);
   step(&sessions[kRows + 1], 7000);
@@ -89,7 +90,7 @@ TEST_F(WaitingRowsTest, WhoHasWaitedLongestGivesWay) {
 TEST_F(WaitingRowsTest, StepsOfManyRowsTakeAllTheRoom) {
   std::deque<Session> sessions(3);
   for (size_t i = 0; i < sessions.size(); ++i) step(&sessions[i], static_cast<float>(100 * i), 2);
-  ASSERT_TRUE(rows_.make_room(&backend_, 0).ok());   // a part of a prompt
+  ASSERT_TRUE(rows_.make_room(&backend_, 0).ok());  // a part of a prompt
   for (size_t i = 0; i < sessions.size(); ++i) expect_on_device(sessions[i], static_cast<float>(100 * i));
   ASSERT_TRUE(rows_.make_room(&backend_, 2).ok());
   for (size_t i = 0; i < sessions.size(); ++i) expect_fetched(sessions[i], static_cast<float>(100 * i), 2);

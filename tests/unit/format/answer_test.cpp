@@ -1,5 +1,5 @@
-// Answers with tools: the grammar allows what the template prints and nothing that it does not, and the parser reads every allowed answer back,
-// however its bytes are cut. Tokens here are bytes, so a mask is the set of bytes that may follow.
+// Answers with tools: the grammar allows what the template prints and nothing that it does not, and the parser reads every allowed answer
+// back, however its bytes are cut. Tokens here are bytes, so a mask is the set of bytes that may follow.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ using grammar::Grammar;
 using grammar::GrammarOptions;
 using grammar::TokenTrie;
 
-constexpr int32_t kFirstByte = 3;   // of the vocabulary below
+constexpr int32_t kFirstByte = 3;  // of the vocabulary below
 
 constexpr const char* kTools = R"([
   {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {
@@ -48,7 +48,7 @@ std::shared_ptr<TokenTrie> bytes_as_tokens() {
 }
 
 struct Made {
-  AnswerRules rules;   // of the grammar, for parsers
+  AnswerRules rules;  // of the grammar, for parsers
   std::shared_ptr<Grammar> grammar;
 };
 
@@ -57,7 +57,7 @@ Made made(ChatFormat format, ToolChoice choice, const char* tools = kTools, bool
   m.rules.format = std::move(format);
   m.rules.choice = choice;
   m.rules.many = many;
-  m.rules.may_reason = !m.rules.format.reasoning.open.empty();   // without a mark it would be there always
+  m.rules.may_reason = !m.rules.format.reasoning.open.empty();  // without a mark it would be there always
   auto list = tools_of(parse_json(tools).value());
   EXPECT_TRUE(list.ok()) << list.status().message();
   if (!list.ok()) return m;
@@ -120,7 +120,7 @@ Read check_law(const AnswerRules& rules, const std::string& text, std::mt19937* 
   std::string raw;
   for (const Piece& p : whole.pieces) raw += p.raw;
   EXPECT_EQ(raw, text);
-  for (size_t split = 0; split <= text.size() && text.size() <= 200; ++split) {   // in two, at every place
+  for (size_t split = 0; split <= text.size() && text.size() <= 200; ++split) {  // in two, at every place
     bool first = true;
     const Read two = read(rules, text, [&] { return std::exchange(first, false) ? split : text.size(); });
     EXPECT_EQ(shown(two.pieces), shown(whole.pieces)) << "cut at " << split;
@@ -185,7 +185,8 @@ void check_answers(const std::string& name, const ChatFormat& format, std::mt199
     const Read r = check_law(m.rules, text, random);
     const std::vector<Call> calls = as_calls(r);
     ASSERT_GE(calls.size(), 1u);
-    // Print it back: the template's text is the model's. The names of other words for numbers (1e0) aside, which JSON keeps and values do not.
+    // Print it back: the template's text is the model's. The names of other words for numbers (1e0) aside, which JSON keeps and values do
+    // not.
     std::string events;
     for (const Piece& p : r.pieces)
       if (p.type == Piece::arguments) events += p.json;
@@ -206,8 +207,8 @@ void check_answers(const std::string& name, const ChatFormat& format, std::mt199
   // What the template prints is allowed, and read back as it was.
   // A raw string cannot contain what ends it.
   const std::string quote = format.call->tagged && format.call->tagged->string_end.size() == 1 ? "a" : "a\\\"";
-  const Value city = parse_json(R"({"city": ")" + quote + R"(<b>\n", "days": 7, "exact": false, "unit": "C"})").value(), none = parse_json("{}").value(),
-              at = parse_json(R"({"lat": -2.5, "note": "</a>"})").value();
+  const Value city = parse_json(R"({"city": ")" + quote + R"(<b>\n", "days": 7, "exact": false, "unit": "C"})").value(),
+              none = parse_json("{}").value(), at = parse_json(R"({"lat": -2.5, "note": "</a>"})").value();
   const auto id = [](int i) { return "call0000" + std::to_string(i); };
   std::vector<std::vector<Call>> samples = {{{"now", id(1), none}}, {{"weather", id(1), city}}, {{"weather_at", id(1), at}}};
   if (m.rules.format.call->many) samples.push_back({{"weather_at", id(1), at}, {"now", id(2), none}, {"weather", id(3), city}});
@@ -246,7 +247,8 @@ std::string file(const std::filesystem::path& path) {
 
 TEST(Answers, OfOurTemplates) {
   std::mt19937 random(5);
-  check_answers("turns_with_thoughts", derived(file(testing::source_path("tests/golden/templates/turns_with_thoughts.jinja"))), &random, 40);
+  check_answers("turns_with_thoughts", derived(file(testing::source_path("tests/golden/templates/turns_with_thoughts.jinja"))), &random,
+                40);
   check_answers("bracketed", derived(file(testing::source_path("tests/golden/templates/bracketed.jinja"))), &random, 40);
   check_answers("tagged", derived(kTaggedTemplate), &random, 40);
   check_answers("counted", derived(kCountedTemplate), &random, 40);
@@ -266,7 +268,8 @@ TEST(Answers, OfChannels) {
   ASSERT_TRUE(m.grammar);
   std::mt19937 random(8);
   const std::string thought = "<|channel|>analysis<|message|>It may <rain>.<|end|><|start|>assistant";
-  const std::string call = " to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Rome\"}<|call|>", last = "<|channel|>final<|message|>Rain.<|return|>";
+  const std::string call = " to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Rome\"}<|call|>",
+                    last = "<|channel|>final<|message|>Rain.<|return|>";
   for (const std::string& begin : {std::string(), thought}) {
     for (const std::string& end : {call, last}) {
       bool complete = false;
@@ -304,7 +307,9 @@ TEST(Answers, ListsAndObjectsInTaggedArguments) {
   const Made m = made(derived(kTaggedTemplate), ToolChoice::required, kNested);
   ASSERT_TRUE(m.grammar);
   std::mt19937 random(7);
-  const std::string text = "<tool>\n<function=sum>\n<parameter=values>\n[1, 2]\n</parameter>\n<parameter=options>\n{\"deep\": true}\n</parameter>\n</function>\n</tool>";
+  const std::string text =
+      "<tool>\n<function=sum>\n<parameter=values>\n[1, 2]\n</parameter>\n<parameter=options>\n{\"deep\": "
+      "true}\n</parameter>\n</function>\n</tool>";
   bool complete = false;
   EXPECT_EQ(m.grammar->match(text, &complete), text.size());
   EXPECT_TRUE(complete);
@@ -347,14 +352,15 @@ TEST(Answers, NotationsOfTheirOwn) {
       }
       Result<std::string> again = print(*m.rules.format.call, calls, "");
       ASSERT_TRUE(again.ok());
-      if (m.rules.format.call->tagged->lists == Notation::json) continue;   // whose strings have several escapes
+      if (m.rules.format.call->tagged->lists == Notation::json) continue;  // whose strings have several escapes
       EXPECT_EQ(*again, text.substr(text.find_first_not_of(" \n")));
     }
     EXPECT_GT(n_whole, 30u);
   }
   // Where an answer is cut, its bytes are still all there.
   const Made m = made(derived(kPythonTemplate), ToolChoice::required, kDeep);
-  const std::string whole = "<|calls_start|>[put(rows=['a\\n', {'Name': \"a'b\", 'at': [12, -3]}, None], where={\"Z\": \"x\"})]<|calls_end|>";
+  const std::string whole =
+      "<|calls_start|>[put(rows=['a\\n', {'Name': \"a'b\", 'at': [12, -3]}, None], where={\"Z\": \"x\"})]<|calls_end|>";
   bool complete = false;
   EXPECT_EQ(m.grammar->match(whole, &complete), whole.size());
   EXPECT_TRUE(complete);
@@ -378,7 +384,8 @@ TEST(Answers, ReasoningContentAndCalls) {
   const Made m = made(derived(file(testing::source_path("tests/golden/templates/turns_with_thoughts.jinja"))), ToolChoice::automatic);
   ASSERT_TRUE(m.grammar);
   std::mt19937 random(8);
-  const std::string text = "<think>\nShould I write <call>? No </thin.\n</think>\n\nLet me see.\n<call>\n{\"name\": \"now\", \"arguments\": {}}\n</call>";
+  const std::string text =
+      "<think>\nShould I write <call>? No </thin.\n</think>\n\nLet me see.\n<call>\n{\"name\": \"now\", \"arguments\": {}}\n</call>";
   bool complete = false;
   EXPECT_EQ(m.grammar->match(text, &complete), text.size());
   EXPECT_TRUE(complete);
@@ -388,7 +395,8 @@ TEST(Answers, ReasoningContentAndCalls) {
   ASSERT_EQ(r.calls.size(), 1u);
   EXPECT_EQ(r.calls[0].name, "now");
   EXPECT_EQ(r.calls[0].arguments, "{}");
-  for (const char* no : {"<call>\nx", "<call>\n{\"name\": \"unknown\"", "text <think>"}) EXPECT_LT(m.grammar->match(no, &complete), std::string(no).size()) << no;
+  for (const char* no : {"<call>\nx", "<call>\n{\"name\": \"unknown\"", "text <think>"})
+    EXPECT_LT(m.grammar->match(no, &complete), std::string(no).size()) << no;
 }
 
 TEST(Answers, Choices) {
@@ -398,8 +406,8 @@ TEST(Answers, Choices) {
     bool complete = false;
     return m.grammar->match(text, &complete) == text.size() && complete;
   };
-  const Made automatic = made(format, ToolChoice::automatic), none = made(format, ToolChoice::none), required = made(format, ToolChoice::required),
-             one = made(format, ToolChoice::required, kTools, false);
+  const Made automatic = made(format, ToolChoice::automatic), none = made(format, ToolChoice::none),
+             required = made(format, ToolChoice::required), one = made(format, ToolChoice::required, kTools, false);
   EXPECT_TRUE(matches(automatic, call) && matches(automatic, "text") && matches(automatic, two) && matches(automatic, ""));
   EXPECT_TRUE(matches(none, "text") && !matches(none, call));
   EXPECT_TRUE(matches(required, call) && matches(required, two) && !matches(required, "text") && !matches(required, ""));
@@ -485,7 +493,8 @@ TEST(Answers, ControlTokensAreMarks) {
     ASSERT_TRUE(take(calls));
     EXPECT_FALSE(take(calls));
     EXPECT_NE(matcher.tokens_to_end(), grammar::kNever);
-    for (const char c : std::string(R"([{"name": "now", "arguments": {}, "id": "abcdefghi"}])")) ASSERT_TRUE(take(kFirstByte + static_cast<uint8_t>(c))) << c;
+    for (const char c : std::string(R"([{"name": "now", "arguments": {}, "id": "abcdefghi"}])"))
+      ASSERT_TRUE(take(kFirstByte + static_cast<uint8_t>(c))) << c;
     EXPECT_TRUE(matcher.must_end());
     ASSERT_EQ(parser.calls().size(), 1u);
     EXPECT_TRUE(parser.calls()[0].whole);
@@ -498,10 +507,36 @@ TEST(Answers, ControlTokensAreMarks) {
 // Whatever bytes come: no byte is lost, and the cuts do not matter.
 TEST(Answers, BytesOfNoGrammar) {
   std::mt19937 random(12);
-  const char* kParts[] = {"<call>", "<tool>", "\n<function=", "weather", "now", ">", "\n<parameter=", "city", "</parameter>", "\n</function>\n</tool>", "{", "}", "\"",
-                          "{\"name\": \"", "\", \"arguments\": ", "<think>", "</think>", "\n", "[1, {", "]", ":0=", ";", "<calls>", "</calls>", "\xC3", "\xFF", "\\", "text"};
-  for (const std::string& source : {file(testing::source_path("tests/golden/templates/turns_with_thoughts.jinja")), std::string(kTaggedTemplate),
-                                    std::string(kCountedTemplate), std::string(kBareTemplate)}) {
+  const char* kParts[] = {"<call>",
+                          "<tool>",
+                          "\n<function=",
+                          "weather",
+                          "now",
+                          ">",
+                          "\n<parameter=",
+                          "city",
+                          "</parameter>",
+                          "\n</function>\n</tool>",
+                          "{",
+                          "}",
+                          "\"",
+                          "{\"name\": \"",
+                          "\", \"arguments\": ",
+                          "<think>",
+                          "</think>",
+                          "\n",
+                          "[1, {",
+                          "]",
+                          ":0=",
+                          ";",
+                          "<calls>",
+                          "</calls>",
+                          "\xC3",
+                          "\xFF",
+                          "\\",
+                          "text"};
+  for (const std::string& source : {file(testing::source_path("tests/golden/templates/turns_with_thoughts.jinja")),
+                                    std::string(kTaggedTemplate), std::string(kCountedTemplate), std::string(kBareTemplate)}) {
     for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required, ToolChoice::none}) {
       const Made m = made(derived(source), choice);
       for (int i = 0; i < 60; ++i) {
@@ -526,7 +561,9 @@ TEST(Answers, FaultsOfTools) {
   EXPECT_NE(message(R"([{"name": "a", "parameters": 1}])").find("no JSON schema"), std::string::npos);
   AnswerRules rules;
   rules.format = derived(kBareTemplate);
-  rules.tools = tools_of(parse_json(R"([{"name": "a", "parameters": {"type": "object", "properties": {"x": {"uniqueItems": true}}}}])").value()).value();
+  rules.tools =
+      tools_of(parse_json(R"([{"name": "a", "parameters": {"type": "object", "properties": {"x": {"uniqueItems": true}}}}])").value())
+          .value();
   std::vector<std::string> notices;
   auto tree = answer_tree(&rules, nullptr, nullptr, {}, &notices);
   ASSERT_FALSE(tree.ok());

@@ -1,5 +1,6 @@
-// Tools whose arguments are compiled when an answer comes to them: step by step, the grammar has the masks, the refusals and the ends of the
-// grammar that was compiled at once. And plain schemas, of which this may be done: none is refused, and none needs more bytes than was said.
+// Tools whose arguments are compiled when an answer comes to them: step by step, the grammar has the masks, the refusals and the ends of
+// the grammar that was compiled at once. And plain schemas, of which this may be done: none is refused, and none needs more bytes than was
+// said.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -31,7 +32,9 @@ std::shared_ptr<TokenTrie> tokens() {
   static std::vector<std::string> all;
   if (all.empty()) {
     for (int b = 0; b < 256; ++b) all.push_back(std::string(1, static_cast<char>(b)));
-    for (const char* more : {"say", "\": {\"", " {\"", "{\"", "={\"", "={}", "z={\"", "z={}", "\", \"arguments\": {}", "say_it\", \"arguments\": {\"of\"", "}}", "}\n", "\": \"", "[\"a", "12"}) all.emplace_back(more);
+    for (const char* more : {"say", "\": {\"", " {\"", "{\"", "={\"", "={}", "z={\"", "z={}", "\", \"arguments\": {}",
+                             "say_it\", \"arguments\": {\"of\"", "}}", "}\n", "\": \"", "[\"a", "12"})
+      all.emplace_back(more);
     all.emplace_back();
   }
   return TokenTrie::make(std::vector<std::string_view>(all.begin(), all.end()), {static_cast<int32_t>(all.size()) - 1}).value();
@@ -81,14 +84,14 @@ struct Named {
   ChatFormat format;
 };
 std::vector<Named> formats() {
-  ChatFormat joined;   // nothing stands between a name and its arguments
+  ChatFormat joined;  // nothing stands between a name and its arguments
   joined.call = CallFormat();
   joined.call->first = "<c>";
   joined.call->fields = {Field::name, Field::arguments};
   joined.call->between = {""};
   joined.call->last = "</c>", joined.call->next = ";", joined.call->after_content = "\n<c>";
   joined.call->many = joined.call->with_content = true;
-  ChatFormat ids = joined;   // a token may end an id and begin the arguments
+  ChatFormat ids = joined;  // a token may end an id and begin the arguments
   ids.call->fields = {Field::name, Field::id, Field::arguments};
   ids.call->between = {"#", "="};
   std::vector<Named> all = {{"ids", ids}, {"counted", derived(kCountedTemplate)}, {"bare", derived(kBareTemplate)}, {"joined", joined}};
@@ -107,7 +110,7 @@ TEST(DeferredTools, AreTheGrammarThatIsCompiledAtOnce) {
         Matcher a = at_once->matcher(), b = deferred->matcher();
         std::string text;
         std::vector<size_t> ends = {0};
-        const auto most = static_cast<uint32_t>(30 + random() % 120);   // then the answer is closed
+        const auto most = static_cast<uint32_t>(30 + random() % 120);  // then the answer is closed
         for (uint32_t step = 0; step < most + 400; ++step) {
           ASSERT_EQ(a.may_end(), b.may_end());
           if (a.must_end() || a.ended()) break;
@@ -115,21 +118,23 @@ TEST(DeferredTools, AreTheGrammarThatIsCompiledAtOnce) {
           ASSERT_EQ(words, mask_of(&b)) << one.name << " behind " << text;
           std::vector<int32_t> allowed, refused;
           const auto n_tokens = static_cast<int32_t>(deferred->trie().n_vocab()) - 1;
-          if (step >= most) {   // the way to the end is the same, and one leads on
+          if (step >= most) {  // the way to the end is the same, and one leads on
             const uint32_t left = b.tokens_to_end();
             ASSERT_EQ(left, a.tokens_to_end()) << one.name << " behind " << text;
             if (left == 0) break;
             auto any = b.closing_mask(left - 1, words.data());
             ASSERT_TRUE(any.ok() && *any) << one.name << " behind " << text;
           }
-          for (int32_t id = 0; id < n_tokens; ++id) (words[static_cast<size_t>(id) / 32] >> (id % 32) & 1 ? allowed : refused).push_back(id);
+          for (int32_t id = 0; id < n_tokens; ++id)
+            (words[static_cast<size_t>(id) / 32] >> (id % 32) & 1 ? allowed : refused).push_back(id);
           if (allowed.empty()) break;
           ASSERT_FALSE(step < most && !refused.empty() && takes(&b, refused[random() % refused.size()]));
           // Answers come to calls sooner where every third token is the one that leads to a call.
           int32_t token = allowed[random() % allowed.size()];
           for (const char* wish : {"<c>", "<", "{", "a", "say_it\", \"arguments\": {\"of\"", "={\"", "z={\"", "\": {\""})
             if (random() % 3 == 0)
-              if (const int32_t id = deferred->trie().longest_prefix(wish); std::find(allowed.begin(), allowed.end(), id) != allowed.end()) token = id;
+              if (const int32_t id = deferred->trie().longest_prefix(wish); std::find(allowed.begin(), allowed.end(), id) != allowed.end())
+                token = id;
           ASSERT_TRUE(takes(&a, token) && takes(&b, token));
           text += deferred->trie().bytes(token);
           ends.push_back(text.size());
@@ -169,10 +174,10 @@ TEST(DeferredTools, OnlyWhatAnAnswerReachesIsCompiled) {
   };
   take(&first, "<calls>now:0={");
   EXPECT_EQ(n_grown, 1u);
-  Matcher second = form->matcher();   // which finds what the first one compiled
+  Matcher second = form->matcher();  // which finds what the first one compiled
   take(&second, "<calls>now:0={};");
   EXPECT_EQ(n_grown, 1u);
-  take(&second, "say:1={\"n\": 12};now:2={}");   // both are kept
+  take(&second, "say:1={\"n\": 12};now:2={}");  // both are kept
   EXPECT_EQ(n_grown, 2u);
   second.rewind(7);
   take(&second, "say:0={\"n\": 12}");
@@ -187,7 +192,11 @@ TEST(DeferredTools, OnlyWhatAnAnswerReachesIsCompiled) {
 // A schema of a tool that cannot be compiled is refused before the answer begins, whether or not others are deferred.
 TEST(DeferredTools, RefusalsComeFirst) {
   AnswerRules rules = rules_of(derived(kCountedTemplate), ToolChoice::automatic);
-  rules.tools = tools_of(parse_json(R"x([{"name": "now"}, {"name": "bad", "parameters": {"type": "object", "properties": {"a": {"pattern": "(?=a)"}}}}])x").value()).value();
+  rules.tools =
+      tools_of(
+          parse_json(R"x([{"name": "now"}, {"name": "bad", "parameters": {"type": "object", "properties": {"a": {"pattern": "(?=a)"}}}}])x")
+              .value())
+          .value();
   std::vector<std::string> notices;
   const std::vector<uint32_t> none;
   const auto tree = answer_tree(&rules, nullptr, nullptr, {}, &notices, &none);
@@ -210,7 +219,9 @@ Value random_schema(std::mt19937* random, int depth) {
     constexpr const char* kFormats[] = {"date", "time", "date-time", "email", "ipv4", "uuid", "uri", "hostname"};
     const int64_t kind = up_to(3), least = up_to(5);
     if (kind == 0) schema.set("format", Value::string(kFormats[up_to(7)]));
-    if (kind == 1) schema.set("enum", Value::list({Value::string("longer\"one"), Value::string("é"), Value::string(std::string(static_cast<size_t>(up_to(4)), 'x'))}));
+    if (kind == 1)
+      schema.set("enum", Value::list({Value::string("longer\"one"), Value::string("é"),
+                                      Value::string(std::string(static_cast<size_t>(up_to(4)), 'x'))}));
     if (kind == 2) schema.set("minLength", number(least)), schema.set("maxLength", number(least + up_to(3)));
   } else if (which == 1 || which == 2) {
     const int64_t least = up_to(3000) - 1500;
@@ -240,7 +251,8 @@ TEST(PlainSchemas, CompileAndHaveAValueOfSoManyBytes) {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
   bytes.emplace_back();
-  const auto trie = std::shared_ptr<const TokenTrie>(TokenTrie::make(std::vector<std::string_view>(bytes.begin(), bytes.end()), {256}).value());
+  const auto trie =
+      std::shared_ptr<const TokenTrie>(TokenTrie::make(std::vector<std::string_view>(bytes.begin(), bytes.end()), {256}).value());
   std::mt19937 random(9);
   for (int i = 0; i < 600; ++i) {
     const Value schema = random_schema(&random, 0);
@@ -261,14 +273,32 @@ TEST(PlainSchemas, CompileAndHaveAValueOfSoManyBytes) {
 }
 
 TEST(PlainSchemas, OthersAreCompiledAtOnce) {
-  for (const char* source : {"false", "{}", "[]", "1", R"({"type": "any"})", R"({"type": "string", "pattern": "a"})", R"({"type": "string", "format": "color"})",
-                             R"({"type": "string", "format": "date", "maxLength": 3})", R"({"type": "string", "minLength": 3, "maxLength": 2})",
-                             R"({"type": "integer", "minimum": 2, "maximum": 1})", R"({"type": "number", "minimum": 0.5})", R"({"type": "number", "exclusiveMinimum": 0})",
-                             R"({"type": "array", "items": false})", R"({"type": "array", "items": [{"type": "null"}]})", R"({"type": "array", "minItems": 2, "maxItems": 1})",
-                             R"({"type": "object", "required": ["a"]})", R"({"type": "object", "properties": {"a": {"$ref": "#"}}})",
-                             R"({"type": "object", "additionalProperties": {"type": "null"}})", R"({"type": "string", "enum": []})", R"({"enum": [1]})",
-                             R"({"type": "string", "enum": ["a"], "maxLength": 0})", R"({"type": ["string", 1]})", R"({"type": "string", "x-unknown": 1})",
-                             R"({"type": "string", "minLength": 1000000})", R"({"type": []})", R"({"type": "object", "properties": {"a": false}})"})
+  for (const char* source : {"false",
+                             "{}",
+                             "[]",
+                             "1",
+                             R"({"type": "any"})",
+                             R"({"type": "string", "pattern": "a"})",
+                             R"({"type": "string", "format": "color"})",
+                             R"({"type": "string", "format": "date", "maxLength": 3})",
+                             R"({"type": "string", "minLength": 3, "maxLength": 2})",
+                             R"({"type": "integer", "minimum": 2, "maximum": 1})",
+                             R"({"type": "number", "minimum": 0.5})",
+                             R"({"type": "number", "exclusiveMinimum": 0})",
+                             R"({"type": "array", "items": false})",
+                             R"({"type": "array", "items": [{"type": "null"}]})",
+                             R"({"type": "array", "minItems": 2, "maxItems": 1})",
+                             R"({"type": "object", "required": ["a"]})",
+                             R"({"type": "object", "properties": {"a": {"$ref": "#"}}})",
+                             R"({"type": "object", "additionalProperties": {"type": "null"}})",
+                             R"({"type": "string", "enum": []})",
+                             R"({"enum": [1]})",
+                             R"({"type": "string", "enum": ["a"], "maxLength": 0})",
+                             R"({"type": ["string", 1]})",
+                             R"({"type": "string", "x-unknown": 1})",
+                             R"({"type": "string", "minLength": 1000000})",
+                             R"({"type": []})",
+                             R"({"type": "object", "properties": {"a": false}})"})
     EXPECT_FALSE(grammar::plain_bytes(parse_json(source).value())) << source;
   std::string deep = R"({"type": "null"})";
   for (int i = 0; i < 40; ++i) deep = R"({"type": "array", "items": )" + deep + "}";

@@ -35,8 +35,9 @@ TEST(DeriveFormat, JsonCallsBetweenTags) {
   EXPECT_EQ(f.call->trigger(), "<call>");
   EXPECT_TRUE(f.call->many);
   EXPECT_TRUE(f.call->with_content);
-  EXPECT_EQ(printed(*f.call, {call("a", R"({"k": [1, "x"]})"), call("b", "{}")}, "So:"),
-            "So:\n<call>\n{\"name\": \"a\", \"arguments\": {\"k\": [1, \"x\"]}}\n</call>\n<call>\n{\"name\": \"b\", \"arguments\": {}}\n</call>");
+  EXPECT_EQ(
+      printed(*f.call, {call("a", R"({"k": [1, "x"]})"), call("b", "{}")}, "So:"),
+      "So:\n<call>\n{\"name\": \"a\", \"arguments\": {\"k\": [1, \"x\"]}}\n</call>\n<call>\n{\"name\": \"b\", \"arguments\": {}}\n</call>");
 }
 
 TEST(DeriveFormat, IdsOfNineLettersBehindTheArguments) {
@@ -52,9 +53,10 @@ TEST(DeriveFormat, TaggedArguments) {
   ASSERT_TRUE(f.call && f.call->tagged) << f.why_none;
   EXPECT_EQ(f.call->tagged->lists, Notation::json);
   EXPECT_EQ(f.call->tagged->words[0], "True");
-  EXPECT_EQ(printed(*f.call, {call("f", R"({"a": "x <y>", "b": true, "c": [1]})"), call("g", "{}")}, ""),
-            "<tool>\n<function=f>\n<parameter=a>\nx <y>\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n<parameter=c>\n[1]\n</parameter>\n"
-            "</function>\n</tool>\n<tool>\n<function=g>\n</function>\n</tool>");
+  EXPECT_EQ(
+      printed(*f.call, {call("f", R"({"a": "x <y>", "b": true, "c": [1]})"), call("g", "{}")}, ""),
+      "<tool>\n<function=f>\n<parameter=a>\nx <y>\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n<parameter=c>\n[1]\n</parameter>\n"
+      "</function>\n</tool>\n<tool>\n<function=g>\n</function>\n</tool>");
 }
 
 TEST(DeriveFormat, ListsBetweenMarks) {
@@ -64,8 +66,10 @@ TEST(DeriveFormat, ListsBetweenMarks) {
   EXPECT_EQ(f.call->tagged->lists, Notation::bare);
   EXPECT_EQ(f.call->tagged->objects, Notation::bare);
   EXPECT_EQ(f.call->tagged->order, KeyOrder::letters);
-  EXPECT_EQ(printed(*f.call, {call("f", R"({"b": [1, "x \"y\"\n", true, []], "A": {"z": null, "C": {"d": "e"}}, "c": "t"})"), call("g", "{}")}, ""),
-            "<|tool_call>call:f{A:{C:{d:<|\"|>e<|\"|>},z:None},b:[1,<|\"|>x \"y\"\n<|\"|>,true,[]],c:<|\"|>t<|\"|>}<tool_call|><|tool_call>call:g{}<tool_call|>");
+  EXPECT_EQ(printed(*f.call,
+                    {call("f", R"({"b": [1, "x \"y\"\n", true, []], "A": {"z": null, "C": {"d": "e"}}, "c": "t"})"), call("g", "{}")}, ""),
+            "<|tool_call>call:f{A:{C:{d:<|\"|>e<|\"|>},z:None},b:[1,<|\"|>x "
+            "\"y\"\n<|\"|>,true,[]],c:<|\"|>t<|\"|>}<tool_call|><|tool_call>call:g{}<tool_call|>");
 }
 
 TEST(DeriveFormat, ListsAsPythonHasThem) {
@@ -74,8 +78,9 @@ TEST(DeriveFormat, ListsAsPythonHasThem) {
   EXPECT_EQ(f.source, kFromProbes);
   EXPECT_EQ(f.call->tagged->lists, Notation::python);
   EXPECT_EQ(f.call->tagged->objects, Notation::json);
-  EXPECT_EQ(printed(*f.call, {call("f", R"({"b": [1, "it's", "x \"y\"\n\\", true, {"k": null}], "A": {"z": null, "C": ["d"]}, "c": "t"})")}, ""),
-            "<|calls_start|>[f(b=[1, \"it's\", 'x \"y\"\\n\\\\', True, {'k': None}], A={\"z\": null, \"C\": [\"d\"]}, c='t')]<|calls_end|>");
+  EXPECT_EQ(
+      printed(*f.call, {call("f", R"({"b": [1, "it's", "x \"y\"\n\\", true, {"k": null}], "A": {"z": null, "C": ["d"]}, "c": "t"})")}, ""),
+      "<|calls_start|>[f(b=[1, \"it's\", 'x \"y\"\\n\\\\', True, {'k': None}], A={\"z\": null, \"C\": [\"d\"]}, c='t')]<|calls_end|>");
 }
 
 TEST(DeriveFormat, CallsThatAreCounted) {
@@ -88,34 +93,41 @@ TEST(DeriveFormat, CallsThatAreCounted) {
 TEST(DeriveFormat, OneCallWithoutAMark) {
   const auto f = derived(kBareTemplate);
   ASSERT_TRUE(f.call) << f.why_none;
-  EXPECT_FALSE(f.call->many);   // two are refused by the template
+  EXPECT_FALSE(f.call->many);  // two are refused by the template
   EXPECT_EQ(f.call->trigger(), "");
   EXPECT_EQ(printed(*f.call, {call("a", R"({"k": 1})")}, ""), R"({"name": "a", "parameters": {"k": 1}})");
 }
 
 TEST(DeriveFormat, ArgumentsAsText) {
-  const auto f = derived(R"({% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<t>{{ c.function.name + '=' + c.function.arguments }}</t>{% endfor %}<end>
+  const auto f = derived(
+      R"({% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<t>{{ c.function.name + '=' + c.function.arguments }}</t>{% endfor %}<end>
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})");
   ASSERT_TRUE(f.call) << f.why_none;
   EXPECT_TRUE(f.call->text_arguments);
 }
 
 TEST(DeriveFormat, ListsThatTheTemplateAppendsTo) {
-  const auto f = derived(R"({% set all = [] %}{% for m in messages %}{% set _ = all.append(m) %}{% endfor %}{% for m in all %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<t>{{ c.function | tojson }}</t>{% endfor %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})");
+  const auto f = derived(
+      R"({% set all = [] %}{% for m in messages %}{% set _ = all.append(m) %}{% endfor %}{% for m in all %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<t>{{ c.function | tojson }}</t>{% endfor %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})");
   EXPECT_TRUE(f.call) << f.why_none;
 }
 
 TEST(DeriveFormat, RefusedByName) {
-  EXPECT_EQ(derived("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}").why_none,
-            "the chat template prints no calls of tools");
-  EXPECT_NE(derived("{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.function.name }}>{{ c.function.arguments | tojson }}"
-                    "</{{ c.function.name }}>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}").why_none.find("does not print the template's text"),
+  EXPECT_EQ(
+      derived("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+          .why_none,
+      "the chat template prints no calls of tools");
+  EXPECT_NE(derived("{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.function.name }}>{{ "
+                    "c.function.arguments | tojson }}"
+                    "</{{ c.function.name }}>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+                .why_none.find("does not print the template's text"),
             std::string::npos);
 }
 
 TEST(DeriveFormat, TheTable) {
-  const auto f = derived("{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}{# <|tool_call|> #}\n{% endfor %}"
-                         "{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}");
+  const auto f = derived(
+      "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}{# <|tool_call|> #}\n{% endfor %}"
+      "{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}");
   ASSERT_TRUE(f.call);
   EXPECT_EQ(f.source, "Granite 3");
   EXPECT_EQ(printed(*f.call, {call("a", "{}"), call("b", R"({"k": 1})")}, ""),

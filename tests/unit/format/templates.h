@@ -69,7 +69,8 @@ inline constexpr const char* kPythonTemplate = R"({%- for m in messages -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<turn>assistant\n' -}}{%- endif -%})";
 
-inline constexpr const char* kCountedTemplate = R"({% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}<calls>{% for c in m.tool_calls %}{{ c.function.name }}:{{ loop.index0 }}={{ c.function.arguments | tojson }}{{ '' if loop.last else ';' }}{% endfor %}</calls>{% endif %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})";
+inline constexpr const char* kCountedTemplate =
+    R"({% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}<calls>{% for c in m.tool_calls %}{{ c.function.name }}:{{ loop.index0 }}={{ c.function.arguments | tojson }}{{ '' if loop.last else ';' }}{% endfor %}</calls>{% endif %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})";
 
 inline constexpr const char* kBareTemplate = R"({% for m in messages %}[{{ m.role }}]
 {% if m.tool_calls %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}<end>

@@ -75,8 +75,7 @@ TEST(OutOfMemory, OpenGivesEverythingBack) {
 }
 
 TEST(OutOfMemory, RefusalGivesEverythingBack) {
-  Bytes bytes =
-      GgufBuilder().array("strings", std::vector<std::string>(100, "text")).key("k", "value").build();
+  Bytes bytes = GgufBuilder().array("strings", std::vector<std::string>(100, "text")).key("k", "value").build();
   bytes.pop_back();
   const std::string name = "a name too long for a string to hold in place";
   EXPECT_GT(fail_each_allocation([&] { (void)File::parse(bytes, name).ok(); }), 5);

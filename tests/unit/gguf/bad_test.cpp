@@ -25,8 +25,7 @@ using testing::poke;
 constexpr uint64_t kAnywhere = ~uint64_t{0};
 
 // The file is refused with `code`; the message opens with file and offset and holds all of `parts`.
-void expect_bad(const Bytes& bytes, uint64_t offset, const std::vector<std::string>& parts,
-                Code code = Code::bad_model) {
+void expect_bad(const Bytes& bytes, uint64_t offset, const std::vector<std::string>& parts, Code code = Code::bad_model) {
   const Result<File> f = File::parse(bytes, "bad.gguf");
   ASSERT_FALSE(f.ok());
   const std::string m = f.status().message();
@@ -36,8 +35,7 @@ void expect_bad(const Bytes& bytes, uint64_t offset, const std::vector<std::stri
   }
   const std::string start = "bad.gguf: byte " + std::to_string(f.status().detail().offset) + ": ";
   EXPECT_EQ(m.find(start), 0u) << m;
-  for (const std::string& part : parts)
-    EXPECT_NE(m.find(part), std::string::npos) << m << "\nlacks: " << part;
+  for (const std::string& part : parts) EXPECT_NE(m.find(part), std::string::npos) << m << "\nlacks: " << part;
   EXPECT_LT(m.size(), 1000u);
 }
 
@@ -69,8 +67,7 @@ TEST(BadFile, TruncatedOnDisk) {
   const testing::TempDir dir;
   const Bytes whole = valid().build();
   for (const size_t n : {size_t{0}, size_t{3}, size_t{24}, size_t{100}, whole.size() - 40}) {
-    const std::string path =
-        dir.write("cut.gguf", Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n)));
+    const std::string path = dir.write("cut.gguf", Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n)));
     for (const Load load : {Load::map, Load::read})
       for (const bool header_only : {false, true}) {
         const Result<File> f = File::open(path, {load, header_only});
@@ -112,8 +109,7 @@ TEST(BadFile, HeaderWithoutEnd) {
     const Result<File> f = File::open(path, {load, true});
     ASSERT_FALSE(f.ok());
     EXPECT_EQ(f.status().code(), Code::bad_model);
-    EXPECT_NE(std::string(f.status().message()).find("longer than 268435456 bytes"), std::string::npos)
-        << f.status().message();
+    EXPECT_NE(std::string(f.status().message()).find("longer than 268435456 bytes"), std::string::npos) << f.status().message();
   }
 }
 
@@ -161,8 +157,7 @@ TEST(BadFile, Version) {
 }
 
 TEST(BadFile, Counts) {
-  for (const uint64_t n :
-       {uint64_t{1000}, uint64_t{1} << 32, uint64_t{1} << 58, uint64_t{1} << 61, ~uint64_t{0}}) {
+  for (const uint64_t n : {uint64_t{1000}, uint64_t{1} << 32, uint64_t{1} << 58, uint64_t{1} << 61, ~uint64_t{0}}) {
     expect_bad(valid().claim_tensors(n).build(), 8, {"tensor count is " + std::to_string(n), "remain"});
     expect_bad(valid().claim_keys(n).build(), 16, {"key count is " + std::to_string(n), "remain"});
   }
@@ -176,22 +171,17 @@ TEST(BadFile, Counts) {
 
 TEST(BadFile, KeyNames) {
   expect_bad(GgufBuilder().key("", uint32_t{1}).build(), 32, {"key 0", "is empty"});
-  expect_bad(GgufBuilder().key("ok", uint32_t{1}).key("\xC3(", uint32_t{1}).build(), kAnywhere,
-             {"key 1", "'\\xc3('", "not UTF-8"});
-  for (const char* broken : {"\x80", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80",
-                             "\xF8\x88\x80\x80", "a\xE2\x82"})
+  expect_bad(GgufBuilder().key("ok", uint32_t{1}).key("\xC3(", uint32_t{1}).build(), kAnywhere, {"key 1", "'\\xc3('", "not UTF-8"});
+  for (const char* broken : {"\x80", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80", "a\xE2\x82"})
     expect_bad(GgufBuilder().key(broken, uint32_t{1}).build(), 32, {"key 0", "not UTF-8"});
-  expect_bad(GgufBuilder().key(std::string_view("a\0b", 3), uint32_t{1}).build(), 32,
-             {"'a\\x00b'", "zero byte"});
-  for (const char* fine :
-       {"\xC3\xBC", "\xE2\x82\xAC", "\xED\x9F\xBF", "\xF0\x9F\x8C\x8D", "\xF4\x8F\xBF\xBF"}) {
+  expect_bad(GgufBuilder().key(std::string_view("a\0b", 3), uint32_t{1}).build(), 32, {"'a\\x00b'", "zero byte"});
+  for (const char* fine : {"\xC3\xBC", "\xE2\x82\xAC", "\xED\x9F\xBF", "\xF0\x9F\x8C\x8D", "\xF4\x8F\xBF\xBF"}) {
     const Bytes bytes = GgufBuilder().key(fine, uint32_t{1}).build();
     EXPECT_TRUE(File::parse(bytes, "m").ok()) << fine;
   }
   const Bytes longest = GgufBuilder().key(std::string(65535, 'k'), uint32_t{1}).build();
   EXPECT_TRUE(File::parse(longest, "m").ok());
-  expect_bad(GgufBuilder().key(std::string(65536, 'k'), uint32_t{1}).build(), 24,
-             {"key 0", "65536", "at most 65535"});
+  expect_bad(GgufBuilder().key(std::string(65536, 'k'), uint32_t{1}).build(), 24, {"key 0", "65536", "at most 65535"});
 }
 
 TEST(BadFile, DuplicateKeys) {
@@ -211,16 +201,14 @@ TEST(BadFile, ValueTypes) {
 }
 
 TEST(BadFile, Bools) {
-  expect_bad(GgufBuilder().raw_key("k", 7, Bytes(1, std::byte{2})).build(), 37,
-             {"key 'k'", "bool is 2", "0 or 1"});
+  expect_bad(GgufBuilder().raw_key("k", 7, Bytes(1, std::byte{2})).build(), 37, {"key 'k'", "bool is 2", "0 or 1"});
   ByteWriter array;
   array.put(ValueType::boolean).put(uint64_t{3}).put(uint8_t{1}).put(uint8_t{0}).put(uint8_t{255});
   expect_bad(GgufBuilder().raw_key("k", 9, array.bytes).build(), 51, {"key 'k'", "bool is 255"});
 }
 
 TEST(BadFile, StringLengths) {
-  for (const uint64_t n :
-       {uint64_t{6}, uint64_t{1} << 40, uint64_t{1} << 63, ~uint64_t{0} - 30, ~uint64_t{0}}) {
+  for (const uint64_t n : {uint64_t{6}, uint64_t{1} << 40, uint64_t{1} << 63, ~uint64_t{0} - 30, ~uint64_t{0}}) {
     Bytes bytes = GgufBuilder().key("k", "value").build();
     poke(&bytes, bytes.size() - 13, n);
     expect_bad(bytes, bytes.size() - 5, {"key 'k'", std::to_string(n), "ends after 5"});
@@ -234,14 +222,12 @@ TEST(BadFile, StringLengths) {
 }
 
 TEST(BadFile, ArrayLengths) {
-  for (const ValueType type : {ValueType::u8, ValueType::u16, ValueType::f32, ValueType::f64,
-                               ValueType::boolean, ValueType::string, ValueType::array})
-    for (const uint64_t n : {uint64_t{17}, uint64_t{1} << 32, uint64_t{1} << 60, uint64_t{1} << 61,
-                             uint64_t{1} << 63, ~uint64_t{0}}) {
+  for (const ValueType type :
+       {ValueType::u8, ValueType::u16, ValueType::f32, ValueType::f64, ValueType::boolean, ValueType::string, ValueType::array})
+    for (const uint64_t n : {uint64_t{17}, uint64_t{1} << 32, uint64_t{1} << 60, uint64_t{1} << 61, uint64_t{1} << 63, ~uint64_t{0}}) {
       ByteWriter array;
       array.put(type).put(n).raw(Bytes(16).data(), 16);
-      expect_bad(GgufBuilder().raw_key("k", 9, array.bytes).build(), 41,
-                 {"key 'k'", "array of " + std::to_string(n), "16 remain"});
+      expect_bad(GgufBuilder().raw_key("k", 9, array.bytes).build(), 41, {"key 'k'", "array of " + std::to_string(n), "16 remain"});
     }
 }
 
@@ -262,19 +248,14 @@ TEST(BadFile, Alignment) {
   for (const uint32_t a : {0u, 1u, 4u, 7u, 33u, 48u, 1u << 21, 1u << 31, 0xFFFFFFFFu}) {
     GgufBuilder b;
     b.key("general.alignment", a).tensor("t", TensorType::f32, {8});
-    expect_bad(
-        b.build(), 24 + 8 + 17 + 4,
-        {"key 'general.alignment'", "found u32 " + std::to_string(a), "power of two from 8 to 1048576"});
+    expect_bad(b.build(), 24 + 8 + 17 + 4, {"key 'general.alignment'", "found u32 " + std::to_string(a), "power of two from 8 to 1048576"});
   }
-  expect_bad(GgufBuilder().key("general.alignment", uint64_t{1} << 63).build(), kAnywhere,
-             {"general.alignment"});
+  expect_bad(GgufBuilder().key("general.alignment", uint64_t{1} << 63).build(), kAnywhere, {"general.alignment"});
   expect_bad(GgufBuilder().key("general.alignment", int32_t{-32}).build(), kAnywhere, {"found i32 -32"});
   expect_bad(GgufBuilder().key("general.alignment", "32").build(), kAnywhere, {"found string '32'"});
   expect_bad(GgufBuilder().key("general.alignment", 32.0f).build(), kAnywhere, {"found f32 32"});
-  expect_bad(GgufBuilder().array("general.alignment", std::vector<uint32_t>{32}).build(), kAnywhere,
-             {"array of 1 u32"});
-  expect_bad(GgufBuilder().array("general.alignment", std::vector<std::string>{}).build(), kAnywhere,
-             {"array of 0"});
+  expect_bad(GgufBuilder().array("general.alignment", std::vector<uint32_t>{32}).build(), kAnywhere, {"array of 1 u32"});
+  expect_bad(GgufBuilder().array("general.alignment", std::vector<std::string>{}).build(), kAnywhere, {"array of 0"});
 }
 
 // Tensors --------------------------------------------------------------------------------------------------
@@ -286,17 +267,14 @@ Bytes with_raw(uint32_t n_dims, const std::vector<uint64_t>& dims, uint32_t type
 }
 
 TEST(BadFile, TensorNames) {
-  const auto named = [](std::string_view name) {
-    return GgufBuilder().tensor(name, TensorType::f32, {1}).build();
-  };
+  const auto named = [](std::string_view name) { return GgufBuilder().tensor(name, TensorType::f32, {1}).build(); };
   expect_bad(named(""), 32, {"tensor 0", "is empty"});
   expect_bad(named("w\xFF"), 32, {"tensor 0", "'w\\xff'", "not UTF-8"});
   expect_bad(named(std::string_view("w\0", 2)), 32, {"tensor 0", "zero byte"});
   expect_bad(named(std::string(65, 'w')), 24, {"tensor 0", "65 bytes", "at most 64"});
   const Bytes longest = named(std::string(64, 'w'));
   EXPECT_TRUE(File::parse(longest, "m").ok());
-  const Bytes twice =
-      GgufBuilder().tensor("w", TensorType::f32, {1}).tensor("w", TensorType::f16, {1}).build();
+  const Bytes twice = GgufBuilder().tensor("w", TensorType::f32, {1}).tensor("w", TensorType::f16, {1}).build();
   expect_bad(twice, 24 + (8 + 1 + 4 + 8 + 4 + 8) + 8, {"tensor 'w'", "occurs twice", "byte 32"});
 }
 
@@ -307,8 +285,7 @@ TEST(BadFile, Dimensions) {
   for (uint32_t zero = 0; zero < 4; ++zero) {
     std::vector<uint64_t> dims(4, 2);
     dims[zero] = 0;
-    expect_bad(with_raw(4, dims, 0, 0), kAnywhere,
-               {"tensor 'bad'", "dimension " + std::to_string(zero) + " is 0", "at least 1"});
+    expect_bad(with_raw(4, dims, 0, 0), kAnywhere, {"tensor 'bad'", "dimension " + std::to_string(zero) + " is 0", "at least 1"});
   }
   // A zero does not hide behind a wrapped product, nor the other way round.
   expect_bad(with_raw(3, {uint64_t{1} << 32, uint64_t{1} << 32, 0}, 0, 0), kAnywhere, {"tensor 'bad'"});
@@ -317,15 +294,13 @@ TEST(BadFile, Dimensions) {
 TEST(BadFile, SizesThatWrap) {
   const uint64_t big = uint64_t{1} << 32;
   expect_bad(with_raw(2, {big, big}, 0, 0), kAnywhere, {"tensor 'bad'", "elements wraps"});
-  expect_bad(with_raw(4, {1 << 16, 1 << 16, 1 << 16, 1 << 16}, 0, 0), kAnywhere,
-             {"tensor 'bad'", "elements wraps"});
+  expect_bad(with_raw(4, {1 << 16, 1 << 16, 1 << 16, 1 << 16}, 0, 0), kAnywhere, {"tensor 'bad'", "elements wraps"});
   expect_bad(with_raw(2, {3, 0xAAAAAAAAAAAAAAABu / 1}, 0, 0), kAnywhere, {"tensor 'bad'", "elements wraps"});
   expect_bad(with_raw(1, {uint64_t{1} << 62}, 0, 0), kAnywhere, {"tensor 'bad'", "bytes wraps"});  // * 4 = 0
   expect_bad(with_raw(2, {uint64_t{1} << 61, 2}, 1, 0), kAnywhere, {"tensor 'bad'"});              // F16
   expect_bad(with_raw(1, {~uint64_t{0} & ~uint64_t{31}}, 8, 0), kAnywhere, {"tensor 'bad'", "bytes wraps"});
   // Bytes that fit alone, and wrap with the offset; an offset that wraps with the start of the data.
-  expect_bad(with_raw(1, {uint64_t{1} << 61}, 0, uint64_t{1} << 63), kAnywhere,
-             {"tensor 'bad'", "end wraps"});
+  expect_bad(with_raw(1, {uint64_t{1} << 61}, 0, uint64_t{1} << 63), kAnywhere, {"tensor 'bad'", "end wraps"});
   expect_bad(with_raw(1, {8}, 0, ~uint64_t{31}), kAnywhere, {"tensor 'bad'", "end wraps"});
   expect_bad(with_raw(1, {8}, 0, uint64_t{1} << 63), kAnywhere, {"tensor 'bad'", "file ends at byte"});
   expect_bad(with_raw(1, {uint64_t{1} << 40}, 0, 0), kAnywhere, {"tensor 'bad'", "file ends at byte"});
@@ -335,8 +310,7 @@ TEST(BadFile, RowsThatAreNotWholeBlocks) {
   for (const TypeTraits& t : kTypeTraits) {
     if (t.block_elements == 1) continue;
     const auto type = static_cast<uint32_t>(t.type);
-    const std::string expected =
-        "multiple of " + std::to_string(t.block_elements) + ", the block of " + t.name;
+    const std::string expected = "multiple of " + std::to_string(t.block_elements) + ", the block of " + t.name;
     expect_bad(with_raw(1, {t.block_elements - 1}, type, 0), kAnywhere, {"tensor 'bad'", expected});
     expect_bad(with_raw(1, {t.block_elements + 1}, type, 0), kAnywhere, {"tensor 'bad'", expected});
     // The number of elements divides, the row does not.
@@ -348,9 +322,19 @@ TEST(BadFile, TypesThatWeDoNotRead) {
   const struct {
     uint32_t number;
     const char* name;
-  } types[] = {{4, "Q4_2"},     {9, "Q8_1"},   {15, "Q8_K"},  {19, "IQ1_S"},      {24, "I8"},
-               {26, "I32"},     {28, "F64"},   {29, "IQ1_M"}, {31, "Q4_0_4_4"},   {34, "TQ1_0"},
-               {35, "TQ2_0"},   {99, "not a type"}, {0xFFFFFFFF, "not a type"}};
+  } types[] = {{4, "Q4_2"},
+               {9, "Q8_1"},
+               {15, "Q8_K"},
+               {19, "IQ1_S"},
+               {24, "I8"},
+               {26, "I32"},
+               {28, "F64"},
+               {29, "IQ1_M"},
+               {31, "Q4_0_4_4"},
+               {34, "TQ1_0"},
+               {35, "TQ2_0"},
+               {99, "not a type"},
+               {0xFFFFFFFF, "not a type"}};
   for (const auto& t : types) {
     GgufBuilder b;
     b.raw_tensor("w", 1, {256}, t.number, 0);
@@ -364,8 +348,7 @@ TEST(BadFile, PlacesOfTensors) {
     expect_bad(with_raw(1, {1}, 0, offset), kAnywhere,
                {"tensor 'bad'", "offset is " + std::to_string(offset), "multiple of the alignment 32"});
   const Bytes past = with_raw(1, {8}, 0, 256);  // starts exactly at the end of the file
-  expect_bad(past, find_bytes(past, "bad"),
-             {"tensor 'bad'", "file ends at byte " + std::to_string(past.size())});
+  expect_bad(past, find_bytes(past, "bad"), {"tensor 'bad'", "file ends at byte " + std::to_string(past.size())});
   for (const uint64_t offset : {uint64_t{0}, uint64_t{32}, uint64_t{224}}) {
     const Bytes overlap = with_raw(1, {8}, 0, offset);
     expect_bad(overlap, kAnywhere, {"overlaps", "'ok'", "'bad'"});

@@ -1,4 +1,5 @@
-// The header is copied once: a program that overwrites the file meanwhile or afterwards changes numbers in tensors, and nothing that was checked.
+// The header is copied once: a program that overwrites the file meanwhile or afterwards changes numbers in tensors, and nothing that was
+// checked.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,7 +20,7 @@ using testing::Bytes;
 using testing::ByteWriter;
 using testing::GgufBuilder;
 
-Bytes nested_words() {   // [["a", "bb"], ["ccc"]]
+Bytes nested_words() {  // [["a", "bb"], ["ccc"]]
   ByteWriter w;
   w.put(ValueType::array).put(uint64_t{2});
   w.put(ValueType::string).put(uint64_t{2}).text("a").text("bb");
@@ -45,8 +46,7 @@ bool as_written(const File& f) {
               *nested = f.find("nested");
   if (!architecture || !number || !tokens || !nested) return false;
   bool good = architecture->as_string(&s) && s == "llama" && number->as_u64(&u) && u == 7 && tokens->size() == 100;
-  for (uint64_t i = 0; i < tokens->size(); ++i)
-    good = good && tokens->at(i).as_string(&s) && s == "token " + std::to_string(i);
+  for (uint64_t i = 0; i < tokens->size(); ++i) good = good && tokens->at(i).as_string(&s) && s == "token " + std::to_string(i);
   good = good && nested->at(0).at(1).as_string(&s) && s == "bb" && nested->at(1).at(0).as_string(&s) && s == "ccc";
   return good && f.n_keys() == 4 && f.key(0) == "general.architecture" && f.tensors().size() == 1 && f.tensors()[0].name == "w" &&
          f.find_tensor("w") == &f.tensors()[0];
@@ -80,18 +80,18 @@ TEST(HeaderCopy, AFileMayChangeBehindIt) {
       options.load = load;
       options.header_only = header_only;
       const File f = File::open(path, options).value();
-      overwrite(path, Bytes(bytes.size(), std::byte{0xFF}), 0, bytes.size() - 32);   // all but the tensor
+      overwrite(path, Bytes(bytes.size(), std::byte{0xFF}), 0, bytes.size() - 32);  // all but the tensor
       EXPECT_TRUE(as_written(f));
       if (header_only) continue;
       float w = 0;
       std::memcpy(&w, f.tensors()[0].data, sizeof w);
       EXPECT_EQ(w, 1.0f);
       uint8_t fingerprint[16];
-      f.fingerprint(true, fingerprint);   // reads the copy
+      f.fingerprint(true, fingerprint);  // reads the copy
     }
 }
 
-#ifndef _WIN32   // which removes a file's name with its last handle
+#ifndef _WIN32  // which removes a file's name with its last handle
 // What a file is when it is opened counts, whatever stands at its path later.
 TEST(HeaderCopy, AFileMayBeReplacedWhileItIsOpened) {
   const testing::TempDir dir;

@@ -1,5 +1,5 @@
-// The cost of opening: tables in proportion to the header's bytes, data in proportion to the tensors' bytes, whatever the file promises; limits
-// with their numbers; progress and cancellation from the first megabyte on.
+// The cost of opening: tables in proportion to the header's bytes, data in proportion to the tensors' bytes, whatever the file promises;
+// limits with their numbers; progress and cancellation from the first megabyte on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,9 +38,8 @@ Result<std::unique_ptr<Header>> parse(const Bytes& bytes, uint64_t memory_bytes 
 }
 
 uint64_t table_bytes(const Header& h) {
-  return h.key_at.size() * sizeof h.key_at[0] + h.values.size() * sizeof h.values[0] +
-         h.key_order.capacity() * sizeof h.key_order[0] + h.indexes.size() * sizeof h.indexes[0] +
-         h.element_at.size() * sizeof h.element_at[0];
+  return h.key_at.size() * sizeof h.key_at[0] + h.values.size() * sizeof h.values[0] + h.key_order.capacity() * sizeof h.key_order[0] +
+         h.indexes.size() * sizeof h.indexes[0] + h.element_at.size() * sizeof h.element_at[0];
 }
 
 // Headers that are all table: the least bytes for each entry.
@@ -75,12 +74,9 @@ Bytes nested_strings(uint64_t n, uint64_t inside) {
 
 TEST(HeaderCost, TablesAreLessThanTwiceTheHeader) {
   const std::pair<const char*, Bytes> headers[] = {
-      {"keys", many_keys(200000)},
-      {"empty strings", GgufBuilder().array("s", std::vector<std::string>(300000)).build()},
-      {"empty arrays", nested(1, 300000)},
-      {"arrays of one", nested(100000, 1)},
-      {"arrays of two", nested(100000, 2)},
-      {"arrays of strings", nested_strings(30000, 9)},
+      {"keys", many_keys(200000)},          {"empty strings", GgufBuilder().array("s", std::vector<std::string>(300000)).build()},
+      {"empty arrays", nested(1, 300000)},  {"arrays of one", nested(100000, 1)},
+      {"arrays of two", nested(100000, 2)}, {"arrays of strings", nested_strings(30000, 9)},
   };
   for (const auto& [name, bytes] : headers) {
     const auto header = parse(bytes);
@@ -123,15 +119,15 @@ TEST(HeaderCost, NumbersOfKeysAndTensorsAreBounded) {
     const Result<File> f = File::open(path);
     ASSERT_FALSE(f.ok());
     EXPECT_EQ(f.status().code(), Code::bad_model);
-    EXPECT_NE(std::string(f.status().message()).find(at == 8 ? "tensor count is 65537, expected at most 65536"
-                                                             : "key count is 1048577, expected at most 1048576"),
+    EXPECT_NE(std::string(f.status().message())
+                  .find(at == 8 ? "tensor count is 65537, expected at most 65536" : "key count is 1048577, expected at most 1048576"),
               std::string::npos)
         << f.status().message();
   }
 }
 
 TEST(HeaderCost, MoreThanThereIsOfMemoryIsRefusedWithItsNumbers) {
-  const Bytes bytes = GgufBuilder().array("text", std::vector<std::string>(80000, std::string(92, 'x'))).build();   // 8 MB
+  const Bytes bytes = GgufBuilder().array("text", std::vector<std::string>(80000, std::string(92, 'x'))).build();  // 8 MB
   const auto header = parse(bytes, 12 * kMiB);
   ASSERT_FALSE(header.ok());
   EXPECT_EQ(header.status().code(), Code::out_of_host_memory);
@@ -150,7 +146,7 @@ struct Sparse : ::testing::Test {
   std::string path;
   void SetUp() override {
     GgufBuilder b;
-    for (uint64_t i = 0; i < 4; ++i)   // the last in the table comes first in the file
+    for (uint64_t i = 0; i < 4; ++i)  // the last in the table comes first in the file
       b.raw_tensor("t" + std::to_string(i), 1, {kMiB / 4}, 0, (3 - i) * (uint64_t{700} << 20));
     path = dir.write("sparse.gguf", b.build());
     std::error_code failed;
@@ -170,7 +166,7 @@ TEST_F(Sparse, ReadingTakesWhatTensorsNeed) {
   };
   const Result<File> f = File::open(path, options);
   ASSERT_TRUE(f.ok()) << f.status().message();
-  EXPECT_LT(done.size(), 16u);   // megabytes, not gigabytes
+  EXPECT_LT(done.size(), 16u);  // megabytes, not gigabytes
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
   for (const Tensor& t : f.value().tensors()) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data) % 32, 0u);
@@ -186,10 +182,9 @@ TEST_F(Sparse, MoreThanThereIsOfMemoryIsRefusedBeforeReading) {
   ASSERT_FALSE(f.ok());
   EXPECT_EQ(f.status().code(), Code::out_of_host_memory);
   EXPECT_EQ(f.status().detail().bytes_requested, 4 * kMiB);
-  EXPECT_LT(f.status().detail().bytes_available, 4 * kMiB);   // what is left beside the header
+  EXPECT_LT(f.status().detail().bytes_available, 4 * kMiB);  // what is left beside the header
   EXPECT_GT(f.status().detail().bytes_available, 4 * kMiB - 4096);
-  EXPECT_NE(std::string(f.status().message()).find("takes 4194304 bytes of memory, "), std::string::npos)
-      << f.status().message();
+  EXPECT_NE(std::string(f.status().message()).find("takes 4194304 bytes of memory, "), std::string::npos) << f.status().message();
 }
 
 TEST_F(Sparse, WhoDoesNotAcceptTheHeaderPaysForNoData) {
@@ -211,7 +206,7 @@ TEST_F(Sparse, WhoDoesNotAcceptTheHeaderPaysForNoData) {
 TEST(OpenProgress, BeginsWithTheFirstMegabyteOfTheHeader) {
   const testing::TempDir dir;
   GgufBuilder b;
-  b.array("text", std::vector<std::string>(80000, std::string(92, 'x')));   // 8 MB
+  b.array("text", std::vector<std::string>(80000, std::string(92, 'x')));  // 8 MB
   b.tensor("w", TensorType::f32, {1 << 20});
   const std::string path = dir.write("long.gguf", b.build());
   for (const Load load : {Load::map, Load::read})

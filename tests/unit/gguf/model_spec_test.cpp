@@ -1,5 +1,5 @@
-// The model specs: the builder makes exactly the weights of the goldens, its files are valid GGUF in every storage type, and the golden reader
-// refuses damaged files.
+// The model specs: the builder makes exactly the weights of the goldens, its files are valid GGUF in every storage type, and the golden
+// reader refuses damaged files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,9 +44,7 @@ struct WeightsHash {
   }
 };
 
-size_t argmax(const float* logits, uint64_t n) {
-  return static_cast<size_t>(std::max_element(logits, logits + n) - logits);
-}
+size_t argmax(const float* logits, uint64_t n) { return static_cast<size_t>(std::max_element(logits, logits + n) - logits); }
 
 TEST(ModelSpec, EverySpecBuildsTheWeightsOfItsGolden) {
   const std::vector<std::string> names = model_spec_names();
@@ -106,8 +104,7 @@ TEST(ModelSpec, RunsAgreeWithThemselves) {
       EXPECT_GT(run.min_margin, 0.1f);
       ASSERT_EQ(run.positions.back(), 63u);
       const uint64_t vocabulary = run.step_logits.row_size();
-      EXPECT_EQ(argmax(run.prompt_logits.row(run.positions.size() - 1), vocabulary),
-                static_cast<size_t>(run.answer[0]));
+      EXPECT_EQ(argmax(run.prompt_logits.row(run.positions.size() - 1), vocabulary), static_cast<size_t>(run.answer[0]));
       for (size_t i = 0; i + 1 < run.answer.size(); ++i)
         EXPECT_EQ(argmax(run.step_logits.row(i), vocabulary), static_cast<size_t>(run.answer[i + 1])) << i;
     }
@@ -191,8 +188,7 @@ TEST(GoldenFile, RefusesDamage) {
   };
   EXPECT_THROW(GoldenFile::parse(with("f32", "f16"), "dtype"), std::runtime_error);
   EXPECT_THROW(GoldenFile::parse(with("[2,3]", "[2,4]"), "shape"), std::runtime_error);
-  EXPECT_THROW(GoldenFile::parse(with("[2,3]", "[4294967296,4294967296]"), "wrapping shape"),
-               std::runtime_error);
+  EXPECT_THROW(GoldenFile::parse(with("[2,3]", "[4294967296,4294967296]"), "wrapping shape"), std::runtime_error);
   EXPECT_THROW(GoldenFile::parse(with(":0}", ":4}"), "offset"), std::runtime_error);
 }
 

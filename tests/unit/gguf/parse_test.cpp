@@ -27,11 +27,7 @@ GgufBuilder rich(uint32_t version) {
   b.key("general.architecture", "llama").key("u8", uint8_t{200}).key("i8", int8_t{-100});
   b.key("u16", uint16_t{60000}).key("i16", int16_t{-30000}).key("u32", uint32_t{4000000000u});
   b.key("i32", int32_t{-2000000000}).key("u64", uint64_t{1} << 63).key("i64", int64_t{-5}).key("f32", 0.25f);
-  b.key("f64", 1e300)
-      .key("yes", true)
-      .key("no", false)
-      .key("empty", "")
-      .key("name.\xC3\xBC", "\xF0\x9F\x8C\x8D");
+  b.key("f64", 1e300).key("yes", true).key("no", false).key("empty", "").key("name.\xC3\xBC", "\xF0\x9F\x8C\x8D");
   b.array("a.u8", std::vector<uint8_t>{1, 255}).array("a.i8", std::vector<int8_t>{-1, 1});
   b.array("a.u16", std::vector<uint16_t>{1, 65535}).array("a.i16", std::vector<int16_t>{-1, 1});
   b.array("a.u32", std::vector<uint32_t>{7, 8, 9}).array("a.i32", std::vector<int32_t>{-1, 1});
@@ -40,11 +36,9 @@ GgufBuilder rich(uint32_t version) {
   b.array("a.bool", std::vector<bool>{true, false, true});
   b.array("a.string", std::vector<std::string>{"one", "", "\xFF\x00 bytes", "four"});
   b.array("a.none", std::vector<float>{});
-  b.tensor("token_embd.weight", TensorType::f32, {4, 2},
-           as_bytes(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
+  b.tensor("token_embd.weight", TensorType::f32, {4, 2}, as_bytes(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
   b.tensor("blk.0.q", TensorType::q8_0, {64, 3}, testing::random_blocks(TensorType::q8_0, 192, 1, 1.0f));
-  b.tensor("blk.0.k", TensorType::q4_k, {256, 2, 1, 2},
-           testing::random_blocks(TensorType::q4_k, 1024, 2, 1.0f));
+  b.tensor("blk.0.k", TensorType::q4_k, {256, 2, 1, 2}, testing::random_blocks(TensorType::q4_k, 1024, 2, 1.0f));
   return b;
 }
 
@@ -125,8 +119,7 @@ TEST_P(GoodFile, GivesBackWhatWasWritten) {
   ASSERT_EQ(strings->size(), 4u);
   EXPECT_TRUE(strings->at(0).as_string(&s) && s == "one");
   EXPECT_TRUE(strings->at(1).as_string(&s) && s.empty());
-  EXPECT_TRUE(strings->at(2).as_string(&s) &&
-              s == "\xFF");  // the literal ends at its zero byte; not UTF-8, kept
+  EXPECT_TRUE(strings->at(2).as_string(&s) && s == "\xFF");  // the literal ends at its zero byte; not UTF-8, kept
   EXPECT_TRUE(strings->at(3).as_string(&s) && s == "four");
   EXPECT_EQ(f.find("a.none")->size(), 0u);
 
@@ -191,8 +184,7 @@ TEST(GgufOpen, TensorsAreLetGo) {
     Result<File> f = File::open(path, {load, false});
     ASSERT_TRUE(f.ok()) << f.status().message();
     f->release_pages(*f->find_tensor("big"));
-    for (const char* name : {"before", "behind"})
-      EXPECT_EQ(std::memcmp(f->find_tensor(name)->data, beside.data(), 32), 0) << name;
+    for (const char* name : {"before", "behind"}) EXPECT_EQ(std::memcmp(f->find_tensor(name)->data, beside.data(), 32), 0) << name;
     float middle;
     std::memcpy(&middle, f->find_tensor("big")->data + 80000, 4);
     EXPECT_EQ(middle, load == Load::map ? 1.5f : 0.0f);
@@ -265,8 +257,7 @@ TEST(GgufOpen, LargeVocabularyOpensFast) {
   for (int round = 0; round < 5; ++round) {
     const auto from = std::chrono::steady_clock::now();
     ASSERT_TRUE(File::parse(bytes, "memory").ok());
-    best_ms = std::min(
-        best_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - from).count());
+    best_ms = std::min(best_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - from).count());
   }
   RecordProperty("best_us", static_cast<int>(best_ms * 1000));
   EXPECT_LT(best_ms, 200);  // takes about 1 ms; the margin is for sanitizers and busy machines

@@ -25,8 +25,7 @@ struct Golden {
 
 std::vector<std::byte> from_hex(const std::string& hex) {
   std::vector<std::byte> bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
   return bytes;
 }
 
@@ -85,8 +84,7 @@ TEST(Quantize, EqualsTheReferenceBitForBit) {
     ASSERT_EQ(got.size() - 1, g.to.size());
     quantize_row(g.type->type, values.data(), got.data(), values.size());
     for (size_t i = 0; i < g.to.size(); ++i)
-      ASSERT_EQ(got[i], g.to[i]) << g.type->name << " byte " << i % g.type->block_bytes << " of block "
-                                 << i / g.type->block_bytes;
+      ASSERT_EQ(got[i], g.to[i]) << g.type->name << " byte " << i % g.type->block_bytes << " of block " << i / g.type->block_bytes;
     EXPECT_EQ(got.back(), std::byte{0xEE}) << "wrote past the end";
   }
 }

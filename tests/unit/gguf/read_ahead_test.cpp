@@ -17,7 +17,7 @@ using namespace orrery::testing;
 
 TEST(ReadAhead, EndsAtAnyTimeAndChangesNothing) {
   const TempDir dir;
-  const uint64_t n = 5 << 20;   // 10 MB of F16: two requests
+  const uint64_t n = 5 << 20;  // 10 MB of F16: two requests
   const std::vector<std::byte> values[2] = {random_blocks(TensorType::f16, n, 1, 1.0f), random_blocks(TensorType::f16, n, 2, 1.0f)};
   GgufBuilder b;
   b.tensor("first", TensorType::f16, {n}, values[0]).tensor("second", TensorType::f16, {n}, values[1]);
@@ -31,9 +31,8 @@ TEST(ReadAhead, EndsAtAnyTimeAndChangesNothing) {
       ReadAhead ahead(file, tensors);
       for (size_t i = 0; i < begun; ++i) ahead.begin(i);
     }
-    file.prefetch(*tensors[1], n, uint64_t{1} << 40);   // beyond the file's end
-    for (size_t i = 0; i < tensors.size(); ++i)
-      EXPECT_EQ(std::memcmp(tensors[i]->data, values[i].data(), values[i].size()), 0);
+    file.prefetch(*tensors[1], n, uint64_t{1} << 40);  // beyond the file's end
+    for (size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(std::memcmp(tensors[i]->data, values[i].data(), values[i].size()), 0);
     ReadAhead none(file, {});
   }
 }

@@ -32,8 +32,7 @@ GgufBuilder with_tensor(GgufBuilder b, const std::string& name, float value) {
 
 struct Split : ::testing::Test {
   testing::TempDir dir;
-  std::vector<Bytes> parts{part(0, 3, 3).build(),
-                           with_tensor(with_tensor(part(1, 3, 3), "a", 1), "b", 2).build(),
+  std::vector<Bytes> parts{part(0, 3, 3).build(), with_tensor(with_tensor(part(1, 3, 3), "a", 1), "b", 2).build(),
                            with_tensor(part(2, 3, 3), "c", 3).build()};
 
   std::string path(int i) const { return dir.file(part_name(i, 3)); }
@@ -156,7 +155,7 @@ TEST_F(Split, KeysOfLaterParts) {
   parts[1] = with_tensor(with_tensor(same, "a", 1), "b", 2).build();
   write();
   {
-    const Result<File> f = File::open(path(0));   // closed before the parts are written again: Windows keeps a mapped file as it is
+    const Result<File> f = File::open(path(0));  // closed before the parts are written again: Windows keeps a mapped file as it is
     EXPECT_TRUE(f.ok()) << f.status().message();
   }
   GgufBuilder more = part(2, 3, 3);
@@ -199,9 +198,7 @@ TEST_F(Split, RenamedFile) {
 TEST_F(Split, PartInMemoryIsRefused) {
   const Result<File> f = File::parse(parts[1], "memory");
   ASSERT_FALSE(f.ok());
-  EXPECT_NE(
-      std::string(f.status().message()).find("part 1 of 3 (from 0); a split model is opened by its path"),
-      std::string::npos);
+  EXPECT_NE(std::string(f.status().message()).find("part 1 of 3 (from 0); a split model is opened by its path"), std::string::npos);
 }
 
 TEST_F(Split, OnePartNeedsNoSpecialName) {

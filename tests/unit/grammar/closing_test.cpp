@@ -94,14 +94,17 @@ TEST(GrammarClosing, LeastBytesOfSchemas) {
   const auto trie = trie_of({});
   const std::pair<const char*, uint32_t> kSchemas[] = {
       {R"({"type": "object", "properties": {"name": {"type": "string", "minLength": 3}, "n": {"type": "integer"}}, "required": ["name"],
-          "additionalProperties": false})", 14},   // {"name":"aaa"}
+          "additionalProperties": false})",
+       14},  // {"name":"aaa"}
       {R"({"type": "array", "items": {"enum": ["yes", "no"]}, "minItems": 4})", 21},
       {R"({"type": "array", "items": {"type": "integer", "minimum": 100}, "minItems": 2, "maxItems": 1000})", 9},
       {R"({"const": "x"})", 3},
       {R"({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 12}, "tags": {"type": "array",
-          "items": {"enum": ["red", "blue"]}, "maxItems": 3, "minItems": 2}}, "required": ["name", "tags"], "additionalProperties": false})", 33},
+          "items": {"enum": ["red", "blue"]}, "maxItems": 3, "minItems": 2}}, "required": ["name", "tags"], "additionalProperties": false})",
+       33},
       {R"({"$defs": {"t": {"type": "object", "properties": {"v": {"type": "boolean"}, "next": {"anyOf": [{"$ref": "#/$defs/t"}, {"type": "null"}]}},
-          "required": ["v", "next"], "additionalProperties": false}}, "$ref": "#/$defs/t"})", 22},   // {"v":true,"next":null}
+          "required": ["v", "next"], "additionalProperties": false}}, "$ref": "#/$defs/t"})",
+       22},  // {"v":true,"next":null}
   };
   for (const auto& [source, least] : kSchemas) {
     GrammarOptions options;
@@ -120,7 +123,8 @@ TEST(GrammarClosing, WhatCanBeClosedIsClosed) {
   size_t closed = 0, longest = 0;
   for (const std::string& source : kGrammars) {
     GrammarOptions options;
-    auto grammar = Grammar::compile(source, options, trie_of({"abc", "ab", "\":", "\"}", "},", "end", "(a", "))", "xx", "a,", "]]", "yy", "dd"}));
+    auto grammar =
+        Grammar::compile(source, options, trie_of({"abc", "ab", "\":", "\"}", "},", "end", "(a", "))", "xx", "a,", "]]", "yy", "dd"}));
     ASSERT_TRUE(grammar.ok()) << grammar.status().message();
     for (int answer = 0; answer < 12; ++answer) {
       Matcher matcher = (*grammar)->matcher();
@@ -151,7 +155,8 @@ TEST(GrammarClosing, WhatCanBeClosedIsClosed) {
 // Tokens that the grammar names are steps of the way: here 256, which has no bytes, as control tokens have none.
 TEST(GrammarClosing, NamedTokensAreCountedOn) {
   std::mt19937 random(8);
-  for (const char* source : {"root ::= <[256]> [a-c]{2,9} <[256]> \"z\"{1,4} | \"x\" root <[256]>", "root ::= (\"ab\" <[256]>){2,5} \"c\""}) {
+  for (const char* source :
+       {"root ::= <[256]> [a-c]{2,9} <[256]> \"z\"{1,4} | \"x\" root <[256]>", "root ::= (\"ab\" <[256]>){2,5} \"c\""}) {
     auto grammar = Grammar::compile(source, {}, trie_of({"", "ab", "zz", "bc"}));
     ASSERT_TRUE(grammar.ok()) << grammar.status().message();
     EXPECT_EQ((*grammar)->matcher().tokens_to_end(), 5u) << source;

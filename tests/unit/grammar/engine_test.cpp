@@ -238,7 +238,8 @@ TEST(GrammarEngine, TakesWhatTheOracleTakes) {
       continue;
     }
     if (!network.ok() && network.status().code() == Code::unsupported) {
-      EXPECT_NE(std::string(network.status().message()).find("begins with itself through a counted"), std::string::npos) << network.status().message();
+      EXPECT_NE(std::string(network.status().message()).find("begins with itself through a counted"), std::string::npos)
+          << network.status().message();
       continue;
     }
     ASSERT_TRUE(network.ok()) << network.status().message() << "\n" << source;
@@ -339,7 +340,8 @@ TEST(GrammarEngine, RewindingAndForgettingChangeNothing) {
       "value ::= string | root | \"[\" (value (\",\" value)*)? \"]\" | [0-9]{1,70}\n";
   std::vector<std::string> tokens;
   for (int c = 0x20; c < 0x7F; ++c) tokens.push_back(std::string(1, char(c)));
-  for (const char* t : {"{\"", "\":", "\",", "\":\"", "ab", "abc", "]]", "}}", "}]", "12", "123", ",\"", "[[", "[\"", "\"]", "\"}", "[1", "\":[", ":1}"})
+  for (const char* t :
+       {"{\"", "\":", "\",", "\":\"", "ab", "abc", "]]", "}}", "}]", "12", "123", ",\"", "[[", "[\"", "\"]", "\"}", "[1", "\":[", ":1}"})
     tokens.push_back(t);
   tokens.push_back("");
   const int32_t end = int32_t(tokens.size()) - 1;

@@ -188,8 +188,10 @@ TEST(GrammarGbnf, HostileSources) {
   doubling += "r60 ::= \"x\"\n";
   for (int i = 0; i < 100000; ++i) wide += (i ? " | \"" : "\"") + std::to_string(i * 7919) + "\"";
   for (int i = 0; i < 300; ++i) {
-    mutual += "r" + std::to_string(i) + " ::= \"a\" r" + std::to_string((i * 7 + 1) % 300) + " \"b\" | \"a\" r" + std::to_string((i * 3 + 2) % 300) + " | \"a\"\n";
-    left += "r" + std::to_string(i) + " ::= r" + std::to_string((i * 7 + 1) % 300) + " \"b\" | r" + std::to_string((i * 3 + 2) % 300) + " | \"a\"\n";
+    mutual += "r" + std::to_string(i) + " ::= \"a\" r" + std::to_string((i * 7 + 1) % 300) + " \"b\" | \"a\" r" +
+              std::to_string((i * 3 + 2) % 300) + " | \"a\"\n";
+    left += "r" + std::to_string(i) + " ::= r" + std::to_string((i * 7 + 1) % 300) + " \"b\" | r" + std::to_string((i * 3 + 2) % 300) +
+            " | \"a\"\n";
   }
   const std::pair<const char*, std::string> sources[] = {
       {"parentheses", "root ::= " + repeat("(", 60000) + "\"a\"" + repeat(")", 60000)},
@@ -249,7 +251,8 @@ TEST(GrammarGbnf, HostileSources) {
     const double all_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     RecordProperty(name, outcome + " (" + std::to_string(compile_s) + " s, " + std::to_string(all_s) + " s)");
     EXPECT_LT(all_s, 10.0) << name << ": " << outcome;  // a second on an idle machine
-    if (std::getenv("ORRERY_VERBOSE") != nullptr) printf("%-20s %.3f s %.3f s %s\n", name, compile_s, all_s, outcome.substr(0, 120).c_str());
+    if (std::getenv("ORRERY_VERBOSE") != nullptr)
+      printf("%-20s %.3f s %.3f s %s\n", name, compile_s, all_s, outcome.substr(0, 120).c_str());
   }
 }
 

@@ -22,7 +22,8 @@ class Pcre {
     // $ is the end alone; . excludes what ECMA's excludes, by an option of the newline convention below.
     pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code, &offset, context);
+    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &code,
+                          &offset, context);
     pcre2_compile_context_free(context);
     if (code_ != nullptr) data_ = pcre2_match_data_create_from_pattern(code_, nullptr);
   }
@@ -66,7 +67,8 @@ std::string random_expression(std::mt19937& random, int depth) {
   std::string out;
   for (uint32_t choices = 1 + (below(4) == 0); choices > 0; --choices) {
     for (uint32_t items = below(4); items > 0; --items) {
-      static const char* const kAtoms[] = {"a", "b", "1", ".", "\\d", "\\w", "[ab]", "[^a]", "[a-b1]", "\\s", "\\D", "[\\d_]", "é", "[à-ü]", "\\.", "\\x61", "\\S", "[^\\w]", "[-a]", "\\/"};
+      static const char* const kAtoms[] = {"a",   "b",      "1", ".",     "\\d", "\\w",   "[ab]", "[^a]",   "[a-b1]", "\\s",
+                                           "\\D", "[\\d_]", "é", "[à-ü]", "\\.", "\\x61", "\\S",  "[^\\w]", "[-a]",   "\\/"};
       const uint32_t kind = below(depth > 2 ? 8 : 11);
       if (kind == 0 && below(2)) {
         out += below(2) ? "^" : "$";
@@ -171,15 +173,24 @@ TEST(GrammarExpression, RefusesByName) {
     uint32_t column;
   };
   const Case cases[] = {
-      {"a(?=b)", "look-ahead", Code::unsupported, 2},   {"(?!b)", "look-ahead", Code::unsupported, 1},
-      {"(?<=b)", "look-behind", Code::unsupported, 1},  {"(a)\\1", "back references", Code::unsupported, 4},
-      {"(?<n>a)\\k<n>", "back references", Code::unsupported, 8}, {"a\\b", "\\b", Code::unsupported, 2},
-      {"\\p{L}", "\\p", Code::unsupported, 1},          {"(a", "not closed", Code::invalid_argument, 1},
-      {"a)", "closes no group", Code::invalid_argument, 2}, {"[a", "not closed", Code::invalid_argument, 1},
-      {"*", "nothing", Code::invalid_argument, 1},      {"a{3,2}", "below its lower", Code::invalid_argument, 2},
-      {"[b-a]", "ends before it begins", Code::invalid_argument, 2}, {"\\q", "unknown escape", Code::invalid_argument, 1},
-      {"a{99999999}", "too large", Code::unsupported, 3}, {"(a|b)*a(a|b){200}", "states", Code::unsupported, 0},
-      {"(((a{1000}){1000}){1000})", "states", Code::unsupported, 0}, {"(?i)a", "kind of group", Code::unsupported, 1},
+      {"a(?=b)", "look-ahead", Code::unsupported, 2},
+      {"(?!b)", "look-ahead", Code::unsupported, 1},
+      {"(?<=b)", "look-behind", Code::unsupported, 1},
+      {"(a)\\1", "back references", Code::unsupported, 4},
+      {"(?<n>a)\\k<n>", "back references", Code::unsupported, 8},
+      {"a\\b", "\\b", Code::unsupported, 2},
+      {"\\p{L}", "\\p", Code::unsupported, 1},
+      {"(a", "not closed", Code::invalid_argument, 1},
+      {"a)", "closes no group", Code::invalid_argument, 2},
+      {"[a", "not closed", Code::invalid_argument, 1},
+      {"*", "nothing", Code::invalid_argument, 1},
+      {"a{3,2}", "below its lower", Code::invalid_argument, 2},
+      {"[b-a]", "ends before it begins", Code::invalid_argument, 2},
+      {"\\q", "unknown escape", Code::invalid_argument, 1},
+      {"a{99999999}", "too large", Code::unsupported, 3},
+      {"(a|b)*a(a|b){200}", "states", Code::unsupported, 0},
+      {"(((a{1000}){1000}){1000})", "states", Code::unsupported, 0},
+      {"(?i)a", "kind of group", Code::unsupported, 1},
   };
   for (const Case& c : cases) {
     auto e = parse_expression(c.source, true, {});

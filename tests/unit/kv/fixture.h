@@ -27,12 +27,8 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
     return ok_status();
   }
   Ptr<std::byte> arena() const override { return {reinterpret_cast<uintptr_t>(memory_.data())}; }
-  void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override {
-    std::memcpy(at(to), from, bytes);
-  }
-  void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override {
-    std::memcpy(to, at(from), bytes);
-  }
+  void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override { std::memcpy(at(to), from, bytes); }
+  void download(void* to, Ptr<const std::byte> from, uint64_t bytes) override { std::memcpy(to, at(from), bytes); }
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override {
     std::memcpy(at(to), at(from), bytes);
     ++n_copies;
@@ -44,7 +40,8 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
         copy({move.to}, {move.from}, move.n_tokens * (key_bytes(to_type, dim) + value_bytes(to_type, dim)));
         continue;
       }
-      const std::vector<std::byte> tokens = testing::converted_tokens(at(Ptr<const std::byte>{move.from}), from_type, to_type, dim, move.n_tokens);
+      const std::vector<std::byte> tokens =
+          testing::converted_tokens(at(Ptr<const std::byte>{move.from}), from_type, to_type, dim, move.n_tokens);
       std::memcpy(at(Ptr<std::byte>{move.to}), tokens.data(), tokens.size());
     }
   }
@@ -73,16 +70,13 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
     return ok_status();
   }
   uint64_t weight_bytes(TensorType, int64_t, int64_t) const override { return 0; }
-  Status place_weight(TensorType, int64_t, int64_t, const std::byte*, Ptr<std::byte>, Weight*) override {
-    return ok_status();
-  }
+  Status place_weight(TensorType, int64_t, int64_t, const std::byte*, Ptr<std::byte>, Weight*) override { return ok_status(); }
   uint64_t scratch_bytes(const StepLimits&) const override { return 0; }
   Status set_scratch(Ptr<std::byte>, const StepLimits&) override { return ok_status(); }
   void begin_steps(Span<const Step>) override {}
   void end_step() override {}
   void embed(const Weight&, float, Ptr<float>) override {}
-  void rms_norm(Ptr<const float>, int64_t, Ptr<const float>, Ptr<float>, int64_t, int32_t, int64_t,
-                float) override {}
+  void rms_norm(Ptr<const float>, int64_t, Ptr<const float>, Ptr<float>, int64_t, int32_t, int64_t, float) override {}
   void matmul(Span<const Product>, Ptr<const float>, int64_t, int32_t) override {}
   void prepare_ropes(Span<const RopeSpec>) override {}
   void rope(Ptr<float>, int64_t, int32_t, int32_t, int32_t) override {}
@@ -101,7 +95,8 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
     rebuilt.emplace_back(runs.begin(), runs.end());
     for (const RebuiltRun& r : runs)
       for (uint64_t i = 0; i < static_cast<uint64_t>(r.count); ++i)
-        std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.key_bytes()), at(r.values + i * (keys.kv.value_bytes() + static_cast<uint64_t>(r.values_gap))), keys.kv.value_bytes());
+        std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.key_bytes()),
+                    at(r.values + i * (keys.kv.value_bytes() + static_cast<uint64_t>(r.values_gap))), keys.kv.value_bytes());
   }
   void activate(Activation, Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
   void soft_cap(Ptr<float>, int32_t, int64_t, float, float) override {}
@@ -110,7 +105,7 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
 
   static std::byte* at(Ptr<const std::byte> p) { return reinterpret_cast<std::byte*>(p.address); }
   int n_copies = 0, n_synchronized = 0, n_joins = 0;
-  std::vector<std::vector<RebuiltRun>> rebuilt;   // call by call
+  std::vector<std::vector<RebuiltRun>> rebuilt;  // call by call
 
  private:
   struct Ahead {

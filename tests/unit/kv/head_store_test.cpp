@@ -1,5 +1,5 @@
-// A head store with a coarser KV type than its reservoir: on every way to a slot, a token's bytes are those that the formats' definitions make of
-// the reservoir's bytes at its position. The oracle reads the pages by itself.
+// A head store with a coarser KV type than its reservoir: on every way to a slot, a token's bytes are those that the formats' definitions
+// make of the reservoir's bytes at its position. The oracle reads the pages by itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,8 +56,7 @@ class Stores {
   }
 
   std::byte* token(uint32_t head, uint32_t position) const {
-    return MemoryBackend::at({table->view().pages[position / 64]}) + format_.head_offset(head) +
-           position % 64 * format_.token_bytes();
+    return MemoryBackend::at({table->view().pages[position / 64]}) + format_.head_offset(head) + position % 64 * format_.token_bytes();
   }
   std::vector<std::byte> expected(uint32_t head, uint32_t position) const {
     return testing::converted_tokens(token(head, position), format_.type, device_format_.type, 32);
@@ -78,7 +77,7 @@ class Stores {
  private:
   KvFormat format_, device_format_;
 
- public:   // each outlives what stands below it
+ public:  // each outlives what stands below it
   MemoryBackend backend;
   std::unique_ptr<Arena> device;
 
@@ -98,7 +97,7 @@ TEST(KvHeadStore, WhatIsHeldIsNotFilledAgain) {
   std::vector<std::vector<uint32_t>> positions(kHeads);
   for (uint32_t head = 0; head < kHeads; ++head) {
     for (uint32_t p = 0; p + 1 < kCapacity[head]; ++p) positions[head].push_back(p % kTokens);
-    EXPECT_EQ(s.store->fill(&s.backend, *s.table, head, positions[head], 100), positions[head].size());   // nothing was there
+    EXPECT_EQ(s.store->fill(&s.backend, *s.table, head, positions[head], 100), positions[head].size());  // nothing was there
   }
   const auto fill_again = [&](uint32_t head, size_t n_held) { return s.store->fill(&s.backend, *s.table, head, positions[head], n_held); };
   s.store->lay_out({kCapacity, kHeads});
@@ -110,7 +109,7 @@ TEST(KvHeadStore, WhatIsHeldIsNotFilledAgain) {
   s.check(*s.store, positions);
   if (HasFatalFailure()) return;
   s.store->lay_out({kCapacity, kHeads});
-  for (uint32_t head = 0; head < kHeads; ++head) {   // others from the middle on
+  for (uint32_t head = 0; head < kHeads; ++head) {  // others from the middle on
     const size_t n = positions[head].size(), middle = n / 2;
     for (size_t i = middle; i < n; ++i) positions[head][i] = (positions[head][i] + 7) % kTokens;
     EXPECT_EQ(fill_again(head, n), n - middle);
@@ -148,7 +147,7 @@ TEST(KvHeadStore, InPlaceSlotsArePositions) {
   EXPECT_EQ(view.tiles, nullptr);
   EXPECT_EQ(view.append_at, 0u);
   store.commit(head, 4, 201);
-  view = store.view_with_append(head, 1);   // the step's token takes the place of another
+  view = store.view_with_append(head, 1);  // the step's token takes the place of another
   EXPECT_EQ(view.n_keys, 5);
   EXPECT_EQ(view.own_slot, 1);
   EXPECT_EQ(positions(store)[1], 200u) << "until commit()";

@@ -1,6 +1,6 @@
-// The I/O thread: bytes arrive gathered and in order, and the simulated link is as slow as asked for. Nobody waits for ever, whatever happens to a
-// request (late, failing, never ending, cancelled at any time, a full queue). Lower bounds on times are strict; upper bounds only show a hang,
-// because machines are busy.
+// The I/O thread: bytes arrive gathered and in order, and the simulated link is as slow as asked for. Nobody waits for ever, whatever
+// happens to a request (late, failing, never ending, cancelled at any time, a full queue). Lower bounds on times are strict; upper bounds
+// only show a hang, because machines are busy.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,11 +22,9 @@ using Fault = IoThread::Fault;
 using Kind = IoThread::Fault::Kind;
 using std::chrono::steady_clock;
 
-constexpr double kHang = 20;   // seconds that nothing here takes unless it hangs
+constexpr double kHang = 20;  // seconds that nothing here takes unless it hangs
 
-double seconds_since(steady_clock::time_point begin) {
-  return std::chrono::duration<double>(steady_clock::now() - begin).count();
-}
+double seconds_since(steady_clock::time_point begin) { return std::chrono::duration<double>(steady_clock::now() - begin).count(); }
 
 std::unique_ptr<IoThread> make(Backend* backend, IoThread::Options options = {}) {
   auto io = IoThread::make(backend, std::move(options));
@@ -73,7 +71,7 @@ TEST(KvIoThread, GathersPiecesOneBehindTheOther) {
     ASSERT_TRUE(io->submit(&request));
     ASSERT_TRUE(io->wait(&request).status.ok());
     EXPECT_EQ(request.bytes(), expected.size());
-    expected.push_back(std::byte{0xAB});   // and not a byte behind
+    expected.push_back(std::byte{0xAB});  // and not a byte behind
     ASSERT_EQ(to, expected);
   }
 }
@@ -117,7 +115,7 @@ TEST(KvIoThread, LateWakingCostsNoBandwidth) {
   const std::byte source{1};
   std::byte to{};
   double best = kHang;
-  for (int attempt = 0; attempt < 5 && best > .31; ++attempt) {   // the machine may be busy
+  for (int attempt = 0; attempt < 5 && best > .31; ++attempt) {  // the machine may be busy
     std::vector<std::unique_ptr<Transfer>> transfers;
     const auto begin = steady_clock::now();
     for (int i = 0; i < 300; ++i) {
@@ -200,8 +198,7 @@ TEST(KvIoThread, LateFailingAndNeverEndingRequests) {
   EXPECT_GE(never.stall_ns, 1'000'000'000u);
   EXPECT_LT(seconds_since(begin), kHang);
   const std::string message = never.status.message();
-  for (const char* part : {"head 17", "1234 bytes", " s"})
-    EXPECT_NE(message.find(part), std::string::npos) << message;
+  for (const char* part : {"head 17", "1234 bytes", " s"}) EXPECT_NE(message.find(part), std::string::npos) << message;
 
   EXPECT_TRUE(run(Kind::none).status.ok()) << "the thread lives on";
 }
@@ -247,7 +244,7 @@ TEST(KvIoThread, WaitsEndWhenTheyAreCancelled) {
 TEST(KvIoThread, CancellingIsBoundedInEveryState) {
   MemoryBackend backend;
   IoThread::Options options;
-  options.link = {0, 1'000'000};   // a second each: nothing ends by itself here
+  options.link = {0, 1'000'000};  // a second each: nothing ends by itself here
   const auto io = make(&backend, options);
   const std::byte source{1};
   std::byte to{};
@@ -257,7 +254,7 @@ TEST(KvIoThread, CancellingIsBoundedInEveryState) {
   for (int round = 0; round < 50; ++round) {
     Transfer a(&source, &to, 1), b(&source, &to, 1), c(&source, &to, 1);
     for (Transfer* t : {&a, &b, &c}) ASSERT_TRUE(io->submit(&t->request));
-    if (round % 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));   // the first is under way
+    if (round % 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the first is under way
     io->cancel(&b.request);
     io->cancel(&a.request);
     io->cancel(&c.request);
@@ -280,7 +277,7 @@ TEST(KvIoThread, AfterCancelNobodyTouchesTheMemory) {
     ASSERT_TRUE(io->submit(&t.request));
     for (uint64_t spin = random.below(2000); spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
     io->cancel(&t.request);
-    std::fill(to.begin(), to.end(), std::byte{9});   // a race, if the thread still wrote: seen under ThreadSanitizer
+    std::fill(to.begin(), to.end(), std::byte{9});  // a race, if the thread still wrote: seen under ThreadSanitizer
     ASSERT_EQ(to, std::vector<std::byte>(to.size(), std::byte{9}));
   }
 }
@@ -311,7 +308,7 @@ TEST(KvIoThread, AFullQueueSaysSo) {
   EXPECT_EQ(full.status.code(), Code::io);
   EXPECT_NE(std::string(full.status.message()).find("4 requests"), std::string::npos) << full.status.message();
   EXPECT_GE(full.stall_ns, 500'000'000u);
-  io->cancel(&transfers[2]->request);   // out of the middle
+  io->cancel(&transfers[2]->request);  // out of the middle
   EXPECT_TRUE(io->submit(&transfers[5]->request));
   io->cancel(&transfers[0]->request);
   for (const size_t i : {1u, 3u, 4u, 5u}) EXPECT_TRUE(io->wait(&transfers[i]->request).status.ok()) << i;
@@ -322,9 +319,7 @@ TEST(KvIoThread, SubmittersOnManyThreads) {
   MemoryBackend backend;
   IoThread::Options options;
   options.queue_requests = 3;
-  options.fault = [](const IoRequest& r) {
-    return Fault{r.head % 5 == 4 ? Kind::never : Kind::late, r.head % 3 * 20, Status()};
-  };
+  options.fault = [](const IoRequest& r) { return Fault{r.head % 5 == 4 ? Kind::never : Kind::late, r.head % 3 * 20, Status()}; };
   const auto io = make(&backend, options);
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};

@@ -9,7 +9,7 @@
 namespace orrery::kv::low_rank_test {
 namespace {
 
-constexpr KvFormat kFormat{KvType::f16, 32, 8, 128};   // 1,024 dimensions a layer
+constexpr KvFormat kFormat{KvType::f16, 32, 8, 128};  // 1,024 dimensions a layer
 
 TEST(LowRankKeys, TakeWhatThePaperSays) {
   LowRankSpec low_rank{160, {}};
@@ -20,7 +20,7 @@ TEST(LowRankKeys, TakeWhatThePaperSays) {
     uint32_t n_tokens;
     double share;
   } kCases[] = {{4096, .75}, {8192, .45}, {16384, .29}, {131072, .16}};
-  for (const auto& c : kCases) {   // 256 chunks and 48 outliers of 8 tokens
+  for (const auto& c : kCases) {  // 256 chunks and 48 outliers of 8 tokens
     const double all = static_cast<double>(HeadStore::region_bytes(kFormat, uint64_t{256} * c.n_tokens));
     const uint64_t bytes = Digests::bytes_of(digests, 128, c.n_tokens) + LowRank::bytes_of(low_rank, kFormat, c.n_tokens) +
                            HeadStore::region_bytes(kFormat, uint64_t{256} * (256 + 48) * 8);
@@ -29,7 +29,8 @@ TEST(LowRankKeys, TakeWhatThePaperSays) {
   // What is left of it where texts are long.
   const uint32_t n = 1u << 20;
   EXPECT_NEAR(static_cast<double>(Digests::bytes_of(digests, 128, n) + LowRank::bytes_of(low_rank, kFormat, n)) /
-                  static_cast<double>(HeadStore::region_bytes(kFormat, uint64_t{256} * n)), .141, .001);
+                  static_cast<double>(HeadStore::region_bytes(kFormat, uint64_t{256} * n)),
+              .141, .001);
 }
 
 TEST(LowRankKeys, NoRankTakesNothing) {

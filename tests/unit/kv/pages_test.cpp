@@ -97,8 +97,7 @@ TEST(KvArena, AllOfItAndNotAByteMore) {
   }
   const auto more = ArenaRegion::take(&arena, 10 * kArenaAlignment + 1, "the model");
   ASSERT_FALSE(more.ok());
-  EXPECT_NE(std::string(more.status().message()).find("the model needs 2816 bytes"), std::string::npos)
-      << more.status().message();
+  EXPECT_NE(std::string(more.status().message()).find("the model needs 2816 bytes"), std::string::npos) << more.status().message();
   EXPECT_FALSE(ArenaRegion::take(&arena, UINT64_MAX, "too much to round").ok());
   EXPECT_EQ(arena.used(), 0u);
 }
@@ -139,8 +138,8 @@ class Load {
   }
 
   void check() const {
-    std::map<uint64_t, int> owners;  // by page address
-    std::map<uint64_t, uint64_t> layers;   // by a layer's address: its page
+    std::map<uint64_t, int> owners;       // by page address
+    std::map<uint64_t, uint64_t> layers;  // by a layer's address: its page
     uint64_t reserved = 0;
     for (const Sequence& s : sequences_) {
       const KvView view = s.table->view();
@@ -252,8 +251,8 @@ TEST(KvPages, RandomSequencesKeepTheirOwnTokensAndGiveEverythingBack) {
   }
 }
 
-// A ring under random growth, cuts, forks and new starts. Every token in reach of a window has its own stamp, and the ring never holds more pages
-// than it may.
+// A ring under random growth, cuts, forks and new starts. Every token in reach of a window has its own stamp, and the ring never holds more
+// pages than it may.
 TEST(KvPages, ARingHoldsEveryWindow) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);
@@ -267,10 +266,12 @@ TEST(KvPages, ARingHoldsEveryWindow) {
     auto reserved = PageReservation::make(pool, 2 * most);
     ASSERT_TRUE(reserved.ok());
     PageTable ring(pool, 100, window, most), fork(pool, 100, window, most);
-    std::map<uint32_t, uint64_t> stamps, of_fork;   // by position
+    std::map<uint32_t, uint64_t> stamps, of_fork;  // by position
     uint64_t stamp = 0;
     int cuts_in_reach = 0, cuts_out_of_reach = 0;
-    const auto slot = [&](const PageTable& table, uint32_t p) { return reinterpret_cast<uint64_t*>(table.view().pages[p / 64] + p % 64 * kFormat.token_bytes()); };
+    const auto slot = [&](const PageTable& table, uint32_t p) {
+      return reinterpret_cast<uint64_t*>(table.view().pages[p / 64] + p % 64 * kFormat.token_bytes());
+    };
     const auto grow = [&](PageTable* table, std::map<uint32_t, uint64_t>* of, uint32_t from, uint32_t n) {
       ASSERT_TRUE(table->make_writable(&backend, from, from + n).ok());
       for (uint32_t p = from; p < from + n; ++p) *slot(*table, p) = (*of)[p] = ++stamp;
@@ -290,7 +291,7 @@ TEST(KvPages, ARingHoldsEveryWindow) {
         ring.truncate(to);
         if (ring.holds_window(to)) {
           end = to, ++cuts_in_reach;
-        } else {   // starts anew, as from a checkpoint, which has whole pages
+        } else {  // starts anew, as from a checkpoint, which has whole pages
           ++cuts_out_of_reach;
           end = to;
           ASSERT_TRUE(ring.take_window(&backend, end).ok());
@@ -369,12 +370,14 @@ TEST_F(KvPool, LayersOfPagesTogetherAreOneStretch) {
   table.upload(&backend, 5, 6, content.data());
   for (int32_t layer = 0; layer < kFormat.n_layers; ++layer)
     EXPECT_EQ(std::memcmp(MemoryBackend::at({view.pages[5] + kFormat.head_offset(layer, 0)}),
-                          content.data() + static_cast<uint64_t>(layer) * kFormat.layer_bytes(), kFormat.layer_bytes()), 0);
+                          content.data() + static_cast<uint64_t>(layer) * kFormat.layer_bytes(), kFormat.layer_bytes()),
+              0);
   table.download(&backend, 5, 6, back.data());
   EXPECT_EQ(content, back);
   // Several, one behind the other.
   std::vector<std::byte> three;
-  for (int i = 0; i < 3; ++i) three.insert(three.end(), content.begin() + i, content.end()), three.insert(three.end(), content.begin(), content.begin() + i);
+  for (int i = 0; i < 3; ++i)
+    three.insert(three.end(), content.begin() + i, content.end()), three.insert(three.end(), content.begin(), content.begin() + i);
   table.upload(&backend, 2, 5, three.data());
   back.resize(2 * content.size());
   table.download(&backend, 3, 5, back.data());
@@ -402,7 +405,8 @@ TEST(KvPages, ManyLayersOfPagesMove) {
   for (uint64_t i = 0; i < 7; ++i)
     for (const int32_t layer : {0, 126, 127, 128})
       EXPECT_EQ(std::memcmp(MemoryBackend::at({table.view().pages[1 + i] + format.head_offset(layer, 0)}),
-                            content.data() + i * page + static_cast<uint64_t>(layer) * format.layer_bytes(), format.layer_bytes()), 0);
+                            content.data() + i * page + static_cast<uint64_t>(layer) * format.layer_bytes(), format.layer_bytes()),
+                0);
 }
 
 TEST_F(KvPool, SparePagesServeTheNextReservation) {
@@ -418,8 +422,7 @@ TEST_F(KvPool, SparePagesServeTheNextReservation) {
     second.share(*first);
     EXPECT_TRUE(second.make_writable(&backend, 64, 70).ok());
     first.reset();
-    *parent =
-        PageReservation();  // the parent goes; one page of its slab is the child's now, so the slab stays
+    *parent = PageReservation();  // the parent goes; one page of its slab is the child's now, so the slab stays
     EXPECT_EQ(arena->used(), 8 * kFormat.page_bytes());
     EXPECT_EQ(pool->spare(), 4u);
     auto next = PageReservation::make(pool, 4);  // though the arena is full

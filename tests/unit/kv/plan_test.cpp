@@ -46,8 +46,8 @@ TEST(KvPlan, TheLargestContextFitsAndOnePageMoreDoesNot) {
     PlanInput in;
     shape.weights_bytes = random.below(1 << 20);
     shape.weights_mapped_bytes = random.below(1 << 20);
-    shape.kv = {static_cast<KvType>(random.below(4)), static_cast<int32_t>(1 + random.below(3)),
-             static_cast<int32_t>(1 + random.below(3)), static_cast<int32_t>(32 * (1 + random.below(4)))};
+    shape.kv = {static_cast<KvType>(random.below(4)), static_cast<int32_t>(1 + random.below(3)), static_cast<int32_t>(1 + random.below(3)),
+                static_cast<int32_t>(32 * (1 + random.below(4)))};
     shape.spare_pages = static_cast<uint32_t>(random.below(3));
     in.max_context = static_cast<uint32_t>(1 + random.below(5000));
     in.budget_bytes = random.below(8 << 20);

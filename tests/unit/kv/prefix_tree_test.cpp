@@ -32,8 +32,7 @@ struct Tree {
     size_t n = 0;
     const Status status = tree.add(key, {all.data(), all.size()}, {generated.data(), generated.size()}, owner, n_common * kTokens, kPage,
                                    [&](uint32_t first, Span<std::byte* const> to) {
-                                     for (uint32_t i = 0; i < to.size(); ++i)
-                                       std::memset(to[i], *(pages.begin() + first + i), kPage);
+                                     for (uint32_t i = 0; i < to.size(); ++i) std::memset(to[i], *(pages.begin() + first + i), kPage);
                                      n += to.size();
                                      return fails ? error(Code::internal, "no") : ok_status();
                                    });
@@ -98,7 +97,7 @@ TEST(KvPrefixTree, TheLeastRecentlyUsedPageLeavesFirst) {
   Tree t(4);
   t.add({1, 2});
   t.add({3, 4});
-  EXPECT_EQ(t.find({1, 2}), 2u);   // used again
+  EXPECT_EQ(t.find({1, 2}), 2u);  // used again
   EXPECT_EQ(t.add({5}), 1u);
   EXPECT_EQ(t.find({3, 4}), 1u) << "the end of the oldest path has left";
   EXPECT_EQ(t.find({1, 2}), 2u);
@@ -107,7 +106,8 @@ TEST(KvPrefixTree, TheLeastRecentlyUsedPageLeavesFirst) {
   EXPECT_EQ(t.find({6, 7, 8, 9, 10}), 4u);
   EXPECT_EQ(t.find({1}), 0u);
   EXPECT_EQ(t.reservoir.used(), 4 * kPage);
-  while (t.tree.evict_one()) {}
+  while (t.tree.evict_one()) {
+  }
   EXPECT_EQ(t.reservoir.used(), 0u);
 }
 
@@ -159,7 +159,7 @@ TEST(KvPrefixTree, AStateLiesWithItsPageAndLeavesWithIt) {
   };
   add_state({1}, 7, prompts);
   EXPECT_EQ(t.tree.bytes(), 0u) << "without its page a state is not kept";
-  t.add({1, 2}, 7, 1);   // the second page is the owner's
+  t.add({1, 2}, 7, 1);  // the second page is the owner's
   add_state({1, 2, 3}, 7, prompts);
   EXPECT_EQ(t.tree.bytes(), 2 * kPage) << "nor behind tokens that the tree lacks";
   add_state({1}, 7, generated);

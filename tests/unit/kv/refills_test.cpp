@@ -28,9 +28,7 @@ constexpr uint32_t kSlots = 30;                        // of each head
 constexpr uint32_t kPages = 5, kTokens = kPages * 64;  // in the reservoir
 constexpr double kHang = 20;                           // seconds that nothing here takes unless it hangs
 
-double seconds_since(steady_clock::time_point begin) {
-  return std::chrono::duration<double>(steady_clock::now() - begin).count();
-}
+double seconds_since(steady_clock::time_point begin) { return std::chrono::duration<double>(steady_clock::now() - begin).count(); }
 
 // A session's KV without the session: a reservoir of random bytes, a store with every slot taken, and the table of
 // positions that it should hold.
@@ -143,7 +141,7 @@ class Bench {
   std::unique_ptr<HeadStore> expected_store_;
 
  public:
-  std::vector<uint32_t> expected;   // (n_heads, kSlots) positions
+  std::vector<uint32_t> expected;  // (n_heads, kSlots) positions
   std::unique_ptr<HeadStore> store;
 };
 
@@ -157,13 +155,13 @@ TEST(KvRefills, EveryKvTypeThroughAnyRing) {
       uint64_t n_tokens = 0;
       std::vector<std::vector<Replacement>> asked;
       for (uint32_t head = 0; head < bench.n_heads(); ++head) {
-        asked.push_back(bench.draw(&random, 5 * head));   // none, some, as many as many rings
+        asked.push_back(bench.draw(&random, 5 * head));  // none, some, as many as many rings
         n_tokens += asked.back().size();
         ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, asked.back(), 3).ok());
       }
       for (uint64_t step = 0; step < 3; ++step) {
         ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step).ok());
-        bench.check();   // the old content
+        bench.check();  // the old content
         ASSERT_EQ(refills->pending().size(), bench.n_heads() - 1);
       }
       for (uint32_t head = 0; head < bench.n_heads(); ++head) bench.expect(head, asked[head]);
@@ -192,9 +190,7 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
     if (seed % 3 == 1) options.link = {2'000'000 + random.below(100'000'000), static_cast<uint32_t>(random.below(60))};
     if (seed % 3 == 2) {
       auto faults = std::make_shared<Random>(seed);
-      options.fault = [faults](const IoRequest&) {
-        return Fault{Kind::late, faults->below(4) ? 0 : faults->below(1000), Status()};
-      };
+      options.fault = [faults](const IoRequest&) { return Fault{Kind::late, faults->below(4) ? 0 : faults->below(1000), Status()}; };
     }
     if (seed % 4 == 0) options.queue_requests = 1 + static_cast<uint32_t>(random.below(3));
     Bench bench(KvType::q4_0, options);
@@ -218,9 +214,9 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
         asked.clear();
       }
       if (random.below(4) == 0) continue;
-      if (random.below(2) == 0) {   // a step's layers, each for its own
+      if (random.below(2) == 0) {  // a step's layers, each for its own
         ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step, 0).ok());
-        const auto done = [&](const Asked& a) {   // what was due before it, of the other layer, may be there as well
+        const auto done = [&](const Asked& a) {  // what was due before it, of the other layer, may be there as well
           const Span<const Refills::Pending> left = refills->pending();
           return std::none_of(left.begin(), left.end(), [&](const Refills::Pending& p) { return p.head == a.head; });
         };
@@ -229,7 +225,7 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
           if (done(a)) bench.expect(a.head, a.what);
         asked.erase(std::remove_if(asked.begin(), asked.end(), done), asked.end());
         bench.check();
-        if (random.below(3) == 0) {   // one that is wanted at once, with later layers' on their way
+        if (random.below(3) == 0) {  // one that is wanted at once, with later layers' on their way
           const uint32_t head = static_cast<uint32_t>(random.below(3));
           if (std::none_of(asked.begin(), asked.end(), [&](const Asked& a) { return a.head == head; })) {
             asked.push_back({head, step, bench.draw(&random, 1 + random.below(kSlots))});
@@ -241,8 +237,7 @@ TEST(KvRefills, TheSameStoreWhateverTheTiming) {
       EXPECT_FALSE(refills->late(step));
       for (const Asked& a : asked)
         if (a.visible_at <= step) bench.expect(a.head, a.what);
-      asked.erase(std::remove_if(asked.begin(), asked.end(), [&](const Asked& a) { return a.visible_at <= step; }),
-                  asked.end());
+      asked.erase(std::remove_if(asked.begin(), asked.end(), [&](const Asked& a) { return a.visible_at <= step; }), asked.end());
       bench.check();
       if (HasFatalFailure()) return;
       // What is pending can be read, in the order of its steps.
@@ -271,7 +266,7 @@ TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   auto what = bench.draw(&random, 10);
   auto begin = steady_clock::now();
   ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, what, 1).ok());
-  ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1).ok());   // at once: nearly all of it is waited for
+  ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1).ok());  // at once: nearly all of it is waited for
   EXPECT_GE(seconds_since(begin), .4);
   bench.expect(0, what);
   bench.check();
@@ -279,11 +274,10 @@ TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   EXPECT_GE(exposed.transfer_us, 400'000u);
   EXPECT_GT(exposed.stall_us, 0u);
   EXPECT_LE(static_cast<double>(exposed.stall_us), 1e6 * seconds_since(begin));
-  EXPECT_EQ(exposed.hidden(),
-            1 - static_cast<double>(exposed.stall_us) / static_cast<double>(exposed.transfer_us));
+  EXPECT_EQ(exposed.hidden(), 1 - static_cast<double>(exposed.stall_us) / static_cast<double>(exposed.transfer_us));
   what = bench.draw(&random, 10);
   ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, what, 5).ok());
-  std::this_thread::sleep_for(std::chrono::seconds(1));   // steps that take long
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // steps that take long
   ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 5).ok());
   bench.expect(0, what);
   bench.check();
@@ -305,7 +299,8 @@ TEST(KvRefills, ALayerWaitsForItsOwnAlone) {
     std::vector<std::vector<Replacement>> what;
     for (uint32_t head = 0; head < 6; ++head) what.push_back(bench.draw(&random, 10));
     EXPECT_FALSE(refills->late(1));
-    for (const uint32_t head : {4u, 1u, 0u, 5u, 3u, 2u}) ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, what[head], 1).ok());
+    for (const uint32_t head : {4u, 1u, 0u, 5u, 3u, 2u})
+      ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, what[head], 1).ok());
     EXPECT_TRUE(refills->late(1));
     EXPECT_FALSE(refills->late(0));
     ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1, 0).ok());
@@ -316,10 +311,11 @@ TEST(KvRefills, ALayerWaitsForItsOwnAlone) {
     EXPECT_EQ(refills->pending().size(), 3u);
     EXPECT_TRUE(refills->late(1));
     hangs = false;
-    refills->recall();   // the one that hangs, too
+    refills->recall();  // the one that hangs, too
     ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 0).ok());
     const auto begin = steady_clock::now();
-    while (refills->late(1) && seconds_since(begin) < kHang) std::this_thread::sleep_for(std::chrono::milliseconds(10));   // a layer is computed
+    while (refills->late(1) && seconds_since(begin) < kHang)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // a layer is computed
     ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 1, 1).ok());
     for (uint32_t head = 3; head < 6; ++head) bench.expect(head, what[head]);
     bench.check();
@@ -357,7 +353,7 @@ TEST(KvRefills, AFailedTransferIsReportedAndTheRestForgotten) {
       EXPECT_NE(std::string(status.message()).find("head 2"), std::string::npos) << status.message();
     }
     EXPECT_TRUE(refills->pending().empty());
-    bench.check();   // heads 2 and 3 as they were
+    bench.check();  // heads 2 and 3 as they were
     *bad = false;
     ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 2, asked[2], 3).ok());
     ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 3, asked[3], 3).ok());
@@ -402,8 +398,8 @@ TEST(KvRefills, OneSessionsHangingTransferEndsTheOthersCleanly) {
   const auto what = bench.draw(&random, 3);
   ASSERT_TRUE(a->add(bench.backend(), bench.table(), 5, what, 1).ok());
   ASSERT_TRUE(bench.io()->wait_for_room().status.ok());
-  ASSERT_TRUE(b->add(bench.backend(), bench.table(), 1, what, 1).ok());   // takes the queue
-  ASSERT_TRUE(c->add(bench.backend(), bench.table(), 1, what, 1).ok());   // finds no room
+  ASSERT_TRUE(b->add(bench.backend(), bench.table(), 1, what, 1).ok());  // takes the queue
+  ASSERT_TRUE(c->add(bench.backend(), bench.table(), 1, what, 1).ok());  // finds no room
   EXPECT_EQ(c->apply(bench.backend(), bench.store.get(), 1).code(), Code::io);
   EXPECT_EQ(b->apply(bench.backend(), bench.store.get(), 1).code(), Code::io);
   bench.check();
@@ -430,9 +426,8 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   bench.table().upload(bench.backend(), kPages - 1, kPages, other.data());
   bench.table_to_change()->truncate(kTokens - 64);
   EXPECT_TRUE(bench.table_to_change()->make_writable(bench.backend(), kTokens - 64, kTokens).ok());
-  for (uint32_t head = 0; head < bench.n_heads(); ++head)   // the oracle reads it, too
-    bench.store->fill(bench.backend(), bench.table(), head,
-                      {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
+  for (uint32_t head = 0; head < bench.n_heads(); ++head)  // the oracle reads it, too
+    bench.store->fill(bench.backend(), bench.table(), head, {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});
   for (uint64_t step = 0; step < 4; ++step) {
     ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), step).ok());
     bench.check();
@@ -490,8 +485,8 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
   }
 }
 
-// begin() moves ahead. A layer's apply() joins the moves of its layer, once, and the layer finds its tokens. Tokens that are asked for when their
-// layer is due are moved at once, behind those of before.
+// begin() moves ahead. A layer's apply() joins the moves of its layer, once, and the layer finds its tokens. Tokens that are asked for when
+// their layer is due are moved at once, behind those of before.
 TEST(KvRefills, MovesAheadAreJoinedByTheirLayers) {
   constexpr uint32_t kLayers = 4;
   Bench bench(KvType::q8_0, {}, kLayers);
@@ -510,7 +505,7 @@ TEST(KvRefills, MovesAheadAreJoinedByTheirLayers) {
   for (uint64_t step = 1; step <= 20; ++step) {
     const uint32_t first = static_cast<uint32_t>(random.below(kLayers)), skipped = static_cast<uint32_t>(random.below(kLayers));
     const auto has_moves = [&](uint32_t layer) { return layer >= first && layer != skipped; };
-    for (uint32_t head = bench.n_heads(); head-- > first * 3;)   // the last layer's refreshes are there first
+    for (uint32_t head = bench.n_heads(); head-- > first * 3;)  // the last layer's refreshes are there first
       if (head / 3 != skipped) ask(head, step);
     EXPECT_EQ(joins([&] { return refills->begin(bench.backend(), bench.store.get(), step); }), 0);
     ASSERT_TRUE(refills->pending().empty());
@@ -562,23 +557,19 @@ TEST(KvRefills, AHeadsLastTokensMove) {
   Bench bench;
   const auto was = bench.expected;
   std::vector<std::byte> bytes(4 * bench.format().token_bytes());
-  const auto at = [&](uint32_t slot) {
-    return MemoryBackend::at({bench.store->tiles(1)[0] + slot * bench.format().token_bytes()});
-  };
+  const auto at = [&](uint32_t slot) { return MemoryBackend::at({bench.store->tiles(1)[0] + slot * bench.format().token_bytes()}); };
   std::memcpy(bytes.data(), at(kSlots - 4), bytes.size());
   bench.store->move_last(bench.backend(), 1, 4, 7);
   ASSERT_EQ(bench.store->length(1), kSlots - 4);
   const Span<const uint32_t> positions = bench.store->positions(1);
-  for (uint32_t s = 0; s < kSlots - 4; ++s)
-    EXPECT_EQ(positions[s], was[kSlots + (s >= 7 && s < 11 ? s - 7 + kSlots - 4 : s)]) << s;
+  for (uint32_t s = 0; s < kSlots - 4; ++s) EXPECT_EQ(positions[s], was[kSlots + (s >= 7 && s < 11 ? s - 7 + kSlots - 4 : s)]) << s;
   EXPECT_EQ(std::memcmp(at(7), bytes.data(), bytes.size()), 0);
   EXPECT_EQ(bench.store->view_with_append(1, kSlots - 4).append_at, bench.store->tiles(1)[0] + (kSlots - 4) * bench.format().token_bytes());
 }
 
 TEST(KvRefills, WrongRequestsAreRefusedAndChangeNothing) {
   Bench bench;
-  EXPECT_EQ(Refills::make(bench.io(), bench.backend(), nullptr, bench.format(), 10, 1).status().code(),
-            Code::invalid_argument);
+  EXPECT_EQ(Refills::make(bench.io(), bench.backend(), nullptr, bench.format(), 10, 1).status().code(), Code::invalid_argument);
   const auto refills = bench.make_refills(10, 12);
   const auto refused = [&](uint32_t head, const std::vector<Replacement>& what, const char* part) {
     const Status status = refills->add(bench.backend(), bench.table(), head, what, 1);
@@ -610,14 +601,14 @@ TEST(KvRefills, WrongRequestsAreRefusedAndChangeNothing) {
 }
 
 TEST(KvRefills, TheRingTakesItsBytesOfTheArena) {
-  Bench bench(KvType::q8_0);   // a token of a head: two vectors of 34 bytes
+  Bench bench(KvType::q8_0);  // a token of a head: two vectors of 34 bytes
   EXPECT_EQ(Refills::staging_bytes(bench.format(), 7), 512u);
   const uint64_t used = bench.device().used();
   auto refills = bench.make_refills(7);
   EXPECT_EQ(bench.device().used(), used + 512);
   refills.reset();
   EXPECT_EQ(bench.device().used(), used);
-  const KvFormat mixed{KvType::k8v4, 2, 3, 64};   // K of 68 bytes, V of 36
+  const KvFormat mixed{KvType::k8v4, 2, 3, 64};  // K of 68 bytes, V of 36
   EXPECT_EQ(Refills::staging_bytes(mixed, 64), 64u * 104);
   EXPECT_EQ(Refills::staging_bytes(mixed, 64, true), 64u * 36);
 }
@@ -646,8 +637,12 @@ TEST(KvRefills, NothingIsAllocatedOnceItStands) {
 // Keys that are rebuilt: those of a layer's heads in one call, while the ring holds what they take; with V that no later chunk has written
 // over.
 TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
-  for (const auto& [staging, type] : {std::pair<uint64_t, KvType>{0, KvType::q8_0}, {500, KvType::q8_0}, {12, KvType::q8_0},   // 0: of the reservoir itself
-                                      {0, KvType::k8v4}, {500, KvType::k8v4}, {12, KvType::k8v4}}) {
+  for (const auto& [staging, type] : {std::pair<uint64_t, KvType>{0, KvType::q8_0},
+                                      {500, KvType::q8_0},
+                                      {12, KvType::q8_0},  // 0: of the reservoir itself
+                                      {0, KvType::k8v4},
+                                      {500, KvType::k8v4},
+                                      {12, KvType::k8v4}}) {
     SCOPED_TRACE(std::string(kv_type_name(type)) + ", ring of " + std::to_string(staging));
     Bench bench(type);
     const KvFormat& format = bench.format();
@@ -662,7 +657,7 @@ TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
     size_t n = 0;
     for (uint32_t head = 0; head < bench.n_heads(); ++head) {
       what.push_back(bench.draw(&random, 9 + head));
-      if (head == 4) what.back() = {{3, 70, 5}, {20, 251, 4}};   // neighbours
+      if (head == 4) what.back() = {{3, 70, 5}, {20, 251, 4}};  // neighbours
       for (const Replacement& r : what.back()) n += r.count;
       ASSERT_TRUE((*refills)->add(bench.backend(), bench.table(), head, what.back(), 3).ok());
     }
@@ -681,9 +676,12 @@ TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
       for (uint32_t i = 0; i < what[head].size() * 5; ++i) {
         const Replacement& r = what[head][i / 5];
         if (i % 5 >= r.count) continue;
-        const uint64_t slot = bench.store->view_with_append(head, 0).tiles[(r.slot + i % 5) / 64] + (r.slot + i % 5) % 64 * format.token_bytes();
+        const uint64_t slot =
+            bench.store->view_with_append(head, 0).tiles[(r.slot + i % 5) / 64] + (r.slot + i % 5) % 64 * format.token_bytes();
         const uint64_t token = bench.table().tokens_of(head).address(r.position + i % 5);
-        EXPECT_EQ(std::memcmp(MemoryBackend::at({slot + format.key_bytes()}), MemoryBackend::at({token + format.key_bytes()}), format.value_bytes()), 0)
+        EXPECT_EQ(std::memcmp(MemoryBackend::at({slot + format.key_bytes()}), MemoryBackend::at({token + format.key_bytes()}),
+                              format.value_bytes()),
+                  0)
             << "head " << head << ", slot " << r.slot + i % 5;
       }
   }

@@ -18,7 +18,7 @@ TEST(ModelDeepseek2, ARowIsKeyAndValue) {
     EXPECT_EQ(layer.attention.n_kv_heads, 1);
     EXPECT_EQ(layer.attention.head_dim, 48);
     EXPECT_EQ(layer.attention.shared_values, 32);
-    EXPECT_FLOAT_EQ(layer.attention.scale, 1.0f / 6.0f);   // of a head's own key: 20 + 16
+    EXPECT_FLOAT_EQ(layer.attention.scale, 1.0f / 6.0f);  // of a head's own key: 20 + 16
     EXPECT_EQ(layer.latent.q_rank, 24);
     EXPECT_EQ(layer.latent.nope, 20);
     EXPECT_EQ(layer.latent.value_dim, 24);
@@ -34,21 +34,21 @@ TEST(ModelDeepseek2, ARowIsKeyAndValue) {
   EXPECT_EQ(d.kv().shared_values, 32);
   EXPECT_TRUE(d.shares_values());
   EXPECT_FALSE(described(spec_of("llama-plain")).shares_values());
-  EXPECT_GE(d.max_in(), 5 * 256);          // each head's input is quantized by itself, in whole blocks
-  EXPECT_GE(d.mixer_floats(), 24 + 5 * 36);   // of a row: the queries' vector, then the queries
+  EXPECT_GE(d.max_in(), 5 * 256);            // each head's input is quantized by itself, in whole blocks
+  EXPECT_GE(d.mixer_floats(), 24 + 5 * 36);  // of a row: the queries' vector, then the queries
 }
 
 // YaRN's magnitude multiplies the scores, twice, and leaves cos and sin as they are.
 TEST(ModelDeepseek2, YarnIsInTheScores) {
   const Description d = described(spec_of("deepseek2-lite"));
   const double m = 1.0 + 0.0707 * std::log(16.0);
-  EXPECT_NEAR(static_cast<double>(d.layer(0).attention.scale), m * m / 8.0, 1e-6);   // 1 / sqrt(32 + 32)
+  EXPECT_NEAR(static_cast<double>(d.layer(0).attention.scale), m * m / 8.0, 1e-6);  // 1 / sqrt(32 + 32)
   EXPECT_EQ(make_rope_table(d.rope(), {}, 512).magnitude, 1.0f);
   EXPECT_EQ(d.layer(0).latent.q_rank, 0);
   const ExpertsShape& experts = d.layer(1).experts;
   EXPECT_EQ(experts.router.gating, Gating::softmax);
   EXPECT_FALSE(experts.router.normalised || experts.choice_bias);
-  EXPECT_EQ(experts.shared_width, 40);   // of two
+  EXPECT_EQ(experts.shared_width, 40);  // of two
   // A scaling that the caller asks for, with the file's multiplier.
   const std::vector<std::byte> bytes = build_model_gguf(spec_of("deepseek2-lite"));
   RopeOverride linear, wider;
@@ -86,8 +86,9 @@ TEST(ModelDeepseek2, GatingWithoutAKey) {
 
 TEST(ModelDeepseek2, FilesThatLackAKeyAreRefused) {
   const json spec = spec_of("glm47");
-  for (const char* key : {"attention.kv_lora_rank", "attention.key_length", "attention.value_length", "attention.value_length_mla", "attention.head_count_kv",
-                          "rope.dimension_count", "expert_feed_forward_length", "expert_count", "expert_used_count", "feed_forward_length"})
+  for (const char* key :
+       {"attention.kv_lora_rank", "attention.key_length", "attention.value_length", "attention.value_length_mla", "attention.head_count_kv",
+        "rope.dimension_count", "expert_feed_forward_length", "expert_count", "expert_used_count", "feed_forward_length"})
     expect_refused(without(spec, std::string("deepseek2.") + key), Code::bad_model, std::string("'deepseek2.") + key + "'");
   EXPECT_TRUE(load(without(spec, "deepseek2.expert_group_count")).ok());
   EXPECT_EQ(described(without(spec, "deepseek2.expert_weights_norm")).layers[1].experts.router.normalised, false);
@@ -103,7 +104,7 @@ TEST(ModelDeepseek2, FilesThatLieAreRefused) {
   expect_refused(changed("attention.kv_lora_rank", 1024), Code::bad_model, "kv_lora_rank' is 1024");
   expect_refused(changed("attention.kv_lora_rank", 36), Code::unsupported_architecture, "kv_lora_rank' is 36; multiples of 8");
   expect_refused(changed("attention.value_length_mla", 20), Code::unsupported_architecture, "value_length_mla' is 20; multiples of 8");
-  expect_refused(changed("attention.key_length_mla", 16), Code::bad_model, "key_length_mla' is 16");   // nothing without RoPE
+  expect_refused(changed("attention.key_length_mla", 16), Code::bad_model, "key_length_mla' is 16");  // nothing without RoPE
   expect_refused(changed("attention.key_length_mla", 40), Code::bad_model, "attn_q_b.weight' has shape (180, 24), expected (200, 24)");
   expect_refused(changed("attention.q_lora_rank", 16), Code::bad_model, "attn_q_a.weight' has shape (24, 64), expected (16, 64)");
   expect_refused(changed("attention.q_lora_rank", 0), Code::bad_model, "attn_q.weight' (180, 64) is missing");
@@ -124,22 +125,29 @@ TEST(ModelDeepseek2, FilesThatLieAreRefused) {
 TEST(ModelDeepseek2, FilesThatLackATensorAreRefused) {
   for (const auto& [name, tensors] :
        {std::pair<const char*, std::vector<const char*>>{
-            "glm47", {"blk.0.attn_q_a.weight", "blk.1.attn_q_a_norm.weight", "blk.2.attn_q_b.weight", "blk.0.attn_kv_a_mqa.weight", "blk.0.attn_kv_a_norm.weight",
-                      "blk.1.attn_k_b.weight", "blk.2.attn_v_b.weight", "blk.0.attn_output.weight", "blk.0.ffn_gate.weight", "blk.1.ffn_gate_inp.weight",
-                      "blk.1.exp_probs_b.bias", "blk.2.exp_probs_b.bias", "blk.1.ffn_up_shexp.weight", "blk.2.ffn_down_exps.weight"}},
+            "glm47",
+            {"blk.0.attn_q_a.weight", "blk.1.attn_q_a_norm.weight", "blk.2.attn_q_b.weight", "blk.0.attn_kv_a_mqa.weight",
+             "blk.0.attn_kv_a_norm.weight", "blk.1.attn_k_b.weight", "blk.2.attn_v_b.weight", "blk.0.attn_output.weight",
+             "blk.0.ffn_gate.weight", "blk.1.ffn_gate_inp.weight", "blk.1.exp_probs_b.bias", "blk.2.exp_probs_b.bias",
+             "blk.1.ffn_up_shexp.weight", "blk.2.ffn_down_exps.weight"}},
         {"deepseek2-lite", {"blk.0.attn_q.weight", "blk.1.attn_k_b.weight", "blk.2.ffn_gate_shexp.weight"}}})
-    for (const char* tensor : tensors) expect_refused(without_tensor(spec_of(name), tensor), Code::bad_model, std::string("tensor '") + tensor);
-  expect_refused(with_tensor(spec_of("glm47"), "blk.0.attn_q.weight", {64, 180}), Code::unsupported_architecture, "blk.0.attn_q.weight' is not a part");
+    for (const char* tensor : tensors)
+      expect_refused(without_tensor(spec_of(name), tensor), Code::bad_model, std::string("tensor '") + tensor);
+  expect_refused(with_tensor(spec_of("glm47"), "blk.0.attn_q.weight", {64, 180}), Code::unsupported_architecture,
+                 "blk.0.attn_q.weight' is not a part");
   // Of a softmax: a bias in the first mixture must be there in all.
-  expect_refused(with_tensor(spec_of("deepseek2-lite"), "blk.1.exp_probs_b.bias", {11}), Code::bad_model, "blk.2.exp_probs_b.bias' (11) is missing");
+  expect_refused(with_tensor(spec_of("deepseek2-lite"), "blk.1.exp_probs_b.bias", {11}), Code::bad_model,
+                 "blk.2.exp_probs_b.bias' (11) is missing");
 }
 
 // Files of before 2025 have keys and values of heads in one tensor.
 TEST(ModelDeepseek2, TheOlderFormIsRefusedByName) {
   json older = without(without(spec_of("deepseek2-lite"), "deepseek2.attention.key_length_mla"), "deepseek2.attention.value_length_mla");
-  older = with(with(with(older, "deepseek2.attention.head_count_kv", "u32", 12), "deepseek2.attention.key_length", "u32", 64), "deepseek2.attention.value_length", "u32", 40);
+  older = with(with(with(older, "deepseek2.attention.head_count_kv", "u32", 12), "deepseek2.attention.key_length", "u32", 64),
+               "deepseek2.attention.value_length", "u32", 40);
   expect_refused(older, Code::unsupported_architecture, "the file has no sizes of a head's keys");
-  older = with_tensor(without_tensor(without_tensor(older, "blk.0.attn_k_b.weight"), "blk.0.attn_v_b.weight"), "blk.0.attn_kv_b.weight", {64, 12 * 72});
+  older = with_tensor(without_tensor(without_tensor(older, "blk.0.attn_k_b.weight"), "blk.0.attn_v_b.weight"), "blk.0.attn_kv_b.weight",
+                      {64, 12 * 72});
   expect_refused(older, Code::unsupported_architecture, "the file has tensor 'blk.0.attn_kv_b.weight'");
 }
 

@@ -46,8 +46,7 @@ inline Description described(const json& spec) {
 inline void expect_refused(const json& spec, Code code, const std::string& words, const LoadOptions& options = {}) {
   const Status status = load(spec, options);
   EXPECT_EQ(status.code(), code) << words << ": " << status.message();
-  EXPECT_NE(std::string(status.message()).find(words), std::string::npos)
-      << "no '" << words << "' in: " << status.message();
+  EXPECT_NE(std::string(status.message()).find(words), std::string::npos) << "no '" << words << "' in: " << status.message();
   EXPECT_EQ(std::string(status.message()).rfind("m.gguf: ", 0), 0u) << status.message();
 }
 

@@ -63,8 +63,8 @@ TEST(ModelGemma4, TheTableOfLayersEmbeddingsStaysInTheFile) {
 
 TEST(ModelGemma4, FilesThatLackAKeyAreRefused) {
   const json spec = spec_of("gemma4");
-  for (const char* key : {"attention.sliding_window", "attention.sliding_window_pattern", "attention.key_length", "attention.key_length_swa",
-                          "rope.freq_base", "rope.freq_base_swa", "embedding_length_per_layer_input"})
+  for (const char* key : {"attention.sliding_window", "attention.sliding_window_pattern", "attention.key_length",
+                          "attention.key_length_swa", "rope.freq_base", "rope.freq_base_swa", "embedding_length_per_layer_input"})
     expect_refused(without(spec, std::string("gemma4.") + key), Code::bad_model, std::string("'gemma4.") + key + "'");
 }
 
@@ -72,21 +72,27 @@ TEST(ModelGemma4, FilesThatLieAreRefused) {
   const json spec = spec_of("gemma4"), alike = spec_of("gemma4-alike"), moe = spec_of("gemma4-moe");
   expect_refused(with(spec, "gemma4.attention.sliding_window_pattern", "u32", 2), Code::bad_model, "sliding_window_pattern' is not a list");
   expect_refused(with(spec, "gemma4.attention.sliding_window", "u32", 0), Code::bad_model, "sliding_window' is 0");
-  expect_refused(with(spec, "gemma4.attention.value_length_swa", "u32", 64), Code::unsupported_architecture, "key heads of 32 with value heads of 64");
+  expect_refused(with(spec, "gemma4.attention.value_length_swa", "u32", 64), Code::unsupported_architecture,
+                 "key heads of 32 with value heads of 64");
   expect_refused(with(spec, "gemma4.rope.dimension_count_swa", "u32", 34), Code::bad_model, "rope.dimension_count_swa' is 34");
   expect_refused(with(spec, "gemma4.attention.shared_kv_layers", "u32", 6), Code::bad_model, "shared_kv_layers' is 6");
   // Five of six: no layer without a window has KV of its own.
   expect_refused(with(spec, "gemma4.attention.shared_kv_layers", "u32", 5), Code::bad_model, "is one without a window");
-  expect_refused(with(alike, "gemma4.attention.head_count_kv", "u32[]", {2, 2, 2, 2, 2, 1, 2}), Code::unsupported_architecture, "layer 5 has 4 heads with 1 KV heads");
-  expect_refused(with(spec, "gemma4.embedding_length_per_layer_input", "u32", 1 << 19), Code::bad_model, "embedding_length_per_layer_input' is 524288");
-  expect_refused(with(spec, "gemma4.embedding_length_per_layer_input", "u32", 0), Code::unsupported_architecture, "per_layer_token_embd.weight' is not a part");
+  expect_refused(with(alike, "gemma4.attention.head_count_kv", "u32[]", {2, 2, 2, 2, 2, 1, 2}), Code::unsupported_architecture,
+                 "layer 5 has 4 heads with 1 KV heads");
+  expect_refused(with(spec, "gemma4.embedding_length_per_layer_input", "u32", 1 << 19), Code::bad_model,
+                 "embedding_length_per_layer_input' is 524288");
+  expect_refused(with(spec, "gemma4.embedding_length_per_layer_input", "u32", 0), Code::unsupported_architecture,
+                 "per_layer_token_embd.weight' is not a part");
   expect_refused(with(spec, "gemma4.attn_logit_softcapping", "f32", 50.0), Code::unsupported_architecture, "attn_logit_softcapping");
   expect_refused(with(spec, "gemma4.rope.scaling.type", "string", "yarn"), Code::unsupported_architecture, "rope.scaling.type");
   expect_refused(with(moe, "gemma4.expert_weights_norm", "bool", false), Code::unsupported_architecture, "expert_weights_norm");
-  expect_refused(with(moe, "gemma4.expert_feed_forward_length", "u32", 24), Code::bad_model, "ffn_gate_exps.weight' has shape (11, 20, 64), expected (11, 24, 64)");
+  expect_refused(with(moe, "gemma4.expert_feed_forward_length", "u32", 24), Code::bad_model,
+                 "ffn_gate_exps.weight' has shape (11, 20, 64), expected (11, 24, 64)");
   // Six layers of six shapes: more KV groups than a session has.
   const json apart = with(spec, "gemma4.attention.shared_kv_layers", "u32", 0);
-  expect_refused(with(apart, "gemma4.attention.head_count_kv", "u32[]", {1, 1, 2, 2, 4, 4}), Code::unsupported_architecture, "6 pairs of a shape of KV heads and a window; at most 4");
+  expect_refused(with(apart, "gemma4.attention.head_count_kv", "u32[]", {1, 1, 2, 2, 4, 4}), Code::unsupported_architecture,
+                 "6 pairs of a shape of KV heads and a window; at most 4");
   LoadOptions scaled;
   scaled.rope.set = true;
   scaled.rope.scaling = RopeScaling::linear;
@@ -97,14 +103,20 @@ TEST(ModelGemma4, FilesThatLieAreRefused) {
 TEST(ModelGemma4, FilesThatLackATensorAreRefused) {
   for (const auto& [name, tensors] :
        {std::pair<const char*, std::vector<const char*>>{
-            "gemma4", {"rope_freqs.weight", "per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight", "blk.1.inp_gate.weight",
-                       "blk.1.proj.weight", "blk.5.post_norm.weight", "blk.0.attn_k.weight", "blk.0.attn_k_norm.weight", "blk.5.attn_q_norm.weight"}},
-        {"gemma4-moe", {"blk.1.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.scale", "blk.0.pre_ffw_norm_2.weight", "blk.0.post_ffw_norm_1.weight",
-                        "blk.3.post_ffw_norm_2.weight", "blk.3.ffn_down_exps.scale", "blk.2.ffn_up.weight", "blk.2.ffn_gate_exps.weight"}}})
-    for (const char* tensor : tensors) expect_refused(without_tensor(spec_of(name), tensor), Code::bad_model, std::string("tensor '") + tensor);
+            "gemma4",
+            {"rope_freqs.weight", "per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight",
+             "blk.1.inp_gate.weight", "blk.1.proj.weight", "blk.5.post_norm.weight", "blk.0.attn_k.weight", "blk.0.attn_k_norm.weight",
+             "blk.5.attn_q_norm.weight"}},
+        {"gemma4-moe",
+         {"blk.1.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.scale", "blk.0.pre_ffw_norm_2.weight", "blk.0.post_ffw_norm_1.weight",
+          "blk.3.post_ffw_norm_2.weight", "blk.3.ffn_down_exps.scale", "blk.2.ffn_up.weight", "blk.2.ffn_gate_exps.weight"}}})
+    for (const char* tensor : tensors)
+      expect_refused(without_tensor(spec_of(name), tensor), Code::bad_model, std::string("tensor '") + tensor);
   // Of a layer that reads the KV of another, a tensor of the wrong shape or one that no file has.
-  expect_refused(with_tensor(spec_of("gemma4-alike"), "blk.5.attn_k.weight", {64, 32}), Code::bad_model, "blk.5.attn_k.weight' has shape (32, 64)");
-  expect_refused(with_tensor(spec_of("gemma4-alike"), "blk.5.attn_k.bias", {64}), Code::unsupported_architecture, "blk.5.attn_k.bias' is not a part");
+  expect_refused(with_tensor(spec_of("gemma4-alike"), "blk.5.attn_k.weight", {64, 32}), Code::bad_model,
+                 "blk.5.attn_k.weight' has shape (32, 64)");
+  expect_refused(with_tensor(spec_of("gemma4-alike"), "blk.5.attn_k.bias", {64}), Code::unsupported_architecture,
+                 "blk.5.attn_k.bias' is not a part");
   // Optional: what shared layers have left, a scale of a layer, a matrix of values.
   EXPECT_TRUE(load(without_tensor(spec_of("gemma4"), "blk.5.attn_k.weight")).ok());
   EXPECT_TRUE(load(without_tensor(spec_of("gemma4"), "blk.2.layer_output_scale.weight")).ok());

@@ -24,7 +24,7 @@ TEST(ModelGemma3, FiveOfSixLayersHaveAWindowAndARopeOfTheirOwn) {
   for (const LayerShape& layer : d.layers) EXPECT_EQ(layer.attention.rope, layer.attention.window > 0 ? 1 : 0);
   EXPECT_EQ(d.embedding_scale, 8.0f);
   EXPECT_EQ(d.logit_cap, 0.0f);
-  EXPECT_EQ(reach_of_context(d), 4096u);   // what its scaling has reached, and not eight times that
+  EXPECT_EQ(reach_of_context(d), 4096u);  // what its scaling has reached, and not eight times that
 }
 
 TEST(ModelGemma3, FlagsAndKeysReplaceTheDefaults) {
@@ -46,15 +46,17 @@ TEST(ModelGemma3, WithoutAWindowThereIsOneRope) {
 }
 
 TEST(ModelGemma3, ThreeScalesOfAttention) {
-  EXPECT_EQ(described(spec_of("gemma3-whole")).kv().scale, 0.125f);   // heads of 64
-  json spec = with(spec_of("gemma3-whole"), "gemma3.block_count", "u32", 62);   // the 27B: width / heads, 32
+  EXPECT_EQ(described(spec_of("gemma3-whole")).kv().scale, 0.125f);            // heads of 64
+  json spec = with(spec_of("gemma3-whole"), "gemma3.block_count", "u32", 62);  // the 27B: width / heads, 32
   EXPECT_EQ(described(spec).kv().scale, 1.0f / std::sqrt(32.0f));
   EXPECT_EQ(described(with(spec, "gemma3.attention.scale", "f32", 0.3)).kv().scale, 0.3f);
 }
 
 TEST(ModelGemma3, FilesThatLieAreRefused) {
   const json spec = spec_of("gemma3");
-  const auto pattern = [&](const char* type, const json& value) { return with(spec, "gemma3.attention.sliding_window_pattern", type, value); };
+  const auto pattern = [&](const char* type, const json& value) {
+    return with(spec, "gemma3.attention.sliding_window_pattern", type, value);
+  };
   expect_refused(pattern("bool[]", {1, 0}), Code::bad_model, "sliding_window_pattern' is not a list of one value for each of 7 layers");
   expect_refused(pattern("u32[]", {1, 1, 1, 1, 1, 0, 2}), Code::bad_model, "sliding_window_pattern' value 6 is not true or false");
   expect_refused(with(spec, "gemma3.rope.freq_base_swa", "f32", 0.5), Code::bad_model, "rope.freq_base_swa' is 0.5");
@@ -62,7 +64,8 @@ TEST(ModelGemma3, FilesThatLieAreRefused) {
   expect_refused(with(spec, "gemma3.final_logit_softcapping", "f32", -1.0), Code::bad_model, "final_logit_softcapping' is -1");
   expect_refused(with(spec, "gemma3.attention.scale", "f32", -0.5), Code::bad_model, "attention.scale' is -0.5");
   expect_refused(with(spec, "gemma3.attn_logit_softcapping", "f32", 50.0), Code::unsupported_architecture, "attn_logit_softcapping");
-  for (const char* name : {"blk.1.attn_q_norm.weight", "blk.1.attn_k_norm.weight", "blk.0.post_attention_norm.weight", "blk.0.post_ffw_norm.weight"}) {
+  for (const char* name :
+       {"blk.1.attn_q_norm.weight", "blk.1.attn_k_norm.weight", "blk.0.post_attention_norm.weight", "blk.0.post_ffw_norm.weight"}) {
     json lacking = spec;
     json kept = json::array();
     for (const json& tensor : spec["tensors"])
@@ -71,7 +74,8 @@ TEST(ModelGemma3, FilesThatLieAreRefused) {
     expect_refused(lacking, Code::bad_model, std::string("tensor '") + name);
   }
   // A window in a family that is run without one is refused as before.
-  expect_refused(with(spec_of("llama-plain"), "llama.attention.sliding_window", "u32", 12), Code::unsupported_architecture, "run without windows");
+  expect_refused(with(spec_of("llama-plain"), "llama.attention.sliding_window", "u32", 12), Code::unsupported_architecture,
+                 "run without windows");
 }
 
 TEST(ModelMuse, FullLayersHaveNeitherWindowNorRope) {
@@ -82,7 +86,7 @@ TEST(ModelMuse, FullLayersHaveNeitherWindowNorRope) {
     EXPECT_EQ(layer.attention.query_rope, layer.attention.rope);
     EXPECT_EQ(layer.post_norm_eps, 1e-8f);
   }
-  EXPECT_EQ(d.ropes[1].base, 500000.0f);   // that of the file, where no other is named for windows
+  EXPECT_EQ(d.ropes[1].base, 500000.0f);  // that of the file, where no other is named for windows
   EXPECT_EQ(described(with(spec_of("muse"), "muse-glimmer.rope.freq_base_swa", "f32", 100.0)).ropes[1].base, 100.0f);
   for (const char* key : {"muse-glimmer.logit_scale", "muse-glimmer.attention.sliding_window"})
     expect_refused(without(spec_of("muse"), key), Code::bad_model, std::string("key '") + key + "' is missing");

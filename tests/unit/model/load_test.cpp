@@ -1,5 +1,5 @@
-// Models that lie: every key and tensor of each family missing, or of the wrong type, shape or value. A refusal has the right code and names the
-// key or tensor.
+// Models that lie: every key and tensor of each family missing, or of the wrong type, shape or value. A refusal has the right code and
+// names the key or tensor.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,11 +28,11 @@ TEST(ModelLoad, RepacksWithinHalfOfTheArena) {
     uint64_t matrices = 0, vectors = 0;
     for (const gguf::Tensor& t : file.tensors()) {
       if (t.dims[1] == 1) vectors += (t.n_elements * sizeof(float) + 63) / 64 * 64;
-      else if (t.name != "token_embd.weight" || file.find_tensor("output.weight") == nullptr)   // a step reads one of its rows
+      else if (t.name != "token_embd.weight" || file.find_tensor("output.weight") == nullptr)  // a step reads one of its rows
         matrices += device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
     }
     for (const uint64_t arena_bytes : {uint64_t{kArenaBytes}, 2 * matrices, 2 * matrices - 64}) {
-      if (arena_bytes == 0 || arena_bytes > kArenaBytes) continue;   // nothing is repacked on this path
+      if (arena_bytes == 0 || arena_bytes > kArenaBytes) continue;  // nothing is repacked on this path
       const bool repacks = matrices > 0 && 2 * matrices <= arena_bytes;
       const Placement placement = place_weights(file, read_description(file, {}).value(), device, arena_bytes).value();
       EXPECT_EQ(placement.repacks, repacks) << path;
@@ -61,16 +61,14 @@ TEST(ModelLoad, EveryNeededKeyIsMissed) {
     const json spec = spec_of(name);
     const std::string family = spec["keys"][0][2];
     expect_refused(without(spec, "general.architecture"), Code::bad_model, "'general.architecture'");
-    for (const char* key : {"block_count", "embedding_length", "context_length", "feed_forward_length",
-                            "attention.head_count"}) {
+    for (const char* key : {"block_count", "embedding_length", "context_length", "feed_forward_length", "attention.head_count"}) {
       const std::string full = family + "." + key;
       expect_refused(without(spec, full), Code::bad_model, "'" + full + "'");
       expect_refused(with(spec, full, "string", "64"), Code::bad_model, "'" + full + "'");
       expect_refused(with(spec, full, "f32", 64.5), Code::bad_model, "'" + full + "'");
       expect_refused(with(spec, full, "u32", 0), Code::bad_model, "'" + full + "'");
       expect_refused(with(spec, full, "u32", 0xFFFFFFFFu), Code::bad_model, "'" + full + "'");
-      expect_refused(with(spec, full, "u32[]", std::vector<uint32_t>(7, 64)), Code::bad_model,
-                     "'" + full + "'");
+      expect_refused(with(spec, full, "u32[]", std::vector<uint32_t>(7, 64)), Code::bad_model, "'" + full + "'");
     }
   }
 }
@@ -81,11 +79,9 @@ TEST(ModelLoad, ValuesOutOfRangeAreNamed) {
     expect_refused(with(base, key, "f32", value), Code::bad_model, std::string("'") + key + "'");
   };
   const auto integer = [&](const char* key, uint32_t value, const std::string& words = "") {
-    expect_refused(with(base, key, "u32", value), Code::bad_model,
-                   words.empty() ? std::string("'") + key + "'" : words);
+    expect_refused(with(base, key, "u32", value), Code::bad_model, words.empty() ? std::string("'") + key + "'" : words);
   };
-  for (const double bad : {-1e-5, 2.0, std::nan(""), 1e39})
-    number("llama.attention.layer_norm_rms_epsilon", bad);
+  for (const double bad : {-1e-5, 2.0, std::nan(""), 1e39}) number("llama.attention.layer_norm_rms_epsilon", bad);
   for (const double bad : {0.0, 0.5, -1.0, 1e13, std::nan(""), 1e39}) number("llama.rope.freq_base", bad);
   for (const double bad : {0.0, -4.0, 1e7, std::nan("")}) {
     number("llama.rope.scaling.factor", bad);
@@ -106,27 +102,20 @@ TEST(ModelLoad, ValuesOutOfRangeAreNamed) {
 
   // A phi3 file's window is read; a llama file's must not hide anything.
   const json phi = spec_of("phi3-window");
-  expect_refused(with(phi, "phi3.attention.sliding_window", "u32", 0xFFFFFFFFu), Code::bad_model,
-                 "sliding_window'");
-  expect_refused(with(phi, "phi3.attention.sliding_window", "string", "24"), Code::bad_model,
-                 "sliding_window'");
+  expect_refused(with(phi, "phi3.attention.sliding_window", "u32", 0xFFFFFFFFu), Code::bad_model, "sliding_window'");
+  expect_refused(with(phi, "phi3.attention.sliding_window", "string", "24"), Code::bad_model, "sliding_window'");
   EXPECT_TRUE(load(with(base, "llama.attention.sliding_window", "u32", 0xFFFFFFFFu)).ok());
 }
 
 TEST(ModelLoad, WhatIsNotRunIsRefusedByName) {
   const json base = spec_of("llama-plain");
-  const auto refused = [&](const json& spec, const std::string& words) {
-    expect_refused(spec, Code::unsupported_architecture, words);
-  };
-  refused(with(base, "general.architecture", "string", "mamba"),
-          "'mamba' is not supported; these are: llama, qwen2");
-  refused(with(base, "general.architecture", "string", std::string(500, 'a')),
-          "'" + std::string(64, 'a') + "'");
+  const auto refused = [&](const json& spec, const std::string& words) { expect_refused(spec, Code::unsupported_architecture, words); };
+  refused(with(base, "general.architecture", "string", "mamba"), "'mamba' is not supported; these are: llama, qwen2");
+  refused(with(base, "general.architecture", "string", std::string(500, 'a')), "'" + std::string(64, 'a') + "'");
   refused(with(base, "general.architecture", "string", ""), "architecture ''");
   expect_refused(with(base, "general.architecture", "u32", 3), Code::bad_model, "'general.architecture'");
   refused(with(base, "llama.rope.scaling.type", "string", "dynamic"), "'dynamic'");
-  expect_refused(with(base, "llama.rope.scaling.type", "u32", 1), Code::bad_model,
-                 "'llama.rope.scaling.type'");
+  expect_refused(with(base, "llama.rope.scaling.type", "u32", 1), Code::bad_model, "'llama.rope.scaling.type'");
   refused(with(base, "llama.expert_count", "u32", 8), "'llama.expert_count'");
   EXPECT_TRUE(load(with(base, "llama.expert_count", "u32", 0)).ok());
   refused(with(base, "llama.expert_count", "string", "8"), "'llama.expert_count'");
@@ -135,20 +124,15 @@ TEST(ModelLoad, WhatIsNotRunIsRefusedByName) {
   refused(with(base, "llama.attention.key_length", "u32", 520), "a head dimension of 520");
   refused(with(base, "llama.attention.key_length", "u32", 20), "a head dimension of 20");
   refused(with(base, "llama.attention.value_length", "u32", 32), "key heads of 16 with value heads of 32");
-  refused(with(base, "llama.attention.head_count", "u32[]", {4, 2}),
-          "'llama.attention.head_count' differs between layers");
+  refused(with(base, "llama.attention.head_count", "u32[]", {4, 2}), "'llama.attention.head_count' differs between layers");
   refused(with(base, "llama.attention.head_count_kv", "u32[]", {4, 1}), "(4 and 1)");
-  for (const char* extra :
-       {"output.bias", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_up.bias", "blk.0.ffn_down.bias"})
+  for (const char* extra : {"output.bias", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_up.bias", "blk.0.ffn_down.bias"})
     refused(with_tensor(base, extra, {64}), "tensor '" + std::string(extra) + "'");
-  expect_refused(with(base, "llama.feed_forward_length", "u32[]", {96, 0}), Code::bad_model,
-                 "feed_forward_length'");
-  expect_refused(with(base, "llama.feed_forward_length", "u32[]", {96}), Code::bad_model,
-                 "one for each of 2 layers");
+  expect_refused(with(base, "llama.feed_forward_length", "u32[]", {96, 0}), Code::bad_model, "feed_forward_length'");
+  expect_refused(with(base, "llama.feed_forward_length", "u32[]", {96}), Code::bad_model, "one for each of 2 layers");
   // Many heads of many dimensions.
   json wide = with(base, "llama.attention.head_count", "u32", 1 << 20);
-  expect_refused(with(wide, "llama.attention.key_length", "u32", 256), Code::bad_model,
-                 "wider than any model");
+  expect_refused(with(wide, "llama.attention.key_length", "u32", 256), Code::bad_model, "wider than any model");
 }
 
 // Which tensors a family can do without: biases, the output where it is tied, and factors.
@@ -182,9 +166,7 @@ TEST(ModelLoad, EveryTensorMissingOrMisshapenIsNamed) {
         json& target = tensor(changed, tensor_name);
         target = {{"name", tensor_name}, {"shape", other}, {"scale", 0.1}, {"offset", 0.5}};
         expect_refused(changed, Code::bad_model,
-                       tensor_name == "token_embd.weight" && other.size() != 2
-                           ? "no matrix 'token_embd.weight'"
-                           : "tensor " + quoted);
+                       tensor_name == "token_embd.weight" && other.size() != 2 ? "no matrix 'token_embd.weight'" : "tensor " + quoted);
       };
       for (size_t d = 0; d < shape.size(); ++d) {
         if (tensor_name == "token_embd.weight" && d == 1) continue;  // it says how large the vocabulary is
@@ -194,8 +176,7 @@ TEST(ModelLoad, EveryTensorMissingOrMisshapenIsNamed) {
           reshaped(other);
         }
       }
-      if (shape.size() == 2 && shape[0] != shape[1] && tensor_name != "token_embd.weight")
-        reshaped({shape[1], shape[0]});
+      if (shape.size() == 2 && shape[0] != shape[1] && tensor_name != "token_embd.weight") reshaped({shape[1], shape[0]});
       if (shape.size() == 2) reshaped({shape[0] * shape[1]});
       std::vector<uint64_t> deeper = shape;
       while (deeper.size() < 3) deeper.push_back(2);
@@ -210,14 +191,13 @@ TEST(ModelLoad, TheVocabularyIsTheEmbeddingsRows) {
   expect_refused(spec, Code::bad_model, "tensor 'output.weight' has shape (128, 64), expected (120, 64)");
   json transposed = spec_of("llama-plain");
   tensor(transposed, "token_embd.weight")["shape"] = {128, 64};
-  expect_refused(transposed, Code::bad_model,
-                 "tensor 'token_embd.weight' has shape (64, 128), expected (64, 64)");
+  expect_refused(transposed, Code::bad_model, "tensor 'token_embd.weight' has shape (64, 128), expected (64, 64)");
 }
 
 TEST(ModelLoad, FactorsOfZeroOrNoNumberAreRefused) {
-  for (const auto& [model, factors] : {std::pair{"llama3-factors", "rope_freqs.weight"},
-                                       std::pair{"phi3-longrope", "rope_factors_long.weight"},
-                                       std::pair{"phi3-longrope", "rope_factors_short.weight"}})
+  for (const auto& [model, factors] :
+       {std::pair{"llama3-factors", "rope_freqs.weight"}, std::pair{"phi3-longrope", "rope_factors_long.weight"},
+        std::pair{"phi3-longrope", "rope_factors_short.weight"}})
     for (const double bad : {0.0, -1.0, std::nan(""), 1e39, -1e39}) {
       json spec = spec_of(model);
       std::vector<double> values(16, 1.0);
@@ -227,12 +207,9 @@ TEST(ModelLoad, FactorsOfZeroOrNoNumberAreRefused) {
     }
   // One without the other, or a type that says they should be there.
   const json longrope = spec_of("phi3-longrope");
-  expect_refused(without_tensor(longrope, "rope_factors_long.weight"), Code::bad_model,
-                 "'rope_factors_long.weight'");
-  expect_refused(without_tensor(longrope, "rope_factors_short.weight"), Code::bad_model,
-                 "'rope_factors_short.weight'");
-  expect_refused(with(spec_of("phi3"), "phi3.rope.scaling.type", "string", "longrope"), Code::bad_model,
-                 "'rope_factors_long.weight'");
+  expect_refused(without_tensor(longrope, "rope_factors_long.weight"), Code::bad_model, "'rope_factors_long.weight'");
+  expect_refused(without_tensor(longrope, "rope_factors_short.weight"), Code::bad_model, "'rope_factors_short.weight'");
+  expect_refused(with(spec_of("phi3"), "phi3.rope.scaling.type", "string", "longrope"), Code::bad_model, "'rope_factors_long.weight'");
 }
 
 TEST(ModelLoad, ProgressMayCancelAtAnyTensorAndAnArenaMayBeTooSmall) {
@@ -263,9 +240,9 @@ TEST(ModelLoad, PlacesTensorsInTheFilesOrder) {
     if (reversed) std::reverse(spec["tensors"].begin(), spec["tensors"].end());
     const std::vector<std::byte> bytes = build_model_gguf(spec);
     const gguf::File file = gguf::File::parse(bytes, "m.gguf").value();
-    std::vector<uint64_t> expected = {0};   // what is done before each tensor
+    std::vector<uint64_t> expected = {0};  // what is done before each tensor
     for (const gguf::Tensor& t : file.tensors()) expected.push_back(expected.back() + t.bytes);
-    expected.back() = file.file_bytes();    // the last call is at the end
+    expected.back() = file.file_bytes();  // the last call is at the end
     std::vector<uint64_t> done;
     LoadOptions options;
     options.progress = [&](uint64_t n, uint64_t) { return done.push_back(n), true; };

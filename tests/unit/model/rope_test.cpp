@@ -23,8 +23,7 @@ RopeParameters parameters(int32_t n_rot, float base) {
 }
 
 void expect_frequencies(const RopeTable& table, const std::vector<std::pair<size_t, double>>& expected) {
-  for (const auto& [i, f] : expected)
-    EXPECT_NEAR(static_cast<double>(table.inverse_frequency.at(i)) / f, 1.0, 2e-7) << "pair " << i;
+  for (const auto& [i, f] : expected) EXPECT_NEAR(static_cast<double>(table.inverse_frequency.at(i)) / f, 1.0, 2e-7) << "pair " << i;
 }
 
 TEST(ModelRope, WithoutScaling) {
@@ -58,12 +57,7 @@ TEST(ModelRope, Yarn) {
   r.factor = 8.0f;
   r.original_context = 512;
   RopeTable table = make_rope_table(r, {}, 4096);
-  expect_frequencies(table, {{0, 1.0},
-                             {4, 0.294943205},
-                             {9, 0.0447052317},
-                             {12, 0.0124666715},
-                             {16, 0.00125},
-                             {31, 1.66690179e-05}});
+  expect_frequencies(table, {{0, 1.0}, {4, 0.294943205}, {9, 0.0447052317}, {12, 0.0124666715}, {16, 0.00125}, {31, 1.66690179e-05}});
   EXPECT_NEAR(static_cast<double>(table.magnitude), 1.2079441541679836, 1e-7);
   EXPECT_EQ(make_rope_table(r, {}, 100).inverse_frequency, table.inverse_frequency);  // at any context
 
@@ -75,12 +69,8 @@ TEST(ModelRope, Yarn) {
   r.factor = 4.0f;
   r.original_context = 32768;
   table = make_rope_table(r, {}, 131072);
-  expect_frequencies(table, {{0, 1.0},
-                             {20, 0.0133352143},
-                             {30, 0.00106436098},
-                             {40, 4.44569853e-05},
-                             {50, 5.13381257e-06},
-                             {63, 3.1023444e-07}});
+  expect_frequencies(table,
+                     {{0, 1.0}, {20, 0.0133352143}, {30, 0.00106436098}, {40, 4.44569853e-05}, {50, 5.13381257e-06}, {63, 3.1023444e-07}});
   EXPECT_NEAR(static_cast<double>(table.magnitude), 1.138629436111989, 1e-7);
 
   // A ramp from pair 8.0928 to 17.3980 (gpt-oss), which begins and ends between pairs; or at whole ones.
@@ -89,7 +79,8 @@ TEST(ModelRope, Yarn) {
   r.factor = 32.0f;
   r.original_context = 4096;
   r.whole_pairs = false;
-  expect_frequencies(make_rope_table(r, {}, 1), {{8, 0.0508132748}, {9, 0.0317056962}, {13, 0.00386035932}, {17, 0.000129318701}, {18, 3.83088124e-05}});
+  expect_frequencies(make_rope_table(r, {}, 1),
+                     {{8, 0.0508132748}, {9, 0.0317056962}, {13, 0.00386035932}, {17, 0.000129318701}, {18, 3.83088124e-05}});
   r.whole_pairs = true;
   expect_frequencies(make_rope_table(r, {}, 1), {{9, 0.0316207523}, {17, 0.000227947796}});
 
@@ -186,8 +177,7 @@ TEST(ModelRope, WhatFilesSay) {
   EXPECT_EQ(rope_of("phi4-mini").scaling, RopeScaling::longrope);
   // Without a type a factor is linear, also by the name of 2023's files; the newer name counts where both
   // stand.
-  EXPECT_EQ(read(plus("llama-plain", "llama.rope.scaling.factor", "f32", 2.0))->rope().scaling,
-            RopeScaling::linear);
+  EXPECT_EQ(read(plus("llama-plain", "llama.rope.scaling.factor", "f32", 2.0))->rope().scaling, RopeScaling::linear);
   const auto old = read(plus("llama-plain", "llama.rope.scale_linear", "f32", 3.0));
   EXPECT_EQ(old.value().rope().scaling, RopeScaling::linear);
   EXPECT_EQ(old.value().rope().factor, 3.0f);

@@ -1,5 +1,5 @@
-// Nothing in a file is ignored: opening, planning and inspecting refuse an unread tensor or an unknown key by name. A key that changes no result is
-// accepted at the values where it changes nothing.
+// Nothing in a file is ignored: opening, planning and inspecting refuse an unread tensor or an unknown key by name. A key that changes no
+// result is accepted at the values where it changes nothing.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -23,12 +23,28 @@ void expect_loads(const json& spec, const std::string& what) {
 TEST(ModelStrict, ATensorThatNobodyReadsIsNamed) {
   for (const char* name : kFamilies) {
     const json spec = spec_of(name);
-    for (const char* extra :
-         {"output.bias", "output_norm.bias", "token_embd_norm.weight", "position_embd.weight", "blk.0.attn_norm.bias",
-          "blk.1.attn_norm.bias", "blk.1.attn_norm_2.weight", "blk.1.ffn_gate_inp.weight", "blk.1.ffn_up_exps.weight",
-          "blk.1.ffn_gate.bias", "blk.1.ffn_down.bias", "blk.1.ffn_norm.bias", "blk.0.attn_sinks", "attn_sinks",
-          "blk.0.attn_sinks.weight", "blk.0.attn_q.scale", "blk.0.ffn_down.input_scale", "blk.0.layer_output_scale.weight",
-          "blk.7.attn_norm.weight", "blk.7.nextn.eh_proj.weight", "cls.output.weight", "x"})
+    for (const char* extra : {"output.bias",
+                              "output_norm.bias",
+                              "token_embd_norm.weight",
+                              "position_embd.weight",
+                              "blk.0.attn_norm.bias",
+                              "blk.1.attn_norm.bias",
+                              "blk.1.attn_norm_2.weight",
+                              "blk.1.ffn_gate_inp.weight",
+                              "blk.1.ffn_up_exps.weight",
+                              "blk.1.ffn_gate.bias",
+                              "blk.1.ffn_down.bias",
+                              "blk.1.ffn_norm.bias",
+                              "blk.0.attn_sinks",
+                              "attn_sinks",
+                              "blk.0.attn_sinks.weight",
+                              "blk.0.attn_q.scale",
+                              "blk.0.ffn_down.input_scale",
+                              "blk.0.layer_output_scale.weight",
+                              "blk.7.attn_norm.weight",
+                              "blk.7.nextn.eh_proj.weight",
+                              "cls.output.weight",
+                              "x"})
       expect_refused(with_tensor(spec, extra, {64}), Code::unsupported_architecture, "tensor '" + std::string(extra) + "'");
   }
   // Parts of other families.
@@ -41,8 +57,7 @@ TEST(ModelStrict, ATensorThatNobodyReadsIsNamed) {
   expect_refused(with_tensor(spec_of("llama-plain"), "rope_factors_long.weight", {8}), Code::unsupported_architecture,
                  "'rope_factors_long.weight'");
   // Beside a fused tensor its parts are read by nobody.
-  expect_refused(with_tensor(spec_of("phi3"), "blk.0.attn_q.weight", {64, 64}), Code::unsupported_architecture,
-                 "'blk.0.attn_q.weight'");
+  expect_refused(with_tensor(spec_of("phi3"), "blk.0.attn_q.weight", {64, 64}), Code::unsupported_architecture, "'blk.0.attn_q.weight'");
 }
 
 TEST(ModelStrict, FewerLayersThanTensorsAreRefused) {
@@ -132,8 +147,7 @@ TEST(ModelStrict, WhatChangesResultsIsAcceptedWhereItChangesNone) {
       for (const json& value : c.neutral) expect_loads(with(spec, full, c.type, value), full + " " + value.dump());
       for (const json& value : c.binding)
         expect_refused(with(spec, full, c.type, value), Code::unsupported_architecture, "key '" + full + "'");
-      if (!c.binding.empty())
-        expect_refused(with(spec, full, "string", "1"), Code::unsupported_architecture, "key '" + full + "'");
+      if (!c.binding.empty()) expect_refused(with(spec, full, "string", "1"), Code::unsupported_architecture, "key '" + full + "'");
     }
   }
   expect_loads(with(spec_of("llama-yarn"), "llama.rope.scaling.yarn_ext_factor", "f32", 1.0), "yarn's own");
@@ -142,7 +156,7 @@ TEST(ModelStrict, WhatChangesResultsIsAcceptedWhereItChangesNone) {
 }
 
 TEST(ModelStrict, WhatIsSaidTwiceMustAgree) {
-  const json spec = spec_of("llama-bias");   // 64 wide, heads of 16, 128 tokens
+  const json spec = spec_of("llama-bias");  // 64 wide, heads of 16, 128 tokens
   const auto twice = [&](const char* key, const char* type, const json& right, const json& wrong) {
     expect_loads(with(spec, key, type, right), key);
     expect_refused(with(spec, key, type, wrong), Code::unsupported_architecture, std::string("key '") + key + "'");
@@ -154,13 +168,13 @@ TEST(ModelStrict, WhatIsSaidTwiceMustAgree) {
   twice("llama.rope.dimension_count_swa", "u32", 16, 8);
   twice("llama.rope.freq_base_swa", "f32", 10000.0, 1e6);
   twice("llama.tensor_data_layout", "string", "Meta AI original pth", "reference");
-  expect_refused(with(spec_of("qwen2"), "qwen2.tensor_data_layout", "string", "Meta AI original pth"),
-                 Code::unsupported_architecture, "tensor_data_layout'");
+  expect_refused(with(spec_of("qwen2"), "qwen2.tensor_data_layout", "string", "Meta AI original pth"), Code::unsupported_architecture,
+                 "tensor_data_layout'");
 }
 
 TEST(ModelStrict, AWindowThatHidesTokensIsRefusedWhereNoneIsRun) {
   for (const char* name : {"llama-plain", "qwen2", "qwen3", "glm4", "chatglm"}) {
-    const json spec = spec_of(name);   // trained on 512 tokens
+    const json spec = spec_of(name);  // trained on 512 tokens
     const std::string family = spec["keys"][0][2], key = family + ".attention.sliding_window";
     for (const uint32_t window : {1u, 16u, 511u})
       expect_refused(with(spec, key, "u32", window), Code::unsupported_architecture,
@@ -178,8 +192,8 @@ TEST(ModelStrict, AWindowThatHidesTokensIsRefusedWhereNoneIsRun) {
 TEST(ModelStrict, LongropeIsRunWhereItsFactorsAreRead) {
   expect_refused(with(spec_of("llama-plain"), "llama.rope.scaling.type", "string", "longrope"), Code::unsupported_architecture,
                  "'llama.rope.scaling.type' is 'longrope'");
-  expect_refused(with(spec_of("llama3-factors"), "llama.rope.scaling.type", "string", "longrope"),
-                 Code::unsupported_architecture, "'llama.rope.scaling.type' is 'longrope'");
+  expect_refused(with(spec_of("llama3-factors"), "llama.rope.scaling.type", "string", "longrope"), Code::unsupported_architecture,
+                 "'llama.rope.scaling.type' is 'longrope'");
 }
 
 TEST(ModelStrict, TheNormsConstantIsNotGuessed) {
@@ -203,9 +217,9 @@ TEST(ModelStrict, MoreTokensThanRowsAreRefusedBeforeAnybodyReadsThem) {
   json spec = spec_of("llama3-tied");
   const uint64_t rows = tensor(spec, "token_embd.weight")["shape"][1].get<uint64_t>();
   spec["vocab"]["size"] = rows + 1;
-  expect_refused(spec, Code::bad_model,
-                 "the tokenizer has " + std::to_string(rows + 1) + " tokens, tensor 'token_embd.weight' only " +
-                     std::to_string(rows) + " rows");
+  expect_refused(
+      spec, Code::bad_model,
+      "the tokenizer has " + std::to_string(rows + 1) + " tokens, tensor 'token_embd.weight' only " + std::to_string(rows) + " rows");
 }
 
 // What planning looks at is what loading looks at, from the header alone.

@@ -1,5 +1,6 @@
-// The recipe of a block (runtime/model/blocks/add_a_block.md), followed: a toy block in this file alone. A test runs a block by itself, on a workspace
-// of its own, against a reference of twenty lines. (A layer's members are plain structs, so only the library's own files put a block into a layer.)
+// The recipe of a block (runtime/model/blocks/add_a_block.md), followed: a toy block in this file alone. A test runs a block by itself, on
+// a workspace of its own, against a reference of twenty lines. (A layer's members are plain structs, so only the library's own files put a
+// block into a layer.)
 #include "tests/unit/model/fixture.h"
 
 #include <algorithm>
@@ -22,9 +23,9 @@ struct Shape {
 };
 
 struct Weights {
-  Weight up;                                   // (width, n_embd)
-  Weight down;                                 // (n_embd, width)
-  Ptr<const float> bias;                       // (n_embd) or null
+  Weight up;              // (width, n_embd)
+  Weight down;            // (n_embd, width)
+  Ptr<const float> bias;  // (n_embd) or null
 };
 
 // Key: bottleneck_length.
@@ -121,7 +122,8 @@ struct Found {
   bottleneck::Weights weights;
   Status status;
 
-  explicit Found(const json& spec) : bytes(build_model_gguf(spec)), file(std::make_unique<gguf::File>(gguf::File::parse(bytes, "m.gguf").value())) {
+  explicit Found(const json& spec)
+      : bytes(build_model_gguf(spec)), file(std::make_unique<gguf::File>(gguf::File::parse(bytes, "m.gguf").value())) {
     status = read();
   }
   Status read() {
@@ -151,8 +153,7 @@ void expect_reference(const std::string& path, Phase phase, size_t n_rows, bool 
 
   std::vector<float> x(n_rows * n), normed(n_rows * n), inner(n_rows * kWidth);
   for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)), normed[i] = std::cos(1.7f * static_cast<float>(i));
-  const Values values{values_of(spec, "blk.0.bottleneck_up.weight"),
-                      values_of(spec, "blk.0.bottleneck_down.weight"),
+  const Values values{values_of(spec, "blk.0.bottleneck_up.weight"), values_of(spec, "blk.0.bottleneck_down.weight"),
                       biased ? values_of(spec, "blk.0.bottleneck_down.bias") : std::vector<float>()};
   const std::vector<double> expected = reference(x, normed, values, n, kWidth);
 
@@ -193,7 +194,8 @@ TEST(ToyBlock, FilesThatLieAreRefused) {
   const json spec = toy_spec(true);
   expect(refusal(without(spec, "llama.bottleneck_length")), "'llama.bottleneck_length' is missing");
   expect(refusal(with(spec, "llama.bottleneck_length", "u32", 0)), "'llama.bottleneck_length' is 0");
-  expect(refusal(with(spec, "llama.bottleneck_length", "u32", 47)), "tensor 'blk.0.bottleneck_up.weight' has shape (48, 64), expected (47, 64)");
+  expect(refusal(with(spec, "llama.bottleneck_length", "u32", 47)),
+         "tensor 'blk.0.bottleneck_up.weight' has shape (48, 64), expected (47, 64)");
   expect(refusal(without_tensor(spec, "blk.0.bottleneck_down.weight")), "tensor 'blk.0.bottleneck_down.weight'");
   // A model of a family without the block is refused by the block's key.
   expect_refused(spec, Code::unsupported_architecture, "llama.bottleneck_length");

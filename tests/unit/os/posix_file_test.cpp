@@ -26,9 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::TempDir;
 
-Span<const std::byte> bytes_of(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
+Span<const std::byte> bytes_of(const std::string& text) { return {reinterpret_cast<const std::byte*>(text.data()), text.size()}; }
 
 Status save(const std::string& path, const std::string& content) {
   ORRERY_ASSIGN(AtomicFile file, AtomicFile::create(path));
@@ -107,7 +105,7 @@ TEST_F(Files, RightsThatCannotBeKeptAreNotGivenToOthers) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   ASSERT_TRUE(save(file, "one").ok());
   ASSERT_EQ(::chown(file.c_str(), 1234, 4321), 0);
-  ASSERT_EQ(::chmod(file.c_str(), 04666 & ~0004), 0);   // others may write it, but not read it
+  ASSERT_EQ(::chmod(file.c_str(), 04666 & ~0004), 0);  // others may write it, but not read it
   ASSERT_EQ(::chmod(dir.file("").c_str(), 0777), 0);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -185,7 +183,7 @@ TEST_F(Files, WhatIsNoFileIsRefusedAndStays) {
   ASSERT_EQ(::bind(s, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   fs::create_symlink("pipe", dir.file("link"));
   const std::vector<std::pair<std::string, const char*>> cases = {
-      {pipe, "FIFO"}, {socket, "socket"}, {folder, "directory"}, {folder + "/", "directory"}, {folder + "/.", "directory"},
+      {pipe, "FIFO"},          {socket, "socket"},        {folder, "directory"}, {folder + "/", "directory"}, {folder + "/.", "directory"},
       {"/dev/null", "device"}, {dir.file("link"), "FIFO"}};
   const std::vector<std::string> before = names_in(dir.file(""));
   for (const auto& [path, kind] : cases) {
@@ -339,7 +337,7 @@ TEST_F(Files, OnlySlotsOfTheDeadAreCleared) {
     fs::create_symlink("elsewhere", base + "2");
     std::ofstream(dir.file("precious")) << "precious";
     fs::create_hard_link(dir.file("precious"), base + "3");
-    ASSERT_TRUE(save(file, "two").ok());   // beside the living one
+    ASSERT_TRUE(save(file, "two").ok());  // beside the living one
     EXPECT_FALSE(fs::exists(base + "7"));
     EXPECT_TRUE(fs::exists(dir.file(slot))) << "a living writer's";
     EXPECT_TRUE(fs::is_fifo(base + "1"));
@@ -427,7 +425,7 @@ TEST_F(Files, DescriptorsCloseOnExec) {
     ++n;
     EXPECT_TRUE(::fcntl(std::stoi(entry.path().filename().string()), F_GETFD) & FD_CLOEXEC) << target;
   }
-  EXPECT_EQ(n, 3u);   // the file, the temporary, their directory
+  EXPECT_EQ(n, 3u);  // the file, the temporary, their directory
 }
 
 }  // namespace

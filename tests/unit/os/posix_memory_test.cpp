@@ -35,8 +35,9 @@ struct FakeRoot : ::testing::Test {
     EXPECT_STREQ(l.bound_by, bound_by);
   }
   void SetUp() override {
-    put("/proc/meminfo", "MemTotal:        8388608 kB\nMemFree:          100 kB\nMemAvailable:    6291456 kB\nSwapTotal: 2097152 kB\n"
-                         "SwapFree:        1048576 kB\n");
+    put("/proc/meminfo",
+        "MemTotal:        8388608 kB\nMemFree:          100 kB\nMemAvailable:    6291456 kB\nSwapTotal: 2097152 kB\n"
+        "SwapFree:        1048576 kB\n");
   }
 };
 
@@ -70,7 +71,7 @@ TEST_F(FakeRoot, Version2) {
 TEST_F(FakeRoot, Version1) {
   put("/proc/self/cgroup", "12:cpu,cpuacct:/x\n4:hugetlb:/y\n3:devices,memory:/docker/abc\n1:name=systemd:/z\n");
   const std::string group = "/sys/fs/cgroup/memory/docker/abc/";
-  put(group + "memory.limit_in_bytes", "9223372036854771712\n");   // how that version says none
+  put(group + "memory.limit_in_bytes", "9223372036854771712\n");  // how that version says none
   expect(8192, 7168, kMachine);
   put(group + "memory.limit_in_bytes", "268435456\n");
   put(group + "memory.usage_in_bytes", "104857600\n");
@@ -111,7 +112,7 @@ TEST_F(FakeRoot, DefaultsAreBoundByWhatCountsReservations) {
   EXPECT_EQ(default_reservation_bytes(l), physical_memory_bytes() / 2) << "no limit but the machine";
   l.memory_bytes = 1000 * kMiB;
   EXPECT_EQ(default_reservation_bytes(l), std::min(1000 * kMiB, physical_memory_bytes()) / 2) << "a container";
-  l.available_bytes = 10;   // lazily committed memory may be reserved while others use theirs
+  l.available_bytes = 10;  // lazily committed memory may be reserved while others use theirs
   EXPECT_EQ(default_reservation_bytes(l), std::min(1000 * kMiB, physical_memory_bytes()) / 2);
   l.reservable_bytes = 400 * kMiB;
   EXPECT_EQ(default_reservation_bytes(l), 100 * kMiB) << "an address space";

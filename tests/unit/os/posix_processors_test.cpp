@@ -60,7 +60,8 @@ TEST_F(FakeProcessors, Version1) {
 
 TEST_F(FakeProcessors, ThreadsOfACoreCountOnce) {
   for (int i = 0; i < 8; ++i)
-    put("/sys/devices/system/cpu/cpu" + std::to_string(i) + "/topology/thread_siblings_list", std::to_string(i % 4) + "," + std::to_string(i % 4 + 4) + "\n");
+    put("/sys/devices/system/cpu/cpu" + std::to_string(i) + "/topology/thread_siblings_list",
+        std::to_string(i % 4) + "," + std::to_string(i % 4 + 4) + "\n");
   EXPECT_EQ(of({0, 1, 2, 3, 4, 5, 6, 7}).cores, 4);
   EXPECT_EQ(of({0, 1, 2, 3, 4, 5, 6, 7}).allowed, 8);
   EXPECT_EQ(of({0, 4}).cores, 1);

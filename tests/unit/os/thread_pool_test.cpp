@@ -73,9 +73,7 @@ TEST(ThreadPool, OperationsAreOrdered) {
     std::vector<int64_t> values(64, 0), next(64);
     for (int round = 0; round < 3000; ++round) {
       if (round % 100 == 0) pool.begin_burst();
-      pool.run(64, [&](int64_t i, int32_t) {
-        next[static_cast<size_t>(i)] = values[static_cast<size_t>(63 - i)] + 1;
-      });
+      pool.run(64, [&](int64_t i, int32_t) { next[static_cast<size_t>(i)] = values[static_cast<size_t>(63 - i)] + 1; });
       std::swap(values, next);
       if (round % 100 == 50) std::this_thread::sleep_for(std::chrono::microseconds(400));
       if (round % 100 == 99) pool.end_burst();
@@ -109,7 +107,7 @@ TEST(ThreadPool, StretchesInOrderAndHelpFromTheEnd) {
   auto made = ThreadPool::make(kThreads, kThreads);
   ASSERT_TRUE(made.ok());
   for (int round = 0; round < 20; ++round) {
-    std::vector<int64_t> ran[kThreads];   // by the thread alone
+    std::vector<int64_t> ran[kThreads];  // by the thread alone
     std::atomic<int64_t> n_ran{0};
     bool in_time = true;
     made.value()->run(kItems, [&](int64_t item, int32_t thread) {
@@ -141,8 +139,7 @@ TEST(ThreadPool, IdleCostsNothing) {
   made.value()->begin_burst();
   made.value()->run(100, [](int64_t, int32_t) {});
   const double in_burst = process_seconds();
-  std::this_thread::sleep_for(
-      std::chrono::milliseconds(100));  // a burst that pauses is slept through as well
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // a burst that pauses is slept through as well
   EXPECT_LT(process_seconds() - in_burst, 0.02);
   made.value()->end_burst();
   const double before = process_seconds();

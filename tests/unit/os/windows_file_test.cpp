@@ -56,7 +56,7 @@ TEST_F(WindowsFiles, AFileIsReplacedWhole) {
   {
     AtomicFile unfinished = AtomicFile::create(file).value();
     ASSERT_TRUE(unfinished.write(bytes_of("half")).ok());
-    EXPECT_EQ(names_in(dir.file("")).size(), 2u);   // the temporary stands beside it
+    EXPECT_EQ(names_in(dir.file("")).size(), 2u);  // the temporary stands beside it
   }
   EXPECT_EQ(content(file), "one");
   ASSERT_TRUE(save(file, "a longer second").ok());
@@ -101,7 +101,8 @@ TEST_F(WindowsFiles, OnlyRegularFilesAreOpened) {
   }
   const std::string folder = dir.file("folder");
   fs::create_directory(folder);
-  for (const std::string& words : {std::string(InputFile::open(folder).status().message()), std::string(AtomicFile::create(folder).status().message())})
+  for (const std::string& words :
+       {std::string(InputFile::open(folder).status().message()), std::string(AtomicFile::create(folder).status().message())})
     EXPECT_NE(words.find("a directory"), std::string::npos) << words;
   Status missing = InputFile::open(dir.file("missing")).take_status();
   EXPECT_EQ(missing.code(), Code::io);
@@ -121,12 +122,32 @@ TEST_F(WindowsFiles, ALeftoverIsRemovedAndALiveWriterIsNot) {
   AtomicFile first = AtomicFile::create(file).value();
   ASSERT_TRUE(first.write(bytes_of("first")).ok());
   const std::string slot = names_in(dir.file("")).at(0);
-  ASSERT_TRUE(save(file, "second").ok());   // takes another slot
+  ASSERT_TRUE(save(file, "second").ok());  // takes another slot
   ASSERT_TRUE(first.commit().ok());
-  EXPECT_EQ(content(file), "first");   // the last rename wins
-  dir.write(slot, {std::byte{1}});     // what a killed writer leaves
+  EXPECT_EQ(content(file), "first");  // the last rename wins
+  dir.write(slot, {std::byte{1}});    // what a killed writer leaves
   ASSERT_TRUE(save(file, "third").ok());
   EXPECT_EQ(names_in(dir.file("")), std::vector<std::string>{"saved"});
+}
+
+// Another writer's file is nobody else's between its renaming and its closing.
+TEST_F(WindowsFiles, ReadersAndWritersWaitForAWriterThatCloses) {
+  ASSERT_TRUE(save(file, "old").ok());
+  const auto closes_soon = [&] {
+    const HANDLE alone = ::CreateFileW(fs::u8path(file).wstring().c_str(), GENERIC_WRITE, 0, nullptr, OPEN_EXISTING, 0, nullptr);
+    EXPECT_NE(alone, INVALID_HANDLE_VALUE);
+    return std::thread([alone] {
+      ::Sleep(100);
+      ::CloseHandle(alone);
+    });
+  };
+  std::thread closes = closes_soon();
+  EXPECT_TRUE(InputFile::open(file).ok());
+  closes.join();
+  closes = closes_soon();
+  EXPECT_TRUE(save(file, "new").ok());
+  closes.join();
+  EXPECT_EQ(content(file), "new");
 }
 
 TEST_F(WindowsFiles, ManyWritersLeaveOneWholeFile) {
@@ -150,7 +171,7 @@ TEST_F(WindowsFiles, AMappedFileKeepsItsBytes) {
   mapped.prefetch(1, 200000);
   mapped.release_pages(0, 100000);
   EXPECT_EQ(static_cast<char>(mapped.data()[99999]), 'm');
-  const Status saving = save(file, "new");   // in place, or refused; never half of each
+  const Status saving = save(file, "new");  // in place, or refused; never half of each
   EXPECT_EQ(static_cast<char>(mapped.data()[50000]), 'm');
   EXPECT_EQ(content(file), saving.ok() ? "new" : std::string(100000, 'm'));
 }
@@ -161,8 +182,9 @@ TEST_F(WindowsFiles, ReadsAtAPlaceAndNamesTheEnd) {
   std::string three(3, ' ');
   ASSERT_TRUE(input.read_at(4, {reinterpret_cast<std::byte*>(three.data()), 3}).ok());
   EXPECT_EQ(three, "456");
-  EXPECT_NE(std::string(input.read_at(8, {reinterpret_cast<std::byte*>(three.data()), 3}).message()).find("ends at byte 10, before byte 11"),
-            std::string::npos);
+  EXPECT_NE(
+      std::string(input.read_at(8, {reinterpret_cast<std::byte*>(three.data()), 3}).message()).find("ends at byte 10, before byte 11"),
+      std::string::npos);
 }
 
 TEST_F(WindowsFiles, ADescriptorStaysTheCallers) {
@@ -191,9 +213,9 @@ TEST(WindowsMemory, RegionsAreZeroedLockedAndDiscarded) {
   ASSERT_TRUE(region.lock(0, 4 << 20).ok());
   region.unlock(0, 4 << 20);
   region.discard(1, 1 << 20);
-  EXPECT_EQ(region.data()[0], std::byte{1});   // not a whole page
+  EXPECT_EQ(region.data()[0], std::byte{1});  // not a whole page
   EXPECT_EQ(region.data()[4 << 20], std::byte{1});
-  std::fill(region.data(), region.data() + region.size(), std::byte{2});   // may be written again
+  std::fill(region.data(), region.data() + region.size(), std::byte{2});  // may be written again
   EXPECT_EQ(Region::allocate(uint64_t{1} << 62).status().code(), Code::out_of_host_memory);
 }
 
@@ -216,7 +238,8 @@ TEST(WindowsMemory, AJobsLimitBinds) {
       !::AssignProcessToJobObject(job, ::GetCurrentProcess()))
     GTEST_SKIP() << "this system sets no limits for jobs";
   JOBOBJECT_EXTENDED_LIMIT_INFORMATION seen = {};
-  if (!::QueryInformationJobObject(nullptr, JobObjectExtendedLimitInformation, &seen, sizeof seen, nullptr) || seen.JobMemoryLimit != limit.JobMemoryLimit)
+  if (!::QueryInformationJobObject(nullptr, JobObjectExtendedLimitInformation, &seen, sizeof seen, nullptr) ||
+      seen.JobMemoryLimit != limit.JobMemoryLimit)
     GTEST_SKIP() << "this system does not report a job's limit";
   EXPECT_LE(memory_limits().memory_bytes, uint64_t{1} << 30);
   EXPECT_LE(default_reservation_bytes(memory_limits()), uint64_t{1} << 29);

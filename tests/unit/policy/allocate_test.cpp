@@ -60,8 +60,7 @@ TEST(PolicyAllocate, TheLeastBudgetThatIsNamedDoes) {
   for (int round = 0; round < 300; ++round) {
     const uint64_t n_full = random.below(20), n_tokens = 1 + random.below(3000);
     const std::vector<double> w(1 + random.below(50), 1.0);
-    const Result<HeteroBudget> refused =
-        hetero_budget({n_full * 1000 / (n_full + w.size()), 1000}, n_full, w, n_tokens);
+    const Result<HeteroBudget> refused = hetero_budget({n_full * 1000 / (n_full + w.size()), 1000}, n_full, w, n_tokens);
     if (refused.ok()) continue;
     const std::string message = refused.status().message();
     const double least = std::stod(message.substr(message.find("at least ") + 9));
@@ -103,8 +102,7 @@ TEST(PolicyAllocate, RatiosLoseNoToken) {
 }
 
 // Water-filling by bisection on the level.
-std::vector<long double> filled(const std::vector<double>& w, uint64_t total, uint64_t lowest,
-                                uint64_t highest) {
+std::vector<long double> filled(const std::vector<double>& w, uint64_t total, uint64_t lowest, uint64_t highest) {
   long double low = 0, high = 1e30L;
   std::vector<long double> share(w.size());
   for (int i = 0; i < 300; ++i) {
@@ -189,8 +187,7 @@ TEST(PolicyAllocate, TheWorkedSyncBudgets) {
   EXPECT_EQ(must(sync_budget(ratio(.3), 8, 2, 3000)), 200u);   // .067
   EXPECT_EQ(must(sync_budget(ratio(.3), 4, 1, 3000)), 200u);
   EXPECT_EQ(must(sync_budget({1, 1}, 4, 4, 3000)), 3000u);
-  expect_refused(sync_budget(ratio(.2), 8, 2, 3000).take_status(),
-                 "at least 0.251, or take 1 representatives");
+  expect_refused(sync_budget(ratio(.2), 8, 2, 3000).take_status(), "at least 0.251, or take 1 representatives");
   expect_refused(sync_budget(ratio(.25), 8, 2, 3000).take_status(), "at least 0.251");
   expect_refused(sync_budget(ratio(.25), 4, 1, 3000).take_status(), "at least 0.251");
   expect_refused(sync_budget(ratio(.9), 4, 4, 3000).take_status(), "at least 1.000, or take 3");
@@ -241,7 +238,7 @@ TEST(PolicyAllocate, TailsGrowWithTheTextWhereAllIsChosenAnewOften) {
   EXPECT_EQ(tail(4096, .25, {0, 48, 4}), 21u);
   EXPECT_EQ(tail(32768, .25, {0, 16}), 512u);
   EXPECT_EQ(tail(131072, .25, {0, 16}), 2048u);
-  EXPECT_EQ(tail(131072, .8, {0, 16}), 4096u);   // a thirty-second
+  EXPECT_EQ(tail(131072, .8, {0, 16}), 4096u);  // a thirty-second
   EXPECT_EQ(tail(131072, .25, {77, 16}), 77u);
 }
 

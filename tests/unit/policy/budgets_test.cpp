@@ -1,4 +1,5 @@
-// Budgets over layers and heads: the methods' worked numbers, exact totals and bounds over random cases; CAKE's moments against their definitions.
+// Budgets over layers and heads: the methods' worked numbers, exact totals and bounds over random cases; CAKE's moments against their
+// definitions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,9 +23,9 @@ uint64_t sum(const Counts& x) { return std::accumulate(x.begin(), x.end(), uint6
 TEST(PolicyBudgets, PyramidsWorkedNumbers) {
   EXPECT_EQ(must(pyramid(4, 1, 128, 1000, 1000, 20)), (Counts{63, 42, 22, 1}));
   EXPECT_EQ(sum(must(pyramid(4, 8, 8 * 128, 1000, 1000, 20))), 8 * 128u);
-  EXPECT_EQ(must(pyramid(1, 1, 77, 1000, 1000, 20)), (Counts{77}));                  // no division by zero
-  EXPECT_EQ(must(pyramid(3, 1, 300, 400, 199, 20)), (Counts{100, 100, 100}));        // S < 2 b
-  EXPECT_EQ(must(pyramid(3, 1, 300, 150, 200, 20)), (Counts{150, 100, 50}));         // the first layer is at the cap
+  EXPECT_EQ(must(pyramid(1, 1, 77, 1000, 1000, 20)), (Counts{77}));            // no division by zero
+  EXPECT_EQ(must(pyramid(3, 1, 300, 400, 199, 20)), (Counts{100, 100, 100}));  // S < 2 b
+  EXPECT_EQ(must(pyramid(3, 1, 300, 150, 200, 20)), (Counts{150, 100, 50}));   // the first layer is at the cap
   EXPECT_EQ(must(pyramid(3, 1, 0, 150, 200, 20)), (Counts{0, 0, 0}));
 }
 
@@ -33,7 +34,7 @@ TEST(PolicyBudgets, PreferencesWorkedNumbers) {
   EXPECT_EQ(must(by_preference(std::vector<double>{1, 2, 5}, 80, 40)), (Counts{15, 25, 40}));
   EXPECT_EQ(must(by_preference(std::vector<double>{1, 2, 5}, 80, 80)), (Counts{10, 20, 50}));
   EXPECT_EQ(must(by_preference(std::vector<double>{0, 0, 0}, 80, 40)), (Counts{27, 27, 26}));
-  EXPECT_EQ(must(by_preference(std::vector<double>{9, 1, 0}, 110, 50)), (Counts{50, 36, 24}));   // of (99, 11, 0), 49 in equal parts
+  EXPECT_EQ(must(by_preference(std::vector<double>{9, 1, 0}, 110, 50)), (Counts{50, 36, 24}));  // of (99, 11, 0), 49 in equal parts
   EXPECT_FALSE(by_preference(std::vector<double>{1, -1}, 10, 10).ok());
   EXPECT_FALSE(by_preference(std::vector<double>{1, NAN}, 10, 10).ok());
 }
@@ -48,7 +49,7 @@ TEST(OverHeads, BestAreCountedByBins) {
   add_best_counts(bins, 7, counts);
   EXPECT_EQ(counts, (std::vector<double>{10 + 1 + 2 * .8, 1 + 2 * .8, 1 + .8}));
   counts = {0, 0, 0};
-  add_best_counts(bins, 100, counts);   // all, with those that weigh nothing
+  add_best_counts(bins, 100, counts);  // all, with those that weigh nothing
   EXPECT_EQ(counts, (std::vector<double>{4, 4, 4}));
   EXPECT_EQ(score_bin(0), 0u);
   EXPECT_EQ(score_bin(-1), 0u);
@@ -57,16 +58,15 @@ TEST(OverHeads, BestAreCountedByBins) {
   EXPECT_EQ(score_bin(INFINITY), kScoreBins - 1);
 }
 
-
 TEST(PolicyBudgets, AdaKvsWorkedNumbers) {
   const std::vector<float> scores = {.9f, .02f, .02f, .02f, .02f, .02f, .25f, .2f, .2f, .15f, .12f, .08f};
   EXPECT_EQ(must(count_best(scores, 2, 6, 0)), (Counts{1, 5}));
   EXPECT_EQ(must(count_best(scores, 2, 6, 2)), (Counts{2, 4}));
-  EXPECT_EQ(with_floor(Counts{1, 5}, {1, 5}), (Counts{1, 5}));                       // the code's rounding: (1, 4)
-  EXPECT_EQ(with_floor(Counts{1, 1, 1, 37}, {1, 5}), (Counts{3, 3, 3, 31}));         // the code's: 41 in all
+  EXPECT_EQ(with_floor(Counts{1, 5}, {1, 5}), (Counts{1, 5}));                // the code's rounding: (1, 4)
+  EXPECT_EQ(with_floor(Counts{1, 1, 1, 37}, {1, 5}), (Counts{3, 3, 3, 31}));  // the code's: 41 in all
   EXPECT_EQ(with_floor(Counts{0, 10}, {1, 1}), (Counts{5, 5}));
   EXPECT_EQ(with_floor(Counts{0, 10}, {0, 1}), (Counts{0, 10}));
-  EXPECT_EQ(must(count_best(std::vector<float>(12, .5f), 3, 5, 0)), (Counts{4, 1, 0}));   // ties: lower head, then lower key
+  EXPECT_EQ(must(count_best(std::vector<float>(12, .5f), 3, 5, 0)), (Counts{4, 1, 0}));  // ties: lower head, then lower key
 }
 
 Counts best_of_layers(Span<const float> scores, const std::vector<double>& weights, uint64_t total) {
@@ -82,9 +82,9 @@ TEST(PolicyBudgets, LayersCompeteWorkedNumbers) {
   const Counts firsts[] = {{0, 0}, {1, 0}, {2, 0}, {2, 1}, {2, 2}, {3, 2}, {3, 3}};
   for (uint64_t total = 0; total <= 6; ++total) EXPECT_EQ(best_of_layers(scores, {4, 2}, total), firsts[total]) << total;
   EXPECT_EQ(best_of_layers(scores, {1, 1}, 3), (Counts{1, 2}));
-  EXPECT_EQ(best_of_layers(scores, {0, 1}, 4), (Counts{1, 3}));   // a layer of weight 0 gets what the others leave
-  EXPECT_EQ(best_of_layers(scores, {0, 0}, 5), (Counts{3, 2}));   // all weights 0: evenly
-  EXPECT_EQ(best_of_layers(std::vector<float>(9, .25f), {2, 2, 2}, 5), (Counts{3, 2, 0}));   // ties: lower layer
+  EXPECT_EQ(best_of_layers(scores, {0, 1}, 4), (Counts{1, 3}));  // a layer of weight 0 gets what the others leave
+  EXPECT_EQ(best_of_layers(scores, {0, 0}, 5), (Counts{3, 2}));  // all weights 0: evenly
+  EXPECT_EQ(best_of_layers(std::vector<float>(9, .25f), {2, 2, 2}, 5), (Counts{3, 2, 0}));  // ties: lower layer
   EXPECT_EQ(best_of_layers(std::vector<float>{NAN, NAN, 1e-30f, NAN}, {1, 1}, 2), (Counts{1, 1}));
   EXPECT_FALSE(BestOfLayers::make(scores, std::vector<double>{1, -1}, 1).ok());
   EXPECT_FALSE(BestOfLayers::make(scores, std::vector<double>{1, NAN}, 1).ok());
@@ -99,10 +99,10 @@ TEST(PolicyBudgets, LayersHaveTheirPartOfTheBest) {
     const size_t n_layers = 1 + random.below(6), n = random.below(50);
     std::vector<float> scores(n_layers * n);
     for (float& s : scores) s = random.below(3) == 0 ? static_cast<float>(random.below(4)) / 8 : std::exp(-30 * random.uniform());
-    std::vector<double> weights(n_layers, 1);   // at least 1: the first is not always the largest
+    std::vector<double> weights(n_layers, 1);  // at least 1: the first is not always the largest
     for (double& w : weights) w += 3 * static_cast<double>(random.uniform());
     const double largest = *std::max_element(weights.begin(), weights.end());
-    std::vector<std::pair<float, size_t>> all;   // (-weighted score, layer)
+    std::vector<std::pair<float, size_t>> all;  // (-weighted score, layer)
     for (size_t k = 0; k < scores.size(); ++k) all.emplace_back(-scores[k] * static_cast<float>(weights[k / n] / largest), k / n);
     std::sort(all.begin(), all.end());
     Counts expected(n_layers);
@@ -121,7 +121,8 @@ TEST(PolicyBudgets, TotalsAreExactAndBoundsHold) {
   for (int i = 0; i < 3000; ++i) {
     const uint64_t n_layers = 1 + random.below(40), n_heads = 1 + random.below(9), highest = 1 + random.below(500);
     const uint64_t most = n_layers * n_heads * highest, total = i % 10 == 0 ? most : random.below(most + 1);
-    const Counts layers = must(pyramid(n_layers, n_heads, total, highest, highest + random.below(20), 1 + static_cast<uint32_t>(random.below(30))));
+    const Counts layers =
+        must(pyramid(n_layers, n_heads, total, highest, highest + random.below(20), 1 + static_cast<uint32_t>(random.below(30))));
     ASSERT_EQ(sum(layers), total);
     for (size_t l = 0; l < n_layers; ++l) ASSERT_LE(layers[l], n_heads * highest);
     ASSERT_GE(layers.front() + 1, layers.back());
@@ -161,7 +162,7 @@ TEST(PolicyBudgets, CakesMeasures) {
   double entropy = 0;
   for (const double a : {.5, .25, .1, .2, .25, .25, .3, .4}) entropy -= a * std::log(a);
   EXPECT_NEAR(d.entropy, entropy, 1e-6);
-  EXPECT_NEAR(d.variance, .03125 + 0 + .02 + .02, 1e-7);   // of two values: half the square of their difference
+  EXPECT_NEAR(d.variance, .03125 + 0 + .02 + .02, 1e-7);  // of two values: half the square of their difference
   EXPECT_NEAR(d.preference(1, 1), d.entropy * d.variance, 1e-12);
   EXPECT_NEAR(d.preference(.5, 2), std::pow(d.entropy, 2) * std::sqrt(d.variance), 1e-12);
   std::vector<float> of_heads(4), scores(2);
@@ -170,7 +171,7 @@ TEST(PolicyBudgets, CakesMeasures) {
   EXPECT_FALSE(pool_then_mean(of_heads, 3, Pooling::none, 1, scores).ok());
   EXPECT_NEAR(scores[0], ((.375 + 200 * .03125) + (.2 + 200 * .02)) / 2, 1e-5);
   EXPECT_NEAR(scores[1], (.25 + (.3 + 200 * .02)) / 2, 1e-5);
-  Dispersion one;   // a single row has no variance
+  Dispersion one;  // a single row has no variance
   single.measure({rows.data(), 1, 2, 2, 3});
   one.add(single);
   EXPECT_EQ(one.variance, 0.0);

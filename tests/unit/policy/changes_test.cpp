@@ -33,18 +33,18 @@ TEST(PolicyChanges, SyncKvsDynamicTokensChangeOnTimeAndItsStaticOnesNever) {
       EXPECT_EQ(*seen.begin(), m + visible);
       for (const uint32_t t : seen) EXPECT_EQ((t - visible) % m, 0u) << t;
       for (uint32_t head = 0; head < s.n_heads(); ++head) {
-        const uint32_t n = s.n_selected(head), n_static = n - n / 2;   // k_dyn = floor((1 - rho) k)
+        const uint32_t n = s.n_selected(head), n_static = n - n / 2;  // k_dyn = floor((1 - rho) k)
         if (n == 200) continue;
         for (uint32_t i = 0; i < n_static; ++i) EXPECT_EQ(s.held()[head][i], first[head][i]);
       }
     }
 }
 
-// Two stars and a loner, equal in every layer up to noise. A hub attends to the keys of its three or two spokes; each spoke attends to a third
-// of them and to keys of its own. Nothing ties.
+// Two stars and a loner, equal in every layer up to noise. A hub attends to the keys of its three or two spokes; each spoke attends to a
+// third of them and to keys of its own. Nothing ties.
 std::vector<float> stars(uint32_t layer, uint32_t h, uint32_t position, uint32_t n_keys) {
   static const uint32_t kBlocks[8][3] = {{0, 1, 2}, {0, 3, 4}, {1, 5, 6}, {2, 7, 8}, {9, 10, 11}, {9, 12, 13}, {10, 14, 15}, {16, 17, 18}};
-  const uint32_t shift = position >= 410 ? 200 : 0;   // during the answer the attention of all heads moves
+  const uint32_t shift = position >= 410 ? 200 : 0;  // during the answer the attention of all heads moves
   std::vector<float> out;
   for (uint32_t q = 0; q < kGroup; ++q)
     for (uint32_t key = 0; key < n_keys; ++key) {
@@ -61,11 +61,16 @@ TEST(PolicyChanges, HeteroCachesSatellitesChangeOnTimeAndItsAnchorsNever) {
   for (const bool stagger : {false, true})
     for (const uint32_t visible : {1u, 4u}) {
       FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)},
-                                     {{"full_share", "0.25"}, {"tau_sim", "0.27"}, {"tau_drift", "1"}, {"block", "4"}, {"top_k", "60"},
-                                      {"tail", "41"}, {"visible", std::to_string(visible)}, {"stagger", stagger ? "1" : "0"}})),
-                    16, kGroup, 600, [](uint32_t head, uint32_t position, uint32_t n_keys) {
-                      return stars(head / 8, head % 8, position, n_keys);
-                    });
+                                     {{"full_share", "0.25"},
+                                      {"tau_sim", "0.27"},
+                                      {"tau_drift", "1"},
+                                      {"block", "4"},
+                                      {"top_k", "60"},
+                                      {"tail", "41"},
+                                      {"visible", std::to_string(visible)},
+                                      {"stagger", stagger ? "1" : "0"}})),
+                    16, kGroup, 600,
+                    [](uint32_t head, uint32_t position, uint32_t n_keys) { return stars(head / 8, head % 8, position, n_keys); });
       s.settle(400);
       s.forget();
       const auto seen = changes(&s, 40);
@@ -96,23 +101,30 @@ TEST(PolicyChanges, HeteroCachesSatellitesChangeOnTimeAndItsAnchorsNever) {
     }
 }
 
-// FreeKV's speculation for satellites: before a step they hold the best tokens of their pivot's query of the step before. A satellite whose own
-// query has changed holds the best tokens of this step's query before it attends.
+// FreeKV's speculation for satellites: before a step they hold the best tokens of their pivot's query of the step before. A satellite whose
+// own query has changed holds the best tokens of this step's query before it attends.
 TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
   const auto attention = [](uint32_t head, uint32_t position, uint32_t n_keys) { return stars(head / 8, head % 8, position, n_keys); };
   for (const double tau : {0., .85}) {
     FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)},
-                                   {{"full_share", "0.25"}, {"tau_sim", "0.27"}, {"top_k", "60"}, {"tail", "41"}, {"satellites", "speculative"},
+                                   {{"full_share", "0.25"},
+                                    {"tau_sim", "0.27"},
+                                    {"top_k", "60"},
+                                    {"tail", "41"},
+                                    {"satellites", "speculative"},
                                     {"tau", std::to_string(tau)}})),
                   16, kGroup, 600, attention);
     s.similarity = likeness;
     s.settle(400);
     // The spokes of each star: 1 to 3 of hub 0, 5 and 6 of hub 4.
-    const auto hub_of = [](uint32_t head) { return head % 8 >= 1 && head % 8 <= 3 ? head / 8 * 8 : head % 8 == 5 || head % 8 == 6 ? head / 8 * 8 + 4 : UINT32_MAX; };
+    const auto hub_of = [](uint32_t head) {
+      return head % 8 >= 1 && head % 8 <= 3 ? head / 8 * 8 : head % 8 == 5 || head % 8 == 6 ? head / 8 * 8 + 4 : UINT32_MAX;
+    };
     const auto best_of_hub = [&](uint32_t head, uint32_t position) {
       std::vector<float> scores(400);
       ScoreScratch scratch;
-      EXPECT_TRUE(head_scores(attention(hub_of(head), position, 400), kGroup, {GroupReduce::mean, Pooling::avg, 5, true}, &scratch, scores).ok());
+      EXPECT_TRUE(
+          head_scores(attention(hub_of(head), position, 400), kGroup, {GroupReduce::mean, Pooling::avg, 5, true}, &scratch, scores).ok());
       const auto order = in_order({scores.begin(), scores.end()});
       return std::set<uint32_t>(order.begin(), order.begin() + s.n_selected(head));
     };
@@ -120,7 +132,9 @@ TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
     for (uint32_t t = 0; t < 40; ++t) {
       ASSERT_FALSE(s.prepare());
       const std::vector<Tokens> before = s.held();
-      const auto check = [&](uint32_t head, uint32_t position) { ASSERT_EQ(as_set(s.selected(head)), best_of_hub(head, position)) << "step " << t << ", head " << head; };
+      const auto check = [&](uint32_t head, uint32_t position) {
+        ASSERT_EQ(as_set(s.selected(head)), best_of_hub(head, position)) << "step " << t << ", head " << head;
+      };
       for (uint32_t head = 0; head < 16 && t > 0; ++head)
         if (hub_of(head) != UINT32_MAX) check(head, s.n_tokens() - 1);
       s.ask_layers(2);
@@ -140,13 +154,14 @@ TEST(PolicyChanges, HeteroCachesSatellitesFollowEveryStep) {
   }
 }
 
-// Ada-KV's allocation for compressed heads: a head's count is how many of the best scores of all of them are its own, apart from the part that is
-// shared evenly. Heads select by the same scores.
+// Ada-KV's allocation for compressed heads: a head's count is how many of the best scores of all of them are its own, apart from the part
+// that is shared evenly. Heads select by the same scores.
 TEST(PolicyChanges, HeteroCachesHeadsShareByTheirScores) {
   const auto attention = [](uint32_t head, uint32_t position, uint32_t n_keys) { return stars(head / 8, head % 8, position, n_keys); };
   const auto settled = [&](Options options) {
     options.insert(options.end(), {{"full_share", "0.25"}, {"tau_sim", "0.27"}, {"top_k", "60"}, {"tail", "41"}});
-    FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)}, options)), 16, kGroup, 600, attention);
+    FakeSession s(must(make_policy("heterocache", kStars.shape(), {.5, slots_for_share(kStars.shape(), .5)}, options)), 16, kGroup, 600,
+                  attention);
     s.settle(400);
     return s;
   };
@@ -156,7 +171,7 @@ TEST(PolicyChanges, HeteroCachesHeadsShareByTheirScores) {
     if (evenly.n_selected(head) < 400) total += evenly.n_selected(head), ++n_compressed;
   for (const uint32_t w : {1u, 5u}) {
     const FakeSession s = settled({{"heads", "adaptive"}, {"floor", "0.25"}, {"window", std::to_string(w)}});
-    std::vector<double> all;        // of compressed heads
+    std::vector<double> all;  // of compressed heads
     std::vector<uint32_t> heads;
     for (uint32_t head = 0; head < 16; ++head) {
       ASSERT_EQ(s.n_selected(head) < 400, evenly.n_selected(head) < 400) << head;
@@ -209,7 +224,7 @@ TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
         if (position / page < s.n_tokens() / page) pages.insert(position / page);
       return pages;
     };
-    std::map<uint32_t, std::vector<double>> scores;   // by head: the last score of every page
+    std::map<uint32_t, std::vector<double>> scores;  // by head: the last score of every page
     uint32_t n_first = 0, n_last = 0, n_stayed = 0, n_gone = 0;
     for (uint32_t t = 0; t < 45; ++t) {
       ASSERT_FALSE(s.prepare());
@@ -220,7 +235,7 @@ TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
       ASSERT_FALSE(s.asked_pages().empty());
       for (const FakeSession::AskedPages& asked : s.asked_pages()) {
         const PageQuery& q = asked.query;
-        ASSERT_EQ(q.position, s.n_tokens());   // by the step's own query
+        ASSERT_EQ(q.position, s.n_tokens());  // by the step's own query
         n_first = q.first_page, n_last = asked.n_tokens / page - q.first_page - q.n_pages;
         const auto found = page_scores(way_of(c), m, q.head, q.position, page, q.first_page, q.n_pages);
         const auto order = in_order(found);
@@ -265,19 +280,19 @@ TEST(PolicyChanges, PagesThatAreNotAskedForStayByTheirScores) {
   }
 }
 
-// Every step a filter finds the tokens that the layers after it hold in the same step. The layer after it and the layers before the first filter
-// are whole.
+// Every step a filter finds the tokens that the layers after it hold in the same step. The layer after it and the layers before the first
+// filter are whole.
 TEST(PolicyChanges, OmniKvsLayersHoldWhatTheirFilterFinds) {
-  const Model deep{"deep", 2, {0, 0, 24, 0, 0, 0, 0, 0, 0}};   // the third has a window
+  const Model deep{"deep", 2, {0, 0, 24, 0, 0, 0, 0, 0, 0}};  // the third has a window
   struct Case {
     Options options;
     double share;
-    std::vector<uint32_t> filter_of;   // by layer; the layer itself: it holds everything, or its window
+    std::vector<uint32_t> filter_of;  // by layer; the layer itself: it holds everything, or its window
   };
-  for (const Case& c : {Case{{{"filters", "1+5"}}, .9, {0, 1, 2, 3, 1, 1, 6, 7, 6}},   // as with more layers
-                        Case{{}, .9, {0, 1, 2, 3, 1, 1, 1, 1, 1}},          // the second has no room
-                        Case{{}, .6, {0, 1, 2, 0, 0, 0, 0, 0, 0}},          // nor has the first, at its place
-                        Case{{}, .4, {0, 0, 2, 0, 0, 0, 0, 0, 0}},          // nor the layer after it
+  for (const Case& c : {Case{{{"filters", "1+5"}}, .9, {0, 1, 2, 3, 1, 1, 6, 7, 6}},  // as with more layers
+                        Case{{}, .9, {0, 1, 2, 3, 1, 1, 1, 1, 1}},                    // the second has no room
+                        Case{{}, .6, {0, 1, 2, 0, 0, 0, 0, 0, 0}},                    // nor has the first, at its place
+                        Case{{}, .4, {0, 0, 2, 0, 0, 0, 0, 0, 0}},                    // nor the layer after it
                         Case{{{"filters", "0+3+5"}, {"tail", "50"}}, .9, {0, 1, 2, 0, 4, 5, 6, 7, 6}},
                         Case{{{"filters", "2"}, {"behind", "0"}}, .6, {0, 1, 2, 3, 3, 3, 3, 3, 3}}}) {
     SCOPED_TRACE(std::to_string(c.share) + (c.options.empty() ? "" : c.options[0].second));
@@ -297,7 +312,8 @@ TEST(PolicyChanges, OmniKvsLayersHoldWhatTheirFilterFinds) {
         }
         ASSERT_LT(held.size(), s.n_tokens()) << "layer " << layer;
         const size_t k = held.size() - t;
-        ASSERT_EQ(as_set(Tokens(held.begin(), held.begin() + static_cast<ptrdiff_t>(k))), best_of_layer(deep, filter, s.n_tokens(), n_prompt, k))
+        ASSERT_EQ(as_set(Tokens(held.begin(), held.begin() + static_cast<ptrdiff_t>(k))),
+                  best_of_layer(deep, filter, s.n_tokens(), n_prompt, k))
             << "step " << t << ", layer " << layer;
         for (uint32_t i = 0; i < t; ++i) ASSERT_EQ(held[k + i], n_prompt + i);
       }
@@ -310,8 +326,9 @@ TEST(PolicyChanges, OmniKvsLayersHoldWhatTheirFilterFinds) {
 // 2, 8 and 18 of 32, scaled to other models. Dense: the layers up to the first filter, each filter, the layer after each.
 TEST(PolicyChanges, OmniKvsFiltersSuitTheModelsDepth) {
   const std::vector<int32_t> none(48, 0);
-  for (const auto& [n_layers, n_dense] : {std::pair(32u, 2u + 6), std::pair(48u, 3u + 6), std::pair(22u, 1u + 6), std::pair(14u, 1u + 6),
-                                          std::pair(12u, 1u + 4), std::pair(8u, 1u + 2), std::pair(4u, 0u + 2), std::pair(3u, 0u + 1), std::pair(2u, 0u + 1)}) {
+  for (const auto& [n_layers, n_dense] :
+       {std::pair(32u, 2u + 6), std::pair(48u, 3u + 6), std::pair(22u, 1u + 6), std::pair(14u, 1u + 6), std::pair(12u, 1u + 4),
+        std::pair(8u, 1u + 2), std::pair(4u, 0u + 2), std::pair(3u, 0u + 1), std::pair(2u, 0u + 1)}) {
     const Shape shape{n_layers, 2, 4096, {none.data(), n_layers}};
     const double share = n_layers > 3 ? .9999 : .9;
     const auto policy = must(make_policy("omnikv", shape, {share, slots_for_share(shape, n_layers > 3 ? 1 : share)}, {}));
@@ -321,7 +338,7 @@ TEST(PolicyChanges, OmniKvsFiltersSuitTheModelsDepth) {
 
 // Which tokens are resident once each step's weights of the resident tokens are added, and the smallest sum is replaced.
 TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
-  const Model& m = kModels[1];   // its second layer has a window
+  const Model& m = kModels[1];  // its second layer has a window
   for (const double recent : {.5, .1, 0.0, 1.0}) {
     FakeSession s = open("h2o", m, .4, {{"recent", std::to_string(recent).substr(0, 3)}});
     s.settle(300);
@@ -329,7 +346,7 @@ TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
     for (uint32_t head = 0; head < s.n_heads(); ++head) sums.push_back(attended(head, 300)), sums.back().resize(400);
     std::vector<std::set<uint32_t>> held;
     for (const Tokens& tokens : s.held()) held.push_back(as_set(tokens));
-    uint32_t n_heavy = 0;   // evicted tokens that were not the oldest
+    uint32_t n_heavy = 0;  // evicted tokens that were not the oldest
     for (uint32_t t = 300; t < 390; ++t) {
       ASSERT_FALSE(s.prepare());
       s.commit();
@@ -374,7 +391,8 @@ TEST(PolicyChanges, H2OGivesUpTheLeastOfItsSums) {
 
 // Which pages are resident, each with the stamp of the last step that attended to it.
 TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
-  for (const Options& options : {Options{{"page", "4"}, {"threshold", "0.02"}}, Options{{"page", "4"}, {"stamp", "top"}, {"top", "0.3"}, {"sinks", "0"}}}) {
+  for (const Options& options :
+       {Options{{"page", "4"}, {"threshold", "0.02"}}, Options{{"page", "4"}, {"stamp", "top"}, {"top", "0.3"}, {"sinks", "0"}}}) {
     const Candidate c{"raas", options};
     const Model& m = kModels[0];
     const uint32_t page = 4;
@@ -383,7 +401,7 @@ TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
     s.settle(300);
     const uint32_t n_first = s.asked_pages()[0].query.first_page, n_last = 75 - n_first - s.asked_pages()[0].query.n_pages;
     EXPECT_EQ(n_first > 0, !top);
-    std::map<uint32_t, std::map<uint32_t, uint32_t>> times;   // by head: the stamps of its resident pages
+    std::map<uint32_t, std::map<uint32_t, uint32_t>> times;  // by head: the stamps of its resident pages
     uint32_t n_gone = 0, n_looked = 0, n_not = 0;
     const auto look = [&](uint32_t head, uint32_t position, uint32_t now) {
       std::vector<uint32_t> pages;
@@ -402,7 +420,8 @@ TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
         for (const double x : row) sum += std::exp(x);
         for (size_t i = 0; i < pages.size(); ++i) weights[i] += std::exp(row[i]) / sum / kGroup;
         const auto order = in_order(row);
-        for (size_t i = 0; top && i < static_cast<size_t>(.3 * static_cast<double>(pages.size()) + 1e-9); ++i) looked.insert(pages[order[i]]);
+        for (size_t i = 0; top && i < static_cast<size_t>(.3 * static_cast<double>(pages.size()) + 1e-9); ++i)
+          looked.insert(pages[order[i]]);
       }
       for (size_t i = 0; !top && i < pages.size(); ++i)
         if (weights[i] > .02) looked.insert(pages[i]);
@@ -423,7 +442,8 @@ TEST(PolicyChanges, RaasGivesUpThePageThatWasNotLookedAtForTheLongest) {
         if (s.n_tokens() % page == 0) {
           auto oldest = times[head].end();
           for (auto it = times[head].begin(); it != times[head].end(); ++it)
-            if (it->first >= n_first && it->first + n_last < n_pages && (oldest == times[head].end() || it->second < oldest->second)) oldest = it;
+            if (it->first >= n_first && it->first + n_last < n_pages && (oldest == times[head].end() || it->second < oldest->second))
+              oldest = it;
           times[head].erase(oldest);
           times[head][n_pages - 1] = t + 2;
           ++n_gone;
@@ -448,11 +468,12 @@ TEST(PolicyChanges, RaasKeepsThePromptWhereItFits) {
   for (const bool keep : {true, false}) {
     Options options = {{"page", "4"}, {"sinks", "4"}, {"first_layers", "0"}};
     if (keep) options.emplace_back("prompt", "keep");
-    FakeSession s(must(make_policy("raas", m.shape(), {1.0, m.n_heads() * uint64_t{160 + 100}}, options)), m.n_heads(), kGroup, m.n_context, restless);
+    FakeSession s(must(make_policy("raas", m.shape(), {1.0, m.n_heads() * uint64_t{160 + 100}}, options)), m.n_heads(), kGroup, m.n_context,
+                  restless);
     s.settle(102);
     int n_again = 0;
     for (uint32_t t = 0; t < 290; ++t) n_again += s.step();
-    EXPECT_EQ(n_again, 1);   // when all slots were taken for the first time
+    EXPECT_EQ(n_again, 1);  // when all slots were taken for the first time
     bool all = true;
     for (uint32_t head = 0; head < s.n_heads(); ++head) {
       const std::set<uint32_t> held = as_set(s.held()[head]);
@@ -467,7 +488,7 @@ TEST(PolicyChanges, RaasKeepsThePromptWhereItFits) {
 TEST(PolicyChanges, HeadsInAnotherOrderKeepTheSameTokens) {
   const uint32_t orders[][8] = {{0, 1, 2, 3, 4, 5, 6, 7}, {7, 6, 5, 4, 3, 2, 1, 0}, {2, 5, 0, 7, 6, 1, 4, 3}};
   const Options options = {{"full_share", "0.25"}, {"tau_sim", "0.27"}, {"top_k", "60"}, {"tail", "40"}};
-  std::vector<std::vector<Tokens>> first;   // before every step, by head in the first order
+  std::vector<std::vector<Tokens>> first;  // before every step, by head in the first order
   for (const auto& order : orders) {
     const Attention attention = [&](uint32_t head, uint32_t position, uint32_t n_keys) {
       return stars(head / 8, order[head % 8], position, n_keys);
@@ -485,7 +506,7 @@ TEST(PolicyChanges, HeadsInAnotherOrderKeepTheSameTokens) {
       s.commit();
     }
     EXPECT_GE(s.policy().report().n_triggers, 4u);
-    for (uint32_t l = 0; l < 2; ++l) {   // the hubs hold everything
+    for (uint32_t l = 0; l < 2; ++l) {  // the hubs hold everything
       EXPECT_EQ(all[0][l * 8].size(), 400u);
       EXPECT_EQ(all[0][l * 8 + 4].size(), 400u);
     }

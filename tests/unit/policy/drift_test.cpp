@@ -92,9 +92,7 @@ TEST(PolicyDrift, TwoSetsOverlapAtLeastThisMuch) {
 
 TEST(PolicyDrift, TheShareAboveWhichLlamaAndQwenCannotDrift) {
   // L_base / L = (rho * N - N_full) / N_comp reaches 1 / (2 - tau) at rho = .732 and .703.
-  const auto rho = [](double n, double n_full, double tau) {
-    return (n_full + (n - n_full) / (2 - tau)) / n;
-  };
+  const auto rho = [](double n, double n_full, double tau) { return (n_full + (n - n_full) / (2 - tau)) / n; };
   EXPECT_NEAR(rho(256, 50, .5), .732, .0005);
   EXPECT_NEAR(rho(384, 80, .4), .703, .0005);
   for (const double share : {.66, .67}) {
@@ -118,8 +116,7 @@ TEST(PolicyDrift, OnlyMissesAreFetchedIntoSlotsThatNobodyWants) {
     const std::vector<Replacement> changes = must(plan_refresh(before, wanted));
     EXPECT_EQ(changes.size(), k - count_common(before, wanted));
     for (const Replacement& r : changes) after[r.slot] = r.position;
-    EXPECT_EQ(std::set<uint32_t>(after.begin(), after.end()),
-              std::set<uint32_t>(wanted.begin(), wanted.end()));
+    EXPECT_EQ(std::set<uint32_t>(after.begin(), after.end()), std::set<uint32_t>(wanted.begin(), wanted.end()));
   }
 }
 

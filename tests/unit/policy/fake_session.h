@@ -27,17 +27,9 @@ using Attention = std::function<std::vector<float>(uint32_t head, uint32_t posit
 class FakeSession final : public Heads {
  public:
   FakeSession(std::unique_ptr<Policy> policy, uint32_t n_heads, uint32_t group, uint32_t n_context, Attention attention)
-      : policy_(std::move(policy)),
-        attention_(std::move(attention)),
-        group_(group),
-        n_context_(n_context),
-        n_kept_queries_(std::max(policy_needs(policy_->name(), {}).kept_queries, policy_->queries_wanted())),
-        capacity_(n_heads),
-        selected_(n_heads),
-        held_(n_heads),
-        slots_(n_heads),
-        pending_(n_heads),
-        hidden_(n_heads) {}
+      : policy_(std::move(policy)), attention_(std::move(attention)), group_(group), n_context_(n_context),
+        n_kept_queries_(std::max(policy_needs(policy_->name(), {}).kept_queries, policy_->queries_wanted())), capacity_(n_heads),
+        selected_(n_heads), held_(n_heads), slots_(n_heads), pending_(n_heads), hidden_(n_heads) {}
 
   // A fork whose later attention differs.
   FakeSession fork(Attention attention) const {
@@ -54,14 +46,14 @@ class FakeSession final : public Heads {
   // The policy's questions since forget(), in order.
   struct Asked {
     KeyQuery query;
-    Tokens best;                       // (n_positions, k)
-    std::vector<uint32_t> refilled;    // heads that got refills before the next question
+    Tokens best;                     // (n_positions, k)
+    std::vector<uint32_t> refilled;  // heads that got refills before the next question
     ScoreRule rule;
     Tokens at(uint32_t i) const { return Tokens(best.begin() + i * query.k, best.begin() + (i + 1) * query.k); }
   };
   struct AskedPages {
-    PageQuery query;                   // k is 0 for scores()
-    uint32_t n_tokens;                 // that the session held
+    PageQuery query;    // k is 0 for scores()
+    uint32_t n_tokens;  // that the session held
   };
   const std::vector<Asked>& asked() const { return asked_; }
   const std::vector<AskedPages>& asked_pages() const { return asked_pages_; }
@@ -70,10 +62,10 @@ class FakeSession final : public Heads {
   Policy& policy() { return *policy_; }
   uint32_t n_heads() const { return static_cast<uint32_t>(held_.size()); }
   uint32_t n_tokens() const { return n_tokens_; }
-  uint32_t n_prompt() const { return n_prompt_; }   // at the last settlement
+  uint32_t n_prompt() const { return n_prompt_; }  // at the last settlement
   uint32_t capacity(uint32_t head) const { return capacity_[head]; }
   uint32_t page_tokens() const { return policy_->digests().page_tokens; }
-  uint32_t n_selected(uint32_t head) const { return selected_[head]; }   // prompt tokens of a head, in its first slots
+  uint32_t n_selected(uint32_t head) const { return selected_[head]; }  // prompt tokens of a head, in its first slots
   const std::vector<Tokens>& held() const { return held_; }
   uint64_t n_refills() const { return n_refills_; }
   Tokens selected(uint32_t head) const { return Tokens(held_[head].begin(), held_[head].begin() + selected_[head]); }
@@ -83,7 +75,7 @@ class FakeSession final : public Heads {
     for (uint32_t head = 0; head < n_heads(); ++head) n += policy_->has_compensation_token(head);
     return n;
   }
-  const std::vector<float>& mean_shares(uint32_t head) const { return mean_shares_.at(head); }   // of the last settlement
+  const std::vector<float>& mean_shares(uint32_t head) const { return mean_shares_.at(head); }  // of the last settlement
   uint64_t total_capacity() const { return std::accumulate(capacity_.begin(), capacity_.end(), uint64_t{0}); }
 
   void settle(uint32_t n_tokens) {
@@ -131,7 +123,7 @@ class FakeSession final : public Heads {
   // Within the step: layers ask, and their refills for this step arrive at once.
   void ask_layers(uint32_t n_layers) {
     asking_ = true;
-    const bool ahead = policy_->asks_a_layer_ahead();   // then a layer's refills arrive before the next layer asks
+    const bool ahead = policy_->asks_a_layer_ahead();  // then a layer's refills arrive before the next layer asks
     const auto place_up_to = [&](uint32_t layer) {
       for (uint32_t head = 0; head < n_heads() / n_layers * (layer + 1); ++head) place(head);
     };
@@ -159,10 +151,8 @@ class FakeSession final : public Heads {
   void commit() {
     ++step_;
     for (uint32_t head = 0; head < n_heads(); ++head) {
-      if (slots_[head] == held_[head].size())
-        held_[head].push_back(n_tokens_);
-      else
-        held_[head].at(slots_[head]) = n_tokens_;
+      if (slots_[head] == held_[head].size()) held_[head].push_back(n_tokens_);
+      else held_[head].at(slots_[head]) = n_tokens_;
     }
     // The step, or after_step(), asks about the scored heads by the step's query, or sums them, and about no others.
     std::vector<uint32_t> scored;
@@ -266,7 +256,8 @@ class FakeSession final : public Heads {
           page = std::max(page, logits[size_t{g} * (query.position + 1) + query.first_page * digests.page_tokens + i]);
         }
       for (const uint32_t page : hidden_[query.head])
-        for (uint32_t g = 0; g < group_ && page - query.first_page < query.n_pages; ++g) pages[size_t{g} * query.n_pages + page - query.first_page] = -INFINITY;
+        for (uint32_t g = 0; g < group_ && page - query.first_page < query.n_pages; ++g)
+          pages[size_t{g} * query.n_pages + page - query.first_page] = -INFINITY;
       ScoreScratch scratch;
       ORRERY_TRY(head_scores(pages, group_, rule, &scratch, scores));
       for (const uint32_t page : query.held) scores.at(page - query.first_page) *= query.stay;
@@ -380,7 +371,7 @@ class FakeSession final : public Heads {
     held.insert(held.end(), found.begin(), found.end());
     for (uint32_t p = end - n_last; p < end; ++p) held.push_back(p);
     EXPECT_TRUE(std::is_sorted(held.begin(), held.end())) << "head " << head;
-    slots_[head] = static_cast<uint32_t>(held.size());   // of the step's token
+    slots_[head] = static_cast<uint32_t>(held.size());  // of the step's token
     EXPECT_LT(slots_[head], capacity_[head]);
     check_unique(head);
   }
@@ -444,7 +435,7 @@ class FakeSession final : public Heads {
   void check_unique(uint32_t head) const {
     std::vector<bool> seen(n_tokens_);
     for (size_t slot = 0; slot < held_[head].size(); ++slot) {
-      if (asking_ && slot == slots_[head]) continue;   // holds the step's own token already
+      if (asking_ && slot == slots_[head]) continue;  // holds the step's own token already
       const uint32_t p = held_[head][slot];
       ASSERT_LT(p, n_tokens_) << "head " << head;
       ASSERT_FALSE(seen[p]) << "head " << head << " holds token " << p << " twice";
@@ -458,18 +449,18 @@ class FakeSession final : public Heads {
   uint32_t n_tokens_ = 0, n_prompt_ = 0;
   uint64_t step_ = 0, n_refills_ = 0;
   bool settling_ = false, settles_again_ = false, within_ = false, asking_ = false;
-  std::set<uint32_t> asked_within_;   // heads that before_attend() has asked top_keys() about in this step
+  std::set<uint32_t> asked_within_;  // heads that before_attend() has asked top_keys() about in this step
   uint32_t layer_ = 0;
   std::vector<uint32_t> capacity_, selected_;
-  std::vector<Tokens> held_;             // the position in each slot
+  std::vector<Tokens> held_;  // the position in each slot
   std::vector<uint32_t> slots_;
   std::vector<Pending> pending_;
-  std::vector<std::set<uint32_t>> hidden_;   // pages, by head
+  std::vector<std::set<uint32_t>> hidden_;  // pages, by head
   mutable std::vector<float> cosines_;
-  std::vector<std::vector<float>> sums_;   // (n_heads, n_context), if the policy sums attention
-  uint32_t n_summed_ = 0;                // positions whose queries are in the sums
-  uint32_t n_found_ = 0;                  // tokens that have low-rank keys or codes
-  std::map<uint32_t, std::vector<float>> mean_shares_;   // given to set_mean_value(), by head
+  std::vector<std::vector<float>> sums_;                // (n_heads, n_context), if the policy sums attention
+  uint32_t n_summed_ = 0;                               // positions whose queries are in the sums
+  uint32_t n_found_ = 0;                                // tokens that have low-rank keys or codes
+  std::map<uint32_t, std::vector<float>> mean_shares_;  // given to set_mean_value(), by head
   std::vector<Asked> asked_;
   std::vector<AskedPages> asked_pages_;
 };

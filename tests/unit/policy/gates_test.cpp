@@ -27,7 +27,7 @@ double quantile(std::vector<double> values, double q) {
 TEST(PolicyGates, AsManyAsStandAboveTheQuantile) {
   for (const uint32_t n : {1u, 2u, 7u, 32u, 33u, 256u, 1024u}) {
     std::vector<double> gates(n);
-    for (uint32_t i = 0; i < n; ++i) gates[i] = i;   // differences of one survive any rounding of the quantile
+    for (uint32_t i = 0; i < n; ++i) gates[i] = i;  // differences of one survive any rounding of the quantile
     for (int percent = 1; percent < 100; ++percent) {
       const double threshold = quantile(gates, percent / 100.0);
       const auto above = std::count_if(gates.begin(), gates.end(), [&](double gate) { return gate >= threshold - 1e-6; });
@@ -37,7 +37,7 @@ TEST(PolicyGates, AsManyAsStandAboveTheQuantile) {
     EXPECT_EQ(heads_above_quantile(n, 1), 0u);
   }
   EXPECT_EQ(heads_above_quantile(256, .5), 128u);
-  EXPECT_EQ(heads_above_quantile(32, .6), 13u);   // 40% of 32 are 12.8
+  EXPECT_EQ(heads_above_quantile(32, .6), 13u);  // 40% of 32 are 12.8
 }
 
 const char kText[] =
@@ -47,7 +47,7 @@ const char kText[] =
     "0.75\t0.125\t1e-3";
 
 TEST(PolicyGates, HeadsWithTheLargestAreVolatile) {
-  const HeadProfile p = must(import_gates(kText, .5));   // 9 gates: the fifth from above is the quantile
+  const HeadProfile p = must(import_gates(kText, .5));  // 9 gates: the fifth from above is the quantile
   ASSERT_EQ(p.layers.size(), 3u);
   EXPECT_FALSE(p.has_model);
   EXPECT_TRUE(p.has_gates());
@@ -161,7 +161,8 @@ std::vector<float> alike(uint32_t, uint32_t, uint32_t n_keys) { return std::vect
 std::set<uint32_t> whole(const char* policy, double share, double sparsity, const Options& options, const int32_t* windows = kNoWindow) {
   const Shape shape{kLayers, kHeads, kContext, {windows, kLayers}};
   const auto profile = std::make_shared<const HeadProfile>(must(import_gates(text_of(some_gates()), sparsity)));
-  FakeSession s(must(make_policy(policy, shape, {share, slots_for_share(shape, share)}, options, profile)), kLayers * kHeads, 1, kContext, alike);
+  FakeSession s(must(make_policy(policy, shape, {share, slots_for_share(shape, share)}, options, profile)), kLayers * kHeads, 1, kContext,
+                alike);
   s.settle(900);
   std::set<uint32_t> heads;
   for (uint32_t head = 0; head < kLayers * kHeads; ++head)
@@ -182,9 +183,10 @@ std::set<uint32_t> by_rule(double sparsity) {
 
 TEST(PolicyGates, DuoAttentionKeepsTheHeadsOfItsRule) {
   EXPECT_EQ(by_rule(.5).size(), 16u);
-  for (const double sparsity : {.25, .3, .5, .6, .75, .9}) EXPECT_EQ(whole("duoattention", .85, sparsity, {}), by_rule(sparsity)) << sparsity;
+  for (const double sparsity : {.25, .3, .5, .6, .75, .9})
+    EXPECT_EQ(whole("duoattention", .85, sparsity, {}), by_rule(sparsity)) << sparsity;
   EXPECT_TRUE(whole("duoattention", .85, 1, {}).empty());
-  EXPECT_EQ(whole("duoattention", 1, .5, {}).size(), kLayers * kHeads);   // a whole budget holds everything
+  EXPECT_EQ(whole("duoattention", 1, .5, {}).size(), kLayers * kHeads);  // a whole budget holds everything
 }
 
 TEST(PolicyGates, ABudgetThatHoldsFewerKeepsTheLargest) {

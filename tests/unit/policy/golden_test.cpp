@@ -1,5 +1,5 @@
-// HeteroCache and SyncKV from logits to refreshed sets, against tests/golden/policies.json: the selections of another implementation on the same
-// made-up attention. Sets must be equal; the goldens hold no close calls.
+// HeteroCache and SyncKV from logits to refreshed sets, against tests/golden/policies.json: the selections of another implementation on the
+// same made-up attention. Sets must be equal; the goldens hold no close calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,23 +33,14 @@ const json& goldens() {
   return all;
 }
 
-double uniform(std::initializer_list<uint64_t> parts) {
-  return static_cast<double>(hash(parts) >> 40) * 0x1p-24;
-}
+double uniform(std::initializer_list<uint64_t> parts) { return static_cast<double>(hash(parts) >> 40) * 0x1p-24; }
 
 // A case's attention and shape: the attention is make_policy_goldens.py's logits().
 class Case {
  public:
   explicit Case(const json& j)
-      : j_(j),
-        n_layers(j["n_layers"]),
-        n_heads(j["n_heads"]),
-        group(j["group"]),
-        n_keys(j["n_keys"]),
-        texts(j["texts"]),
-        steps(j["steps"]),
-        top_k_size(j["top_k"]),
-        decode_steps(j["decode_steps"]) {}
+      : j_(j), n_layers(j["n_layers"]), n_heads(j["n_heads"]), group(j["group"]), n_keys(j["n_keys"]), texts(j["texts"]), steps(j["steps"]),
+        top_k_size(j["top_k"]), decode_steps(j["decode_steps"]) {}
 
   Floats logits(uint64_t text, uint32_t layer, uint32_t head, uint64_t step) const {
     const json& traits = j_["heads"][layer][head];
@@ -60,8 +51,7 @@ class Case {
     Floats out;
     for (uint64_t q = 0; q < group; ++q) {
       for (uint64_t key = 0; key < n_keys; ++key) {
-        const double x = 8 * uniform({seed, text, 1, layer, topic, phase, key}) +
-                         own * uniform({seed, text, 2, layer, head, key}) +
+        const double x = 8 * uniform({seed, text, 1, layer, topic, phase, key}) + own * uniform({seed, text, 2, layer, head, key}) +
                          noise * uniform({seed, text, 3, layer, head, q, step, key});
         out.push_back(static_cast<float>(x));
       }
@@ -76,8 +66,7 @@ class Case {
     if (!status.ok()) throw std::runtime_error(status.message());
     return out;
   }
-  Tokens best(uint64_t text, uint32_t layer, uint32_t head, uint64_t step, const ScoreRule& rule,
-              size_t k) const {
+  Tokens best(uint64_t text, uint32_t layer, uint32_t head, uint64_t step, const ScoreRule& rule, size_t k) const {
     Tokens out;
     top_k(scores(text, layer, head, step, rule), k, &out);
     return out;
@@ -155,14 +144,12 @@ TEST(PolicyGolden, HeteroCacheFromCalibrationToRefreshes) {
         weights.push_back(stability_weight(s.stability[h], c.top_k_size));
       }
     }
-    const HeteroBudget budget = must(
-        hetero_budget(must(Ratio::from(number(run["rho"]))), count_roles(roles).full(), weights, c.n_keys));
+    const HeteroBudget budget = must(hetero_budget(must(Ratio::from(number(run["rho"]))), count_roles(roles).full(), weights, c.n_keys));
     EXPECT_EQ(budget.l_base, expected["l_base"].get<uint64_t>());
     ASSERT_EQ(budget.lengths, expected["lengths"].get<std::vector<uint64_t>>());
     n_capped += static_cast<int>(std::count(budget.lengths.begin(), budget.lengths.end(), c.n_keys));
 
-    const ScoreRule rule{run["reduce"] == "mean" ? GroupReduce::mean : GroupReduce::max, Pooling::avg, 5,
-                         true};
+    const ScoreRule rule{run["reduce"] == "mean" ? GroupReduce::mean : GroupReduce::max, Pooling::avg, 5, true};
     std::map<std::pair<uint32_t, uint32_t>, Tokens> resident, base;
     std::map<std::pair<uint32_t, uint32_t>, uint64_t> length;
     for (size_t i = 0; i < compressed.size(); ++i) {
@@ -190,8 +177,7 @@ TEST(PolicyGolden, HeteroCacheFromCalibrationToRefreshes) {
         ASSERT_EQ((*check)["layer"], l);
         ASSERT_EQ((*check)["head"], h);
         std::vector<Tokens> sets;
-        for (uint32_t s = t - drift.block_steps + 1; s <= t; ++s)
-          sets.push_back(c.best(text, l, h, s, rule, budget.l_base));
+        for (uint32_t s = t - drift.block_steps + 1; s <= t; ++s) sets.push_back(c.best(text, l, h, s, rule, budget.l_base));
         const DriftVerdict verdict = must(check_drift(sets, set, drift));
         EXPECT_NEAR(verdict.median, (*check)["median"].get<double>(), 1e-9);
         EXPECT_EQ(verdict.triggered, (*check)["triggered"].get<bool>());
@@ -205,8 +191,7 @@ TEST(PolicyGolden, HeteroCacheFromCalibrationToRefreshes) {
             Tokens& slots = resident[{l, s}];
             const Tokens wanted = must(satellite_set(order, length[{l, s}]));
             for (const Replacement& r : must(plan_refresh(slots, wanted))) slots[r.slot] = r.position;
-            EXPECT_EQ(sorted(slots), (*check)["satellites"][std::to_string(s)].get<Tokens>())
-                << t << " " << s;
+            EXPECT_EQ(sorted(slots), (*check)["satellites"][std::to_string(s)].get<Tokens>()) << t << " " << s;
             ++n_satellite_sets;
           }
         }
@@ -230,8 +215,7 @@ TEST(PolicyGolden, SyncKvFromCalibrationToAnticipations) {
     const json& run = j["sync"];
     const json& expected = j["expected"]["sync"];
     const uint32_t n_representatives = run["n_representatives"], stride = run["stride"], text = c.texts;
-    const uint64_t k =
-        must(sync_budget(must(Ratio::from(number(run["memory"]))), c.n_heads, n_representatives, c.n_keys));
+    const uint64_t k = must(sync_budget(must(Ratio::from(number(run["memory"]))), c.n_heads, n_representatives, c.n_keys));
     EXPECT_EQ(k, expected["k"].get<uint64_t>());
     const SyncSplit split = must(sync_split(k, must(Ratio::from(number(run["static_share"])))));
     size_t cluster = 0;
@@ -243,8 +227,7 @@ TEST(PolicyGolden, SyncKvFromCalibrationToAnticipations) {
       EXPECT_EQ(clusters.cluster_of, expected["clusters"][l].get<std::vector<uint32_t>>());
       for (uint32_t g = 0; g < n_representatives; ++g) {
         const json& expected_head = expected["representatives"][l][g];
-        ASSERT_EQ(clusters.representatives[g],
-                  expected_head.is_null() ? kNoHead : expected_head.get<uint32_t>());
+        ASSERT_EQ(clusters.representatives[g], expected_head.is_null() ? kNoHead : expected_head.get<uint32_t>());
         const uint32_t head = clusters.representatives[g];
         if (head == kNoHead) continue;
         const SyncSets sets = sync_initial(c.scores(text, l, head, 0, rule), split);
@@ -279,8 +262,7 @@ TEST(PolicyGolden, KMeansWithTies) {
     const LayerClusters found = must(cluster_heads(similarity, n, all[i]["n_clusters"]));
     EXPECT_EQ(found.cluster_of, all[i]["cluster_of"].get<std::vector<uint32_t>>()) << i;
     std::vector<uint32_t> heads;
-    for (const json& head : all[i]["representatives"])
-      heads.push_back(head.is_null() ? kNoHead : head.get<uint32_t>());
+    for (const json& head : all[i]["representatives"]) heads.push_back(head.is_null() ? kNoHead : head.get<uint32_t>());
     EXPECT_EQ(found.representatives, heads) << i;
   }
 }

@@ -1,4 +1,5 @@
-// Shared by the tests of policy goldens: reading a file of tests/golden, and the mixing function from which the scripts make their attention.
+// Shared by the tests of policy goldens: reading a file of tests/golden, and the mixing function from which the scripts make their
+// attention.
 #pragma once
 
 #include <cstdint>

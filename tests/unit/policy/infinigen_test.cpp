@@ -27,7 +27,8 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
   uint64_t n_new = 0, n_gone = 0, n_by_alpha = 0, n_at_most = 0;
   for (const Case& c : kCases)
     for (const double share : {.5, .8}) {
-      FakeSession s(must(make_policy("infinigen", kShape, {share, slots_for_share(kShape, share)}, c.options)), kLayers * kKvHeads, kGroup, kContext, restless);
+      FakeSession s(must(make_policy("infinigen", kShape, {share, slots_for_share(kShape, share)}, c.options)), kLayers * kKvHeads, kGroup,
+                    kContext, restless);
       EXPECT_EQ(s.policy().n_full_heads(), c.first_layers * kKvHeads);
       s.settle(kPrompt);
       for (uint32_t t = 0; t < 70; ++t) {
@@ -37,8 +38,9 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
         const uint32_t position = s.n_tokens();
         for (uint32_t layer = c.first_layers; layer < kLayers; ++layer) {
           const uint32_t capacity = s.capacity(layer * kKvHeads), n_first = std::min(c.sinks, capacity / 4);
-          const uint32_t n_ring = std::max(std::min(c.window, capacity / 4), 2u), n_between = capacity - n_first - n_ring, n = position - n_first - (n_ring - 1);
-          std::vector<std::vector<float>> scores;   // by head, of candidates: the smallest distance below a query head's best
+          const uint32_t n_ring = std::max(std::min(c.window, capacity / 4), 2u), n_between = capacity - n_first - n_ring,
+                         n = position - n_first - (n_ring - 1);
+          std::vector<std::vector<float>> scores;  // by head, of candidates: the smallest distance below a query head's best
           uint64_t n_near = 0;
           for (uint32_t head = layer * kKvHeads; head < (layer + 1) * kKvHeads; ++head) {
             const std::vector<float> logits = restless(head, position, position + 1);
@@ -46,7 +48,8 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
             for (uint32_t q = 0; q < kGroup; ++q) {
               const float* row = logits.data() + q * (position + 1) + n_first;
               const float best = *std::max_element(row, row + n);
-              for (uint32_t i = 0; i < n; ++i) n_near += row[i] - best > -c.alpha, scores.back()[i] = std::max(scores.back()[i], row[i] - best);
+              for (uint32_t i = 0; i < n; ++i)
+                n_near += row[i] - best > -c.alpha, scores.back()[i] = std::max(scores.back()[i], row[i] - best);
             }
           }
           const auto most = static_cast<uint64_t>(c.most * position + 1e-9);
@@ -54,7 +57,9 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
           (n_wanted == most || n_wanted == n_between ? n_at_most : n_by_alpha) += 1;
           for (uint32_t h = 0; h < kKvHeads; ++h) {
             const Tokens &was = before[layer * kKvHeads + h], &is = s.held()[layer * kKvHeads + h];
-            const auto between = [&](const Tokens& held) { return std::set<uint32_t>(held.begin() + n_first, held.begin() + n_first + n_between); };
+            const auto between = [&](const Tokens& held) {
+              return std::set<uint32_t>(held.begin() + n_first, held.begin() + n_first + n_between);
+            };
             const std::set<uint32_t> old_set = between(was), new_set = between(is);
             const auto score = [&](uint32_t token) { return scores[h][token - n_first]; };
             std::vector<uint32_t> order(n);
@@ -91,11 +96,11 @@ TEST(PolicyInfiniGen, RanksAndWholeLayersFollowTheBudget) {
     const Shape shape{n_layers, 2, 4096, {kNone, n_layers}, 512, 512, 128};
     return must(make_policy("infinigen", shape, {share, slots_for_share(shape, share)}, options));
   };
-  EXPECT_EQ(made(.5, {}, 8)->digests().rank, 28u);                    // a fifth of 128 is 25.6
+  EXPECT_EQ(made(.5, {}, 8)->digests().rank, 28u);  // a fifth of 128 is 25.6
   EXPECT_EQ(made(.5, {{"ratio", "0.25"}}, 8)->digests().rank, 32u);
-  EXPECT_EQ(made(.5, {{"ratio", "1"}}, 8)->digests().rank, 60u);      // 62 would be half
-  EXPECT_EQ(made(.5, {}, 8)->n_full_heads(), 0u);                     // two of eight layers are half of the budget
-  EXPECT_EQ(made(.5, {}, 39)->n_full_heads(), 0u);                    // more than a tenth
+  EXPECT_EQ(made(.5, {{"ratio", "1"}}, 8)->digests().rank, 60u);  // 62 would be half
+  EXPECT_EQ(made(.5, {}, 8)->n_full_heads(), 0u);                 // two of eight layers are half of the budget
+  EXPECT_EQ(made(.5, {}, 39)->n_full_heads(), 0u);                // more than a tenth
   EXPECT_EQ(made(.5, {}, 41)->n_full_heads(), 4u);
   EXPECT_EQ(made(.5, {{"first_layers", "1"}}, 8)->n_full_heads(), 2u);
 }

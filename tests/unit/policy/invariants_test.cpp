@@ -1,5 +1,5 @@
-// What holds for every policy: on random attention, over budgets and shapes, in whole runs; refusals; the table. policy_changes_test.cpp tests when
-// selections change.
+// What holds for every policy: on random attention, over budgets and shapes, in whole runs; refusals; the table. policy_changes_test.cpp
+// tests when selections change.
 #include <gtest/gtest.h>
 
 #include <iterator>
@@ -101,10 +101,12 @@ std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule&
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
-// The scores of the first n_old keys by the last w of n queries. Scores are the mean of the rows over queries and query heads; with gamma >= 0
-// plus gamma times the variance, pooled for each query head. `each`: rows are softmaxes over the scored keys alone, each pooled by itself.
-std::vector<double> window_scores(uint32_t head, uint32_t n, uint32_t n_old, uint32_t w, Pooling pooling, uint32_t width, double gamma, bool each) {
-  std::vector<std::vector<double>> rows;   // (w, group) of old keys
+// The scores of the first n_old keys by the last w of n queries. Scores are the mean of the rows over queries and query heads; with gamma
+// >= 0 plus gamma times the variance, pooled for each query head. `each`: rows are softmaxes over the scored keys alone, each pooled by
+// itself.
+std::vector<double> window_scores(uint32_t head, uint32_t n, uint32_t n_old, uint32_t w, Pooling pooling, uint32_t width, double gamma,
+                                  bool each) {
+  std::vector<std::vector<double>> rows;  // (w, group) of old keys
   for (uint32_t p = n - w; p < n; ++p) {
     const std::vector<float> logits = restless(head, p, p + 1);
     for (uint32_t q = 0; q < kGroup; ++q) {
@@ -134,7 +136,7 @@ std::vector<double> window_scores(uint32_t head, uint32_t n, uint32_t n_old, uin
       for (uint32_t i = 0; i < w; ++i) squares += (rows[i * kGroup + q][key] - mean) * (rows[i * kGroup + q][key] - mean);
       x[key] = mean + (gamma > 0 && w > 1 ? gamma * squares / (w - 1) : 0);
     }
-    if (gamma < 0) {   // mean, then pool
+    if (gamma < 0) {  // mean, then pool
       for (uint32_t key = 0; key < n_old; ++key) scores[key] += x[key] / kGroup;
       x = scores;
       if (q + 1 < kGroup) continue;
@@ -157,12 +159,12 @@ std::set<uint32_t> window_and_best(const std::vector<double>& scores, uint32_t n
   return kept;
 }
 
-// The best pages by a position's query, as the policy last asked for them; the sink and window pages; and the tokens of the page that is being
-// written.
+// The best pages by a position's query, as the policy last asked for them; the sink and window pages; and the tokens of the page that is
+// being written.
 std::set<uint32_t> best_pages(const FakeSession& s, const Candidate& c, const Model& m, const FakeSession::AskedPages& when, uint32_t n) {
   const PageQuery& asked = when.query;
   const uint32_t page = s.page_tokens(), n_last = when.n_tokens / page - asked.first_page - asked.n_pages;
-  const uint32_t k = asked.k > 0 ? asked.k : s.capacity(asked.head) / page - 1 - asked.first_page - n_last;   // as many as have room
+  const uint32_t k = asked.k > 0 ? asked.k : s.capacity(asked.head) / page - 1 - asked.first_page - n_last;  // as many as have room
   const auto order = in_order(page_scores(way_of(c), m, asked.head, asked.position, page, asked.first_page, asked.n_pages));
   std::set<uint32_t> kept;
   const auto add = [&](uint32_t p) {
@@ -176,9 +178,11 @@ std::set<uint32_t> best_pages(const FakeSession& s, const Candidate& c, const Mo
   return kept;
 }
 
-// ShadowKV: the best chunks by a position's query among those that are no outliers; the outliers; and the tokens that are no candidates yet.
+// ShadowKV: the best chunks by a position's query among those that are no outliers; the outliers; and the tokens that are no candidates
+// yet.
 std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uint32_t n) {
-  const uint32_t chunk = s.page_tokens(), n_outliers = (static_cast<uint32_t>(s.held()[asked.head].size()) - (n - asked.n_pages * chunk)) / chunk - asked.k;
+  const uint32_t chunk = s.page_tokens(),
+                 n_outliers = (static_cast<uint32_t>(s.held()[asked.head].size()) - (n - asked.n_pages * chunk)) / chunk - asked.k;
   EXPECT_EQ(asked.first_page, 0u);
   std::vector<uint32_t> order(asked.n_pages);
   std::iota(order.begin(), order.end(), 0u);
@@ -200,7 +204,9 @@ std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uin
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] * (1 + 1e-7); });
   std::set<uint32_t> kept;
-  const auto add = [&](uint32_t c) { for (uint32_t i = 0; i < chunk; ++i) kept.insert(c * chunk + i); };
+  const auto add = [&](uint32_t c) {
+    for (uint32_t i = 0; i < chunk; ++i) kept.insert(c * chunk + i);
+  };
   for (uint32_t i = 0; i < asked.k; ++i) add(order[i]);
   for (const uint32_t c : outliers) add(c);
   for (uint32_t t = asked.n_pages * chunk; t < n; ++t) kept.insert(t);
@@ -211,10 +217,12 @@ std::set<uint32_t> best_chunks(const FakeSession& s, const PageQuery& asked, uin
 void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uint64_t max_slots, double share) {
   const uint32_t n = s.n_tokens();
   ASSERT_LE(s.total_capacity() + s.n_compensation_tokens(), max_slots);
-  const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv", omni = std::string(c.policy) == "omnikv";
+  const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv",
+             omni = std::string(c.policy) == "omnikv";
   const bool max = !c.options.empty() && c.options.back() == std::pair<std::string, std::string>{"reduce", "max"};
-  const ScoreRule rule = hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
-                                : ScoreRule{GroupReduce::max, Pooling::avg, static_cast<uint32_t>(std::stoul(sync ? option(c, "pool", "1") : "1")), true};
+  const ScoreRule rule =
+      hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
+             : ScoreRule{GroupReduce::max, Pooling::avg, static_cast<uint32_t>(std::stoul(sync ? option(c, "pool", "1") : "1")), true};
   for (uint32_t head = 0; head < s.n_heads(); ++head) {
     ASSERT_GE(s.n_selected(head), 1u) << head;
     const std::set<uint32_t> kept = as_set(s.selected(head));
@@ -222,7 +230,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       const uint32_t window = std::min<uint32_t>(static_cast<uint32_t>(m.window[head / m.n_kv_heads]), m.n_context);
       ASSERT_EQ(s.capacity(head), window);
       ASSERT_EQ(kept.size(), std::min(window, n));
-      ASSERT_EQ(*kept.begin(), n - std::min(window, n));   // the last tokens, as tokens are unique
+      ASSERT_EQ(*kept.begin(), n - std::min(window, n));  // the last tokens, as tokens are unique
       continue;
     }
     // Every head has the same room for an answer, full heads too.
@@ -236,7 +244,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
     ASSERT_LT(share, 1.0);
     if (has_pages(c)) {
       for (const FakeSession::AskedPages& asked : s.asked_pages()) {
-        if (asked.query.head != head || (asked.query.k == 0 && std::string(c.policy) == "raas")) continue;   // it also asks about all pages
+        if (asked.query.head != head || (asked.query.k == 0 && std::string(c.policy) == "raas")) continue;  // it also asks about all pages
         ASSERT_EQ(kept, best_pages(s, c, m, asked, n)) << head;
       }
       ASSERT_FALSE(s.asked_pages().empty());
@@ -251,13 +259,20 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       const uint32_t exempt = static_cast<uint32_t>(std::stoul(option(c, "first_layers", "0"))) * m.n_kv_heads;
       for (uint32_t h = exempt; h < s.n_heads(); ++h)
         if (!m.windowed(h)) total += s.n_selected(h), ++n_compressed;
-      const auto w = static_cast<uint32_t>(std::min<uint64_t>({std::stoul(option(c, "window", "32")), n, std::max<uint64_t>(total / n_compressed / 2, 1)}));
-      const bool variance = is_one_of(c, {"cake", "auto"}), ada = std::string(c.policy).substr(0, 3) == "ada", automatic = is_one_of(c, {"auto"});
+      const auto w = static_cast<uint32_t>(
+          std::min<uint64_t>({std::stoul(option(c, "window", "32")), n, std::max<uint64_t>(total / n_compressed / 2, 1)}));
+      const bool variance = is_one_of(c, {"cake", "auto"}), ada = std::string(c.policy).substr(0, 3) == "ada",
+                 automatic = is_one_of(c, {"auto"});
       const std::string pool = option(c, "pool", ada || automatic ? "max" : "avg");
       const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", automatic ? "15" : ada ? "7" : "5")));
       ASSERT_GE(kept.size(), w) << head;
-      ASSERT_EQ(kept, window_and_best(window_scores(head, n, n - w, w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
-                                                    variance ? 200 : -1, option(c, "score", "") == "each"), n, kept.size())) << head;
+      ASSERT_EQ(kept, window_and_best(window_scores(head, n, n - w, w,
+                                                    pool == "max"   ? Pooling::max
+                                                    : pool == "avg" ? Pooling::avg
+                                                                    : Pooling::none,
+                                                    width, variance ? 200 : -1, option(c, "score", "") == "each"),
+                                      n, kept.size()))
+          << head;
     }
     if (std::string(c.policy) == "h2o") {
       const std::vector<double>& sums = attended(head, n);
@@ -273,33 +288,43 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
     } else if (omni) {
       bool found = false;
       for (uint32_t layer = 0; layer < head / m.n_kv_heads && !found; ++layer)
-        found = !m.windowed(layer * m.n_kv_heads) && s.n_selected(layer * m.n_kv_heads) == n && kept == best_of_layer(m, layer, n - 1, n, kept.size());
+        found = !m.windowed(layer * m.n_kv_heads) && s.n_selected(layer * m.n_kv_heads) == n &&
+                kept == best_of_layer(m, layer, n - 1, n, kept.size());
       ASSERT_TRUE(found) << head;
     } else if (sync) {
       bool found = false;
       const uint32_t first = head / m.n_kv_heads * m.n_kv_heads;
       for (uint32_t r = first; r < first + m.n_kv_heads && !found; ++r)
-        found = s.n_selected(r) == n && kept == best_of(r, n, kept.size(), rule, static_cast<uint32_t>(std::stoul(option(c, "window", "1"))));
+        found =
+            s.n_selected(r) == n && kept == best_of(r, n, kept.size(), rule, static_cast<uint32_t>(std::stoul(option(c, "window", "1"))));
       ASSERT_TRUE(found) << head;
     }
   }
 }
 
-// auto is a setting of engines/window, with a tail of a sixteenth of what a head may hold: of 380 tokens 8 at 10%, the least; 14 at 60%; and 16 at
-// 80%, which other policies have too.
+// auto is a setting of engines/window, with a tail of a sixteenth of what a head may hold: of 380 tokens 8 at 10%, the least; 14 at 60%;
+// and 16 at 80%, which other policies have too.
 TEST(PolicyInvariants, AutoIsCakeWithLayersAndHeadsThatCompeteAndAShortTail) {
   for (const Model& m : {Model{"one layer", 4, {0}}, Model{"three layers", 4, {0, 0, 0}}}) {
     const auto settled = [&](const char* name, double share, const Options& options) {
-      FakeSession s(must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+      FakeSession s(must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(), kGroup,
+                    m.n_context, restless);
       s.settle(380);
       return s;
     };
     for (const auto& [share, tail] : {std::pair(.1, 8u), std::pair(.6, 14u), std::pair(.8, 16u)}) {
       const FakeSession s = settled("auto", share, {});
       EXPECT_EQ(s.capacity(0) - s.n_selected(0), tail) << share;
-      const FakeSession same = settled("cake", share, {{"pool", "max"}, {"width", "15"}, {"layers", "adaptive"}, {"heads", "adaptive"},
-                                                       {"safeguard", "protect"}, {"tau_1", "2"}, {"tau_2", "2"}, {"tail", std::to_string(tail)},
-                                                       {"compensation", "1"}});
+      const FakeSession same = settled("cake", share,
+                                       {{"pool", "max"},
+                                        {"width", "15"},
+                                        {"layers", "adaptive"},
+                                        {"heads", "adaptive"},
+                                        {"safeguard", "protect"},
+                                        {"tau_1", "2"},
+                                        {"tau_2", "2"},
+                                        {"tail", std::to_string(tail)},
+                                        {"compensation", "1"}});
       EXPECT_EQ(s.held(), same.held()) << share;
     }
   }
@@ -316,11 +341,13 @@ TEST(PolicyInvariants, AFullTailRenewsScores) {
     double gamma;
     bool each;
   };
-  for (const Case& c : {Case{"snapkv", Pooling::avg, 5, -1, false}, Case{"cake", Pooling::avg, 5, 200, false}, Case{"adakv", Pooling::max, 7, -1, true}})
-    for (const double renew : {2., 4.}) {   // 4: the queries since, alone
+  for (const Case& c :
+       {Case{"snapkv", Pooling::avg, 5, -1, false}, Case{"cake", Pooling::avg, 5, 200, false}, Case{"adakv", Pooling::max, 7, -1, true}})
+    for (const double renew : {2., 4.}) {  // 4: the queries since, alone
       Options options = {{"window", std::to_string(kWindow)}, {"tail", std::to_string(kTail)}, {"renew", std::to_string(renew)}};
       if (c.each) options.insert(options.end(), {{"score", "each"}});
-      FakeSession s(must(make_policy(c.policy, m.shape(), {.3, slots_for_share(m.shape(), .3)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+      FakeSession s(must(make_policy(c.policy, m.shape(), {.3, slots_for_share(m.shape(), .3)}, options)), m.n_heads(), kGroup, m.n_context,
+                    restless);
       const double share = std::min(renew * kTail / kWindow, 1.);
       std::vector<std::vector<double>> past(m.n_heads());
       const auto check = [&](bool again) {
@@ -328,7 +355,8 @@ TEST(PolicyInvariants, AFullTailRenewsScores) {
         for (uint32_t head = 0; head < m.n_heads(); ++head) {
           std::vector<double> scores = window_scores(head, n, n - kWindow, again ? kTail : kWindow, c.pooling, c.width, c.gamma, c.each);
           for (size_t key = 0; again && key < past[head].size(); ++key) scores[key] = share * scores[key] + (1 - share) * past[head][key];
-          ASSERT_EQ(as_set(s.selected(head)), window_and_best(scores, n, s.n_selected(head))) << c.policy << ", " << renew << ", head " << head << " at " << n;
+          ASSERT_EQ(as_set(s.selected(head)), window_and_best(scores, n, s.n_selected(head)))
+              << c.policy << ", " << renew << ", head " << head << " at " << n;
           past[head] = scores;
         }
       };
@@ -342,24 +370,28 @@ TEST(PolicyInvariants, AFullTailRenewsScores) {
       check(true);
       fork.step(1);
       EXPECT_EQ(s.held(), fork.held());
-      s.settle(s.n_tokens());   // a new prompt, a rewind: the window scores alone
+      s.settle(s.n_tokens());  // a new prompt, a rewind: the window scores alone
       check(false);
-      while (!s.step(1)) {}
+      while (!s.step(1)) {
+      }
       check(true);
     }
 }
 
-// Preferences of layers are renewed like scores. An entropy is a sum over queries, so that of a tail counts as if it had the window's number.
+// Preferences of layers are renewed like scores. An entropy is a sum over queries, so that of a tail counts as if it had the window's
+// number.
 TEST(PolicyInvariants, AFullTailRenewsPreferences) {
   constexpr uint32_t kWindow = 16, kTail = 5;
   const Model m{"three layers", 2, {0, 0, 0}};
-  const auto looks = [](uint32_t head, uint32_t position, uint32_t n_keys) {   // the answer makes other layers sharp than the prompt
+  const auto looks = [](uint32_t head, uint32_t position, uint32_t n_keys) {  // the answer makes other layers sharp than the prompt
     std::vector<float> logits = restless(head, position, n_keys);
     for (float& x : logits) x *= (head / 2 == 0) == (position < 300) ? 1.5f : .5f;
     return logits;
   };
-  const Options options = {{"window", std::to_string(kWindow)}, {"tail", std::to_string(kTail)}, {"renew", "1"}, {"layers", "adaptive"}, {"pool", "none"}};
-  FakeSession s(must(make_policy("cake", m.shape(), {.3, slots_for_share(m.shape(), .3)}, options)), m.n_heads(), kGroup, m.n_context, looks);
+  const Options options = {
+      {"window", std::to_string(kWindow)}, {"tail", std::to_string(kTail)}, {"renew", "1"}, {"layers", "adaptive"}, {"pool", "none"}};
+  FakeSession s(must(make_policy("cake", m.shape(), {.3, slots_for_share(m.shape(), .3)}, options)), m.n_heads(), kGroup, m.n_context,
+                looks);
   const double share = 1. * kTail / kWindow;
   std::vector<std::vector<double>> past(m.n_heads());
   std::vector<double> preference(3);
@@ -367,7 +399,7 @@ TEST(PolicyInvariants, AFullTailRenewsPreferences) {
     const uint32_t n = s.n_prompt(), w = again ? kTail : kWindow, n_old = n - kWindow;
     std::vector<double> entropies(3), variances(3);
     for (uint32_t head = 0; head < m.n_heads(); ++head) {
-      std::vector<std::vector<double>> rows;   // (group, w) of old keys
+      std::vector<std::vector<double>> rows;  // (group, w) of old keys
       for (uint32_t q = 0; q < kGroup; ++q)
         for (uint32_t p = n - w; p < n; ++p) {
           const std::vector<float> logits = looks(head, p, p + 1);
@@ -382,7 +414,8 @@ TEST(PolicyInvariants, AFullTailRenewsPreferences) {
           double mean = 0, squares = 0;
           for (uint32_t i = 0; i < w; ++i) mean += rows[q * w + i][key] / w;
           for (uint32_t i = 0; i < w; ++i) squares += std::pow(rows[q * w + i][key] - mean, 2);
-          for (uint32_t i = 0; i < w; ++i) entropies[head / 2] -= rows[q * w + i][key] * std::log(rows[q * w + i][key] + 1e-10) * kWindow / w;
+          for (uint32_t i = 0; i < w; ++i)
+            entropies[head / 2] -= rows[q * w + i][key] * std::log(rows[q * w + i][key] + 1e-10) * kWindow / w;
           variances[head / 2] += squares / (w - 1);
           scores[key] += (mean + 200 * squares / (w - 1)) / kGroup;
         }
@@ -422,8 +455,8 @@ TEST(PolicyInvariants, AutoRenewsScoresInSmallSlots) {
     for (int i = 0; i < 22; ++i) s.step(1);
     return s.held();
   };
-  const Options own = {{"pool", "max"}, {"width", "15"}, {"layers", "adaptive"}, {"heads", "adaptive"}, {"safeguard", "protect"},
-                       {"tau_1", "2"}, {"tau_2", "2"}, {"compensation", "1"}};
+  const Options own = {{"pool", "max"},          {"width", "15"}, {"layers", "adaptive"}, {"heads", "adaptive"},
+                       {"safeguard", "protect"}, {"tau_1", "2"},  {"tau_2", "2"},         {"compensation", "1"}};
   const auto with = [&](const char* tail, const char* renew) {
     Options o = own;
     o.insert(o.end(), {{"tail", tail}, {"renew", renew}});
@@ -437,14 +470,15 @@ TEST(PolicyInvariants, AutoRenewsScoresInSmallSlots) {
   EXPECT_EQ(held("auto", 72, by_window, false), held("cake", 72, with("11", "0")));
 }
 
-// A head's compensation token: its evicted tokens by their last query's weights, the mean of its group. It weighs their perplexity, e^entropy, times
-// the share of tokens that all heads keep. Here it takes one slot; nothing where nothing is evicted.
+// A head's compensation token: its evicted tokens by their last query's weights, the mean of its group. It weighs their perplexity,
+// e^entropy, times the share of tokens that all heads keep. Here it takes one slot; nothing where nothing is evicted.
 TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
   const Model m{"a window between", 3, {0, 16, 0}};
   for (const auto& [name, share, factor] : {std::tuple("auto", .1, 1.), std::tuple("auto", .6, .5), std::tuple("snapkv", .3, .25)}) {
     const auto settled = [&, name = name, share = share](double compensation) {
-      FakeSession s(must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, {{"compensation", std::to_string(compensation)}})),
-                    m.n_heads(), kGroup, m.n_context, restless);
+      FakeSession s(
+          must(make_policy(name, m.shape(), {share, slots_for_share(m.shape(), share)}, {{"compensation", std::to_string(compensation)}})),
+          m.n_heads(), kGroup, m.n_context, restless);
       s.settle(380);
       return s;
     };
@@ -477,10 +511,11 @@ TEST(PolicyInvariants, CompensationHasTheWeightsOfTheLastQuery) {
       const CompensationShares shares = s.policy().compensation_shares(head);
       EXPECT_NEAR(shares.weight / (factor * kept / all * std::exp(entropy)), 1, 1e-5) << name << ", head " << head;
       ASSERT_EQ(shares.of_tokens.size(), 380u);
-      for (uint32_t p = 0; p < 380; ++p) ASSERT_NEAR(shares.of_tokens[p], weights[p] / sum, 1e-6) << name << ", head " << head << ", token " << p;
+      for (uint32_t p = 0; p < 380; ++p)
+        ASSERT_NEAR(shares.of_tokens[p], weights[p] / sum, 1e-6) << name << ", head " << head << ", token " << p;
     }
     EXPECT_GT(n_compensation_tokens, 4);
-    s.settle(20);   // all of it has room
+    s.settle(20);  // all of it has room
     EXPECT_EQ(s.n_compensation_tokens(), 0u);
   }
   EXPECT_EQ(must(make_policy("auto", m.shape(), {1.0, slots_for_share(m.shape(), 1)}, {}))->max_compensation_tokens(), 0u);
@@ -496,8 +531,8 @@ TEST(PolicyInvariants, ALargerBudgetTakesNothingFromALayer) {
   };
   std::vector<Tokens> before(m.n_heads());
   for (const double share : {.2, .3, .4, .5, .6, .7, .8, .9}) {
-    FakeSession s(must(make_policy("auto", m.shape(), {share, slots_for_share(m.shape(), share)}, {{"tail", "16"}, {"alpha", "0"}})), m.n_heads(), kGroup,
-                  m.n_context, looks);
+    FakeSession s(must(make_policy("auto", m.shape(), {share, slots_for_share(m.shape(), share)}, {{"tail", "16"}, {"alpha", "0"}})),
+                  m.n_heads(), kGroup, m.n_context, looks);
     s.settle(380);
     for (uint32_t head = 0; head < m.n_heads(); ++head) {
       const Tokens& now = s.selected(head);
@@ -524,21 +559,21 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
           // A budget may be too small for SyncKV's one full head of each layer, for the full share that HeteroCache and DuoAttention are
           // asked to keep, and for exempt layers.
           const double n_layers = static_cast<double>(std::count(m.window.begin(), m.window.end(), 0));
-          const double full = std::string(c.policy) == "synckv" ? 1.0 / m.n_kv_heads
-                              : chooses_once(c)               ? 1 / n_layers
+          const double full = std::string(c.policy) == "synckv"   ? 1.0 / m.n_kv_heads
+                              : chooses_once(c)                   ? 1 / n_layers
                               : std::string(c.policy) == "omnikv" ? 1 / n_layers
-                              : has_pages(c) ? .3 + std::stod(option(c, "first_layers", "0")) / n_layers
-                              : has_chunks(c) ? .45   // 32 of 400 tokens, landmarks and low-rank keys
+                              : has_pages(c)                      ? .3 + std::stod(option(c, "first_layers", "0")) / n_layers
+                              : has_chunks(c)                     ? .45  // 32 of 400 tokens, landmarks and low-rank keys
                                                                   : .3;
           EXPECT_TRUE(share < 1 && share < full + .02) << made.status().message();
           continue;
         }
         ++n_runs;
         FakeSession session(std::move(made).value(), m.n_heads(), kGroup, m.n_context, restless);
-        const bool streaming = is_one_of(c, {"streaming", "duoattention", "razorattention", "h2o"});   // slots are reused
+        const bool streaming = is_one_of(c, {"streaming", "duoattention", "razorattention", "h2o"});  // slots are reused
         const bool paged = has_pages(c) || has_chunks(c);
         session.similarity = likeness, session.page_cosine = nearness;
-        std::map<uint32_t, FakeSession::AskedPages> latest;   // by head
+        std::map<uint32_t, FakeSession::AskedPages> latest;  // by head
         for (const uint32_t n_prompt : {1u, 20u, 300u}) {
           session.forget();
           session.settle(n_prompt);
@@ -559,7 +594,8 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
             session.forget();
           };
           const auto check = [&](uint32_t head) {
-            ASSERT_EQ(as_set(session.held()[head]), best_pages(session, c, m, latest[head], session.n_tokens())) << "step " << t << ", head " << head;
+            ASSERT_EQ(as_set(session.held()[head]), best_pages(session, c, m, latest[head], session.n_tokens()))
+                << "step " << t << ", head " << head;
           };
           note();
           for (const auto& [head, asked] : latest)
@@ -567,10 +603,11 @@ TEST(PolicyInvariants, HoldOverBudgetsAndShapes) {
           session.ask_layers(static_cast<uint32_t>(m.window.size()));
           for (const FakeSession::AskedPages& asked : session.asked_pages()) {
             const uint32_t head = asked.query.head;
-            if (!way_of(c).all) continue;   // see below
+            if (!way_of(c).all) continue;  // see below
             latest[head] = asked;
             if (has_chunks(c)) {
-              ASSERT_EQ(as_set(session.held()[head]), best_chunks(session, asked.query, session.n_tokens())) << "step " << t << ", head " << head;
+              ASSERT_EQ(as_set(session.held()[head]), best_chunks(session, asked.query, session.n_tokens()))
+                  << "step " << t << ", head " << head;
               ++n_chunks;
               continue;
             }
@@ -613,10 +650,12 @@ TEST(PolicyInvariants, TheStatedLeastBudgetIsAcceptedAndLessIsNot) {
       m.n_context = n_context;
       for (const char* representatives : {"1", "2", "3"}) {
         const Options options = {{"representatives", representatives}};
-        const auto made = [&](double share) { return make_policy("synckv", m.shape(), {share, slots_for_share(m.shape(), share)}, options); };
+        const auto made = [&](double share) {
+          return make_policy("synckv", m.shape(), {share, slots_for_share(m.shape(), share)}, options);
+        };
         const auto refused = made(.001);
         if (refused.ok()) {
-          EXPECT_LE(n_context, 400u);   // where kMinSlots, 64 a head, are enough
+          EXPECT_LE(n_context, 400u);  // where kMinSlots, 64 a head, are enough
           continue;
         }
         const std::string message = refused.status().message();
@@ -631,7 +670,7 @@ TEST(PolicyInvariants, TheStatedLeastBudgetIsAcceptedAndLessIsNot) {
 }
 
 TEST(PolicyInvariants, HostileOptionsAreRefusedByName) {
-  std::map<std::string, std::vector<std::string>> names;   // as the table has them
+  std::map<std::string, std::vector<std::string>> names;  // as the table has them
   for (const PolicyRow& row : policy_rows())
     for (const OptionRow& o : row.options) names[row.name].emplace_back(o.name);
   ASSERT_GE(names.size(), 9u);
@@ -649,7 +688,8 @@ TEST(PolicyInvariants, HostileOptionsAreRefusedByName) {
                                      std::string("0x1"), std::string("1,5"), std::string("4294967296"), std::string("1\n"),
                                      std::string("%s%n"), std::string(100000, '9'), std::string("\xff\xfe"), std::string(1, '\0')}) {
         const std::string text = message(policy, {{name, bad}});
-        EXPECT_NE(text.find("policy option " + policy + "." + name), std::string::npos) << name << " '" << bad.substr(0, 20) << "': " << text;
+        EXPECT_NE(text.find("policy option " + policy + "." + name), std::string::npos)
+            << name << " '" << bad.substr(0, 20) << "': " << text;
         EXPECT_LT(text.size(), 300u);
       }
     }
@@ -676,7 +716,7 @@ TEST(PolicyInvariants, PagesShrinkWhereTheBudgetHoldsFew) {
   EXPECT_EQ(page("freekv", 800, {}), 16u);
   EXPECT_EQ(page("freekv", 300, {}), 8u);
   EXPECT_EQ(page("freekv", 800, {{"page", "64"}}), 64u);
-  EXPECT_EQ(page("quest", 4096, {}), 16u);   // its own size
+  EXPECT_EQ(page("quest", 4096, {}), 16u);  // its own size
   EXPECT_EQ(page("quest", 4096, {{"page", "auto"}}), 32u);
   EXPECT_EQ(page("quest", 300, {{"page", "auto"}}), 8u);
 }
@@ -686,7 +726,7 @@ TEST(PolicyInvariants, PagesShrinkWhereTheBudgetHoldsFew) {
 // Every row belongs to a policy, and giving a default explicitly changes nothing.
 TEST(PolicyInvariants, TheTableTellsTheDefaults) {
   const Model& m = kModels[0];
-  const auto profile = std::make_shared<HeadProfile>();   // for policies that refuse a session without one
+  const auto profile = std::make_shared<HeadProfile>();  // for policies that refuse a session without one
   profile->top_k = 1;
   for (uint32_t l = 0; l < m.shape().n_layers; ++l) {
     const size_t n = m.shape().n_kv_heads;
@@ -700,7 +740,7 @@ TEST(PolicyInvariants, TheTableTellsTheDefaults) {
   const auto kept = [&](const char* policy, const Options& options) {
     const bool asks = policy == std::string("duoattention") || policy == std::string("razorattention");
     Shape shape = m.shape();
-    shape.slot_bytes = shape.digest_bytes = 256, shape.head_dim = 64;   // F16
+    shape.slot_bytes = shape.digest_bytes = 256, shape.head_dim = 64;  // F16
     FakeSession s(must(make_policy(policy, shape, {.5, slots_for_share(shape, .5)}, options, asks ? profile : nullptr)), m.n_heads(),
                   kGroup, m.n_context, restless);
     s.settle(250);

@@ -58,8 +58,7 @@ TEST(PolicyKMeans, EveryHeadOfItsOwnAndHeadsAllAlike) {
 }
 
 TEST(PolicyKMeans, OfHeadsEquallyFarTheLowestStartsACluster) {
-  EXPECT_EQ(must(cluster_heads(symmetric(3, {.1, .1, .1}), 3, 2)).cluster_of,
-            (std::vector<uint32_t>{0, 1, 0}));
+  EXPECT_EQ(must(cluster_heads(symmetric(3, {.1, .1, .1}), 3, 2)).cluster_of, (std::vector<uint32_t>{0, 1, 0}));
 }
 
 TEST(PolicyKMeans, WrongSimilaritiesAreRefused) {

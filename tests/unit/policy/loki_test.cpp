@@ -1,5 +1,5 @@
-// Loki and keycodes on made-up attention: the tokens of their heads step by step; how much of a budget low-rank keys and key codes leave; ranks
-// and bits.
+// Loki and keycodes on made-up attention: the tokens of their heads step by step; how much of a budget low-rank keys and key codes leave;
+// ranks and bits.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -13,7 +13,7 @@ constexpr uint32_t kContext = 400, kDim = 64;
 const int32_t kNoWindows[] = {0, 0, 0}, kMixed[] = {0, 24, 0};
 
 Shape shape_of(Span<const int32_t> window, uint32_t n_kv_heads = 4, uint32_t n_context = kContext, uint32_t dim = kDim) {
-  return {static_cast<uint32_t>(window.size()), n_kv_heads, n_context, window, 4 * dim, 4 * dim, dim};   // F16
+  return {static_cast<uint32_t>(window.size()), n_kv_heads, n_context, window, 4 * dim, 4 * dim, dim};  // F16
 }
 Budget budget_of(const Shape& shape, double share) { return {share, slots_for_share(shape, share)}; }
 
@@ -42,20 +42,22 @@ struct Case {
   uint32_t sinks, window, n_full_layers;
   bool max;
 };
-const Case kCases[] = {{"loki", {}, 0, 32, 0, false},
-                       {"loki", {{"reduce", "max"}, {"window", "1"}}, 0, 1, 0, true},
-                       {"loki", {{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
-                       {"loki", {{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false},
-                       {"keycodes", {{"heads", "uniform"}, {"stay", "1"}}, 4, 8, 0, true},
-                       {"keycodes", {{"reduce", "mean"}, {"window", "1"}, {"sinks", "0"}, {"bits", "4"}, {"heads", "uniform"}, {"stay", "1"}}, 0, 1, 0, false},
-                       {"keycodes", {{"first_layers", "1"}, {"bits", "1"}, {"heads", "uniform"}, {"stay", "1"}}, 4, 8, 1, true}};
+const Case kCases[] = {
+    {"loki", {}, 0, 32, 0, false},
+    {"loki", {{"reduce", "max"}, {"window", "1"}}, 0, 1, 0, true},
+    {"loki", {{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
+    {"loki", {{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false},
+    {"keycodes", {{"heads", "uniform"}, {"stay", "1"}}, 4, 8, 0, true},
+    {"keycodes", {{"reduce", "mean"}, {"window", "1"}, {"sinks", "0"}, {"bits", "4"}, {"heads", "uniform"}, {"stay", "1"}}, 0, 1, 0, false},
+    {"keycodes", {{"first_layers", "1"}, {"bits", "1"}, {"heads", "uniform"}, {"stay", "1"}}, 4, 8, 1, true}};
 
 // A head's tokens after a step: sinks, the last tokens with the step's own, and the best of the others by the step's query.
 void check_held(const FakeSession& s, uint32_t head, const Case& c) {
   const Tokens& held = s.held()[head];
   const uint32_t n = s.n_tokens(), capacity = s.capacity(head);
   ASSERT_EQ(held.size(), capacity);
-  const uint32_t n_first = std::min(c.sinks, capacity / 4), n_last = std::max(std::min(c.window, capacity / 4), 2u), k = capacity - n_first - n_last;
+  const uint32_t n_first = std::min(c.sinks, capacity / 4), n_last = std::max(std::min(c.window, capacity / 4), 2u),
+                 k = capacity - n_first - n_last;
   std::set<uint32_t> expected;
   for (uint32_t p = 0; p < n_first; ++p) expected.insert(p);
   for (uint32_t p = n - n_last; p < n; ++p) expected.insert(p);
@@ -66,7 +68,8 @@ void check_held(const FakeSession& s, uint32_t head, const Case& c) {
 
 TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
   uint64_t n_checked = 0, n_refills = 0;
-  for (const Span<const int32_t> window : {Span<const int32_t>(kNoWindows, 3), Span<const int32_t>(kMixed, 3), Span<const int32_t>(kNoWindows, 1)})
+  for (const Span<const int32_t> window :
+       {Span<const int32_t>(kNoWindows, 3), Span<const int32_t>(kMixed, 3), Span<const int32_t>(kNoWindows, 1)})
     for (const Case& c : kCases)
       for (const double share : {.3, .5, .8, 1.0}) {
         const Shape shape = shape_of(window);
@@ -79,7 +82,8 @@ TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
         FakeSession s(std::move(made).value(), shape.n_layers * 4, kGroup, kContext, restless);
         const PageDigests digests = s.policy().digests();
         uint64_t rows = digests.heads.size() * digests.rank * 2 * (kContext + kDim);
-        if (digests.kind == PageDigest::codes)   // 448 tokens in whole tiles: bits of 64 dimensions, a factor; a mean key and a mean value of floats
+        if (digests.kind ==
+            PageDigest::codes)  // 448 tokens in whole tiles: bits of 64 dimensions, a factor; a mean key and a mean value of floats
           rows = digests.heads.size() * (448 * (digests.bits * 8 + 2) + 512);
         EXPECT_EQ(digests.heads.empty(), share >= 1.0);
         for (const uint32_t n_prompt : {1u, 40u, 250u}) {
@@ -104,7 +108,8 @@ TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
 // Weights of the last 16 queries, of all candidates but the k that weigh the most; k: the head's selected tokens.
 TEST(PolicyKeyCodes, MeanValuesAreByTheLastQueries) {
   const Shape shape = shape_of({kNoWindows, 3});
-  FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .4), {{"sinks", "5"}, {"window", "9"}})), 12, kGroup, kContext, restless);
+  FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .4), {{"sinks", "5"}, {"window", "9"}})), 12, kGroup, kContext,
+                restless);
   constexpr uint32_t kPrompt = 300;
   s.settle(kPrompt);
   for (uint32_t head = 0; head < 12; ++head) {
@@ -118,7 +123,7 @@ TEST(PolicyKeyCodes, MeanValuesAreByTheLastQueries) {
         for (uint32_t i = 0; i <= position; ++i) mean[i] += std::exp(static_cast<double>(logits[g * (position + 1) + i])) / sum;
       }
     }
-    std::vector<uint32_t> order(kPrompt - 5 - 8);   // between the first and the last tokens; a slot is free for the step's own
+    std::vector<uint32_t> order(kPrompt - 5 - 8);  // between the first and the last tokens; a slot is free for the step's own
     std::iota(order.begin(), order.end(), 5u);
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return mean[a] > mean[b]; });
     const uint32_t k = s.capacity(head) - 5 - 9;
@@ -132,18 +137,20 @@ TEST(PolicyKeyCodes, MeanValuesAreByTheLastQueries) {
   FakeSession without(must(make_policy("keycodes", shape, budget_of(shape, .4), {{"compensation", "0"}})), 12, kGroup, kContext, restless);
   without.settle(kPrompt);
   EXPECT_FALSE(without.policy().compensates_by_codes(0) || without.policy().digests().values);
-  s.settle(10);   // everything fits
+  s.settle(10);  // everything fits
   EXPECT_FALSE(s.policy().compensates_by_codes(0));
 }
 
-// Room in proportion to the tokens that a head has among the best of all heads, for each of the last 16 queries; at least `floor` of the average.
+// Room in proportion to the tokens that a head has among the best of all heads, for each of the last 16 queries; at least `floor` of the
+// average.
 TEST(PolicyKeyCodes, HeadsShareByTheirBestTokens) {
   const Shape shape = shape_of({kNoWindows, 3});
   constexpr uint32_t kPrompt = 380, kHeads = 12;
   for (const double floor : {0.0, .75}) {
-    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .4), {{"floor", std::to_string(floor)}})), kHeads, kGroup, kContext, restless);
+    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .4), {{"floor", std::to_string(floor)}})), kHeads, kGroup, kContext,
+                  restless);
     s.settle(kPrompt);
-    const uint32_t n = kPrompt - 4 - 7;   // candidates: between 4 sinks and the window, in which a slot is free for the step's own token
+    const uint32_t n = kPrompt - 4 - 7;  // candidates: between 4 sinks and the window, in which a slot is free for the step's own token
     double total = 0;
     for (uint32_t head = 0; head < kHeads; ++head) total += s.capacity(head) - 4 - 8;
     std::vector<double> counts(kHeads);
@@ -175,7 +182,8 @@ TEST(PolicyKeyCodes, HeadsShareByTheirBestTokens) {
   }
 }
 
-// A resident token's score counts `stay` times: 4, or 1 where heads hold less than an eighth of the candidates. The first selection has none.
+// A resident token's score counts `stay` times: 4, or 1 where heads hold less than an eighth of the candidates. The first selection has
+// none.
 TEST(PolicyKeyCodes, ScoresOfResidentTokensCountMore) {
   const Shape shape = shape_of({kNoWindows, 3});
   const struct {
@@ -189,12 +197,12 @@ TEST(PolicyKeyCodes, ScoresOfResidentTokensCountMore) {
     for (const auto& asked : s.asked_pages()) EXPECT_TRUE(asked.query.held.empty());
     const size_t before = s.asked_pages().size();
     s.prepare();
-    s.ask_layers(1);   // of layer 0: its heads have been asked for, and their tokens have changed
+    s.ask_layers(1);  // of layer 0: its heads have been asked for, and their tokens have changed
     ASSERT_EQ(s.asked_pages().size(), before + 4);
     for (uint32_t head = 0; head < 4; ++head) {
       const PageQuery& query = s.asked_pages()[before + head].query;
       EXPECT_EQ(c.stay > 1 ? query.stay : 1.0f, c.stay) << c.share;
-      const uint32_t window = c.share < .2 ? 7 : 8;   // a quarter of a head's slots at most
+      const uint32_t window = c.share < .2 ? 7 : 8;  // a quarter of a head's slots at most
       EXPECT_EQ(query.held.size(), c.stay > 1 ? s.capacity(head) - 4 - window : 0u) << c.share;
     }
   }
@@ -207,7 +215,8 @@ TEST(PolicyKeyCodes, FewerTokensAreFetched) {
   const Shape shape = shape_of({kNoWindows, 3});
   uint64_t missed[2] = {};
   for (const int stays : {0, 1}) {
-    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .5), {{"stay", stays ? "4" : "1"}})), 12, kGroup, kContext, restless);
+    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .5), {{"stay", stays ? "4" : "1"}})), 12, kGroup, kContext,
+                  restless);
     s.settle(250);
     for (int t = 0; t < 30; ++t) s.step(3);
     missed[stays] = s.policy().report().missed_tokens;
@@ -266,15 +275,15 @@ TEST(PolicyKeyCodes, BitsFollowTheBudget) {
     uint32_t dim;
     double share;
     Options options;
-    uint32_t bits, slots;   // at 4,032 of 4,096 tokens
-  } kWorked[] = {{64, .2, {}, 2, 520},                   // 806 - (63 tiles * 1,152 + 512) / 256 = 806 - 285.5
-                 {64, .2, {{"compensation", "0"}}, 2, 521},   // 806 - (63 tiles * 1,152 + 256) / 256 = 806 - 284.5
+    uint32_t bits, slots;                                    // at 4,032 of 4,096 tokens
+  } kWorked[] = {{64, .2, {}, 2, 520},                       // 806 - (63 tiles * 1,152 + 512) / 256 = 806 - 285.5
+                 {64, .2, {{"compensation", "0"}}, 2, 521},  // 806 - (63 tiles * 1,152 + 256) / 256 = 806 - 284.5
                  {64, .1, {}, 2, 117},
-                 {64, .07, {}, 1, 122},                  // 282 - (4,032 * 10 + 512) / 256 = 282 - 159.5: two bits would take more than 3 / 4
+                 {64, .07, {}, 1, 122},  // 282 - (4,032 * 10 + 512) / 256 = 282 - 159.5: two bits would take more than 3 / 4
                  {64, .1, {{"bits", "1"}}, 1, 243},
-                 {64, .5, {{"bits", "4"}}, 4, 1478},     // 2,016 - (4,032 * 34 + 512) / 256 = 2,016 - 537.5
-                 {128, .2, {}, 2, 536},                  // 806 - (4,032 * 34 + 1,024) / 512 = 806 - 269.75
-                 {640, .5, {}, 1, 1884}};                // 2,016 - (4,032 * 82 + 5,120) / 2,560 = 2,016 - 131.2: sums must fit in 16 bits
+                 {64, .5, {{"bits", "4"}}, 4, 1478},  // 2,016 - (4,032 * 34 + 512) / 256 = 2,016 - 537.5
+                 {128, .2, {}, 2, 536},               // 806 - (4,032 * 34 + 1,024) / 512 = 806 - 269.75
+                 {640, .5, {}, 1, 1884}};             // 2,016 - (4,032 * 82 + 5,120) / 2,560 = 2,016 - 131.2: sums must fit in 16 bits
   for (const auto& w : kWorked) {
     const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, w.dim);
     FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, w.share), w.options)), 1, 1, 4096,
@@ -286,7 +295,8 @@ TEST(PolicyKeyCodes, BitsFollowTheBudget) {
   const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, 640);
   const auto refused = make_policy("keycodes", shape, budget_of(shape, .5), {{"bits", "2"}});
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(std::string(refused.status().message()).find("expected at most 1028 bits together"), std::string::npos) << refused.status().message();
+  EXPECT_NE(std::string(refused.status().message()).find("expected at most 1028 bits together"), std::string::npos)
+      << refused.status().message();
 }
 
 // In place the budget holds codes alone: bits, and the slots of a head, of which none takes memory.
@@ -294,20 +304,20 @@ TEST(PolicyKeyCodes, InPlaceTheBudgetHoldsCodes) {
   const struct {
     double share;
     Options options;
-    uint32_t bits, slots, all;   // bits 0: refused; slots at 4,032 of 4,096 tokens, and at 4,096
-  } kWorked[] = {{.2, {}, 2, 1008, 1024},                        // a quarter of the tokens
+    uint32_t bits, slots, all;             // bits 0: refused; slots at 4,032 of 4,096 tokens, and at 4,096
+  } kWorked[] = {{.2, {}, 2, 1008, 1024},  // a quarter of the tokens
                  {.5, {}, 2, 2016, 2048},
                  {.2, {{"least", ".5"}}, 2, 2016, 2048},
-                 {.3, {{"least", "0"}}, 2, 1209, 1228},          // the share
-                 {.073, {}, 2, 1008, 1024},                      // 300 tokens of 256 bytes: 64 tiles * 1,152 + 512 = 74,240 fit
-                 {.0725, {{"compensation", "0"}}, 2, 1008, 1024},   // 297 of 256: 73,984
+                 {.3, {{"least", "0"}}, 2, 1209, 1228},            // the share
+                 {.073, {}, 2, 1008, 1024},                        // 300 tokens of 256 bytes: 64 tiles * 1,152 + 512 = 74,240 fit
+                 {.0725, {{"compensation", "0"}}, 2, 1008, 1024},  // 297 of 256: 73,984
                  {.07, {}, 1, 1008, 1024},
-                 {.04, {}, 1, 1008, 1024},                       // 164 of 256: 64 tiles * 640 + 512 = 41,472
+                 {.04, {}, 1, 1008, 1024},  // 164 of 256: 64 tiles * 640 + 512 = 41,472
                  {.039, {}, 0, 0, 0},
                  {.1, {{"bits", "4"}}, 0, 0, 0},
                  {.2, {{"bits", "4"}, {"first_layers", "0"}}, 4, 1008, 1024},
-                 {.2, {{"first_layers", "1"}}, 2, 4096, 4096},   // takes no memory either
-                 {.2, {{"copy", "1"}}, 2, 520, 0}};              // as on a device of its own
+                 {.2, {{"first_layers", "1"}}, 2, 4096, 4096},  // takes no memory either
+                 {.2, {{"copy", "1"}}, 2, 520, 0}};             // as on a device of its own
   for (const auto& w : kWorked) {
     SCOPED_TRACE(w.share);
     Shape shape = shape_of({kNoWindows, 1}, 1, 4096, 64);
@@ -332,7 +342,7 @@ TEST(PolicyKeyCodes, InPlaceTheBudgetHoldsCodes) {
     return made.ok() ? std::string() : std::string(made.status().message());
   };
   EXPECT_NE(refusal(false, {{"copy", "0"}}).find("copy=0 needs a device whose memory is the reservoir's"), std::string::npos);
-  for (const bool in_place : {false, true})   // with stay a session's shape is not in place
+  for (const bool in_place : {false, true})  // with stay a session's shape is not in place
     EXPECT_NE(refusal(in_place, {{"copy", "0"}, {"stay", "2"}}).find("stay needs copy=1"), std::string::npos);
   EXPECT_NE(refusal(true, {{"copy", "1"}, {"skip", "1"}}).find("skip needs copy=0"), std::string::npos);
   EXPECT_NE(refusal(false, {{"least", ".5"}}).find("least needs copy=0"), std::string::npos);
@@ -373,11 +383,11 @@ TEST(PolicyLoki, RanksFollowWidthAndBudget) {
   const struct {
     uint32_t dim;
     double share;
-    uint32_t rank, slots;   // at 4,000 of 4,096 tokens
-  } kWorked[] = {{128, .5, 32, 1484},   // 2,000 - (4,000 + 128) * 32 / 256
-                 {128, .1, 12, 206},    // 400 - 4,128 * 12 / 256: a thirteenth dimension would take more than half
+    uint32_t rank, slots;              // at 4,000 of 4,096 tokens
+  } kWorked[] = {{128, .5, 32, 1484},  // 2,000 - (4,000 + 128) * 32 / 256
+                 {128, .1, 12, 206},   // 400 - 4,128 * 12 / 256: a thirteenth dimension would take more than half
                  {64, .5, 16, 1492},
-                 {32, .05, 4, 0}};      // the smallest rank, 4: 258 slots of 205
+                 {32, .05, 4, 0}};  // the smallest rank, 4: 258 slots of 205
   for (const auto& w : kWorked) {
     const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, w.dim);
     auto made = make_policy("loki", shape, budget_of(shape, w.share), {});

@@ -25,7 +25,7 @@ inline float uniform(std::initializer_list<uint64_t> parts) {
 // Heads of a kind attend to the same topics, which change; each adds preferences of its own and some noise.
 inline std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_keys) {
   constexpr uint32_t kMostKeys = 400;
-  static std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows;   // of all keys, cached
+  static std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows;  // of all keys, cached
   std::vector<float>& row = rows[{head, position}];
   for (uint32_t q = 0; row.size() < size_t{kGroup} * kMostKeys; ++q)
     for (uint32_t key = 0; key < kMostKeys; ++key)
@@ -40,19 +40,21 @@ inline std::vector<float> restless(uint32_t head, uint32_t position, uint32_t n_
 inline float nearness(uint32_t head, uint32_t page) { return std::floor(40 * uniform({9, head, page})) / 40; }
 
 // The cosine of a layer's query in a KV head with the query before.
-inline float likeness(uint32_t layer, uint32_t head, uint32_t position) { return 1.0f - .5f * uniform({7, layer, head, position}) * uniform({8, layer, position}); }
+inline float likeness(uint32_t layer, uint32_t head, uint32_t position) {
+  return 1.0f - .5f * uniform({7, layer, head, position}) * uniform({8, layer, position});
+}
 
 struct Model {
   const char* name;
   uint32_t n_kv_heads;
-  std::vector<int32_t> window;   // (n_layers)
+  std::vector<int32_t> window;  // (n_layers)
   uint32_t n_context = 400;
   Shape shape() const { return {static_cast<uint32_t>(window.size()), n_kv_heads, n_context, window, 1, 1, 16}; }
   uint32_t n_heads() const { return static_cast<uint32_t>(window.size()) * n_kv_heads; }
   bool windowed(uint32_t head) const { return window[head / n_kv_heads] > 0; }
 };
-inline const Model kModels[] = {{"plain", 4, {0, 0, 0}},      {"mixed", 4, {0, 24, 0}},  {"wide", 8, {0, 0}},
-                                {"single", 1, {0}},           {"windows", 2, {16, 16}},  {"wider window than context", 2, {0, 500}}};
+inline const Model kModels[] = {{"plain", 4, {0, 0, 0}}, {"mixed", 4, {0, 24, 0}}, {"wide", 8, {0, 0}},
+                                {"single", 1, {0}},      {"windows", 2, {16, 16}}, {"wider window than context", 2, {0, 500}}};
 
 struct Candidate {
   const char* policy;
@@ -76,7 +78,8 @@ inline PageWay way_of(const Candidate& c) {
 }
 
 // Scores of pages first .. first + n - 1 of a head by a position's query. A page's logit is that of its best key.
-inline std::vector<double> page_scores(const PageWay& way, const Model& m, uint32_t head, uint32_t position, uint32_t page, uint32_t first, uint32_t n) {
+inline std::vector<double> page_scores(const PageWay& way, const Model& m, uint32_t head, uint32_t position, uint32_t page, uint32_t first,
+                                       uint32_t n) {
   std::vector<double> scores(n);
   const uint32_t begin = way.layer ? head / m.n_kv_heads * m.n_kv_heads : head;
   for (uint32_t h = begin; h < (way.layer ? begin + m.n_kv_heads : head + 1); ++h) {
@@ -115,7 +118,7 @@ inline std::set<uint32_t> best_of_layer(const Model& m, uint32_t layer, uint32_t
 
 // For each key of a head the sum of the weights of positions 0 .. n - 1, the mean of the group.
 inline const std::vector<double>& attended(uint32_t head, uint32_t n) {
-  static std::map<std::pair<uint32_t, uint32_t>, std::vector<double>> sums;   // cached
+  static std::map<std::pair<uint32_t, uint32_t>, std::vector<double>> sums;  // cached
   std::vector<double>& of = sums[{head, n}];
   for (uint32_t p = of.empty() ? 0 : n; p < n; ++p) {
     of.resize(n);
@@ -132,8 +135,8 @@ inline const std::vector<double>& attended(uint32_t head, uint32_t n) {
 inline std::set<uint32_t> as_set(const Tokens& tokens) { return std::set<uint32_t>(tokens.begin(), tokens.end()); }
 
 inline FakeSession open(const char* policy, const Model& m, double share, const Options& options) {
-  return FakeSession(must(make_policy(policy, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(),
-                     kGroup, m.n_context, restless);
+  return FakeSession(must(make_policy(policy, m.shape(), {share, slots_for_share(m.shape(), share)}, options)), m.n_heads(), kGroup,
+                     m.n_context, restless);
 }
 
 }  // namespace orrery::policy

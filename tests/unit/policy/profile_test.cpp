@@ -106,8 +106,7 @@ TEST(PolicyProfile, OneServesTheModelItWasMadeFor) {
 
 void expect_refused(const Status& status, const std::string& part) {
   EXPECT_FALSE(status.ok()) << "expected: " << part;
-  EXPECT_NE(std::string(status.message()).find(part), std::string::npos)
-      << status.message() << "\nexpected: " << part;
+  EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status.message() << "\nexpected: " << part;
 }
 
 TEST(PolicyProfile, ContradictionsInMemoryAreRefused) {
@@ -127,8 +126,7 @@ TEST(PolicyProfile, ContradictionsInMemoryAreRefused) {
   refused([](HeadProfile& p) { p.top_k = 0; }, "top_k");
   refused([](HeadProfile& p) { p.layers[1].roles = {}; }, "layer 1: 0 heads");
   refused([](HeadProfile& p) { p.layers[1].roles.pivot_of.pop_back(); }, "layer 1: pivot_of");
-  refused([](HeadProfile& p) { p.layers[0].roles.roles[2] = static_cast<Role>(9); },
-          "layer 0: head 2 has no role");
+  refused([](HeadProfile& p) { p.layers[0].roles.roles[2] = static_cast<Role>(9); }, "layer 0: head 2 has no role");
   refused([](HeadProfile& p) { p.layers[0].roles.pivot_of[4] = kNoHead; }, "satellite 4 has no pivot");
   refused([](HeadProfile& p) { p.layers[0].roles.pivot_of[4] = 5; }, "satellite 4 has no pivot");
   refused([](HeadProfile& p) { p.layers[0].roles.pivot_of[4] = 0; }, "pivot 3 has no satellite");
@@ -158,12 +156,9 @@ TEST(PolicyProfile, ContradictionsInMemoryAreRefused) {
   refused([](HeadProfile& p) { p.layers[0].clusters.cluster_of[2] = 3; }, "head 2 is in no cluster");
   refused([](HeadProfile& p) { p.layers[0].clusters.cluster_of.pop_back(); }, "5 heads in 3 clusters");
   refused([](HeadProfile& p) { p.layers[0].clusters.representatives.clear(); }, "6 heads in 0 clusters");
-  refused([](HeadProfile& p) { p.layers[0].clusters.representatives[0] = 2; },
-          "cluster 0 is not represented");
-  refused([](HeadProfile& p) { p.layers[0].clusters.representatives[0] = kNoHead; },
-          "cluster 0 is not represented");
-  refused([](HeadProfile& p) { p.layers[0].clusters.representatives[2] = 1; },
-          "cluster 2 is not represented");
+  refused([](HeadProfile& p) { p.layers[0].clusters.representatives[0] = 2; }, "cluster 0 is not represented");
+  refused([](HeadProfile& p) { p.layers[0].clusters.representatives[0] = kNoHead; }, "cluster 0 is not represented");
+  refused([](HeadProfile& p) { p.layers[0].clusters.representatives[2] = 1; }, "cluster 2 is not represented");
 }
 
 TEST(PolicyProfile, HostileJsonIsRefusedByName) {
@@ -177,8 +172,7 @@ TEST(PolicyProfile, HostileJsonIsRefusedByName) {
     j.erase(key);
     expect_refused(read_profile(j.dump()).take_status(), format("no \"%s\"", key));
   };
-  for (const char* key :
-       {"format", "version", "model", "note", "top_k", "tau_sim", "tau_stable", "tau_drift", "layers"}) {
+  for (const char* key : {"format", "version", "model", "note", "top_k", "tau_sim", "tau_stable", "tau_drift", "layers"}) {
     dropped(key);
   }
   expect_refused(read_profile("").take_status(), "head profile: JSON");
@@ -222,8 +216,7 @@ TEST(PolicyProfile, DamagedTextIsReadOrRefused) {
   const std::string text = must(write_profile(sample()));
   Random random(5);
   int refused = 0;
-  for (size_t n = 0; n < text.size(); n += 7)
-    EXPECT_FALSE(read_profile(std::string_view(text).substr(0, n)).ok());
+  for (size_t n = 0; n < text.size(); n += 7) EXPECT_FALSE(read_profile(std::string_view(text).substr(0, n)).ok());
   for (int round = 0; round < 2000; ++round) {
     std::string damaged = text;
     damaged[random.below(text.size())] = static_cast<char>(random.below(256));
@@ -290,29 +283,16 @@ TEST(PolicyProfile, HostilePublishedFilesAreRefusedByName) {
   refused([](json& j) { j["classification_matrix"][1][0] = 0; }, "classification_matrix[1][0]");
   refused([](json& j) { j["classification_matrix"][1] = json::array(); }, "classification_matrix[1]");
   refused([](json& j) { j["classification_matrix"] = json::array(); }, "classification_matrix");
-  refused([](json& j) { j["classification_matrix"].push_back({1}); },
-          "leader_member_relations is not a list of 3");
+  refused([](json& j) { j["classification_matrix"].push_back({1}); }, "leader_member_relations is not a list of 3");
   refused([](json& j) { j["allocation_matrix"].erase(1); }, "allocation_matrix is not a list of 2");
-  refused([](json& j) { j["leader_member_relations"][1] = 3; },
-          "leader_member_relations[1] is not an object");
-  refused([](json& j) { j["leader_member_relations"][1] = json::object(); },
-          "layer 1: satellite 1 has no pivot");
-  refused([](json& j) { j["leader_member_relations"][1]["2"] = 1; },
-          "leader_member_relations[1].2 is not a list");
+  refused([](json& j) { j["leader_member_relations"][1] = 3; }, "leader_member_relations[1] is not an object");
+  refused([](json& j) { j["leader_member_relations"][1] = json::object(); }, "layer 1: satellite 1 has no pivot");
+  refused([](json& j) { j["leader_member_relations"][1]["2"] = 1; }, "leader_member_relations[1].2 is not a list");
   refused([](json& j) { j["leader_member_relations"][1]["2"][0] = 3; }, "leader_member_relations[1].2[0]");
   refused([](json& j) { j["leader_member_relations"][1]["2"][0] = 0; }, "a satellite that has no pivot yet");
-  refused(
-      [](json& j) {
-        j["leader_member_relations"][0]["3"] = {4, 4};
-      },
-      "a satellite that has no pivot yet");
-  refused(
-      [](json& j) {
-        j["leader_member_relations"][0]["3"] = {4, 1};
-      },
-      "a satellite that has no pivot yet");
-  refused([](json& j) { j["leader_member_relations"][0]["3"] = json::array(); },
-          "layer 0: satellite 4 has no pivot");
+  refused([](json& j) { j["leader_member_relations"][0]["3"] = {4, 4}; }, "a satellite that has no pivot yet");
+  refused([](json& j) { j["leader_member_relations"][0]["3"] = {4, 1}; }, "a satellite that has no pivot yet");
+  refused([](json& j) { j["leader_member_relations"][0]["3"] = json::array(); }, "layer 0: satellite 4 has no pivot");
   for (const char* key : {"5", "6", "03", "-1", "", "3 ", "99999999999999999999"}) {
     refused([&](json& j) { j["leader_member_relations"][0][key] = json::array(); }, "a pivot of this layer");
   }

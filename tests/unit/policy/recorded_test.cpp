@@ -1,5 +1,5 @@
-// The selections of the methods that select once, of a text that the demo model has read, against tests/golden/policy_recorded.json: an independent
-// reference's selections by the same recorded attention, set for set.
+// The selections of the methods that select once, of a text that the demo model has read, against tests/golden/policy_recorded.json: an
+// independent reference's selections by the same recorded attention, set for set.
 #include <gtest/gtest.h>
 
 #include "tests/unit/policy/fake_session.h"
@@ -16,7 +16,7 @@ std::vector<int16_t> from_base64(const std::string& text) {
   uint32_t bits = 0, n_bits = 0;
   for (const char c : text) {
     const size_t digit = digits.find(c);
-    if (digit == std::string::npos) break;   // padding
+    if (digit == std::string::npos) break;  // padding
     bits = (bits << 6 | static_cast<uint32_t>(digit)) & 0xFFFFF;
     n_bits += 6;
     if (n_bits >= 8) n_bits -= 8, bytes.push_back(bits >> n_bits & 0xFF);
@@ -30,7 +30,7 @@ TEST(PolicyRecorded, EveryMethodKeepsTheSameSets) {
   const json golden = read_goldens("policy_recorded.json");
   const uint32_t n_layers = golden["n_layers"], n_kv_heads = golden["n_kv_heads"], group = golden["group"], n = golden["n_tokens"];
   const uint32_t n_queries = golden["n_queries"], n_context = n + 400, n_heads = n_layers * n_kv_heads;
-  const std::vector<int16_t> logits = from_base64(golden["logits"]);   // (n_layers, n_queries, n_kv_heads, group, n)
+  const std::vector<int16_t> logits = from_base64(golden["logits"]);  // (n_layers, n_queries, n_kv_heads, group, n)
   ASSERT_EQ(logits.size(), size_t{n_heads} * n_queries * group * n);
   const Attention attention = [&](uint32_t head, uint32_t position, uint32_t n_keys) {
     std::vector<float> out;

@@ -15,8 +15,7 @@ namespace {
 using orrery::testing::Random;
 
 // Similarity 1 on edges, .1 elsewhere.
-LayerStatistics graph(uint32_t n, const std::vector<std::pair<uint32_t, uint32_t>>& edges,
-                      std::vector<double> stability) {
+LayerStatistics graph(uint32_t n, const std::vector<std::pair<uint32_t, uint32_t>>& edges, std::vector<double> stability) {
   LayerStatistics s{std::move(stability), std::vector<double>(size_t{n} * n, .1)};
   for (uint32_t i = 0; i < n; ++i) s.similarity[i * n + i] = 1;
   for (const auto& [i, j] : edges) s.similarity[i * n + j] = s.similarity[j * n + i] = .8;
@@ -43,8 +42,7 @@ LayerRoles roles_of(const LayerStatistics& s, const Thresholds& t = {}) {
 
 TEST(PolicyRoles, TheWorkedExample) {
   const LayerRoles r = roles_of(graph(6, {{0, 1}, {0, 2}, {3, 4}}, {.9, .9, .9, .9, .9, .3}));
-  EXPECT_EQ(r.roles, (std::vector<Role>{Role::pivot, Role::satellite, Role::satellite, Role::pivot,
-                                        Role::satellite, Role::volatile_head}));
+  EXPECT_EQ(r.roles, (std::vector<Role>{Role::pivot, Role::satellite, Role::satellite, Role::pivot, Role::satellite, Role::volatile_head}));
   EXPECT_EQ(r.satellites_of(0), (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(r.satellites_of(3), (std::vector<uint32_t>{4}));
   EXPECT_EQ(r.satellites_of(5), (std::vector<uint32_t>{}));
@@ -96,8 +94,7 @@ LayerRoles naive(const LayerStatistics& s, const Thresholds& t, bool* tied) {
       open.erase(j);
     }
   }
-  for (const uint32_t i : open)
-    out.roles[i] = s.stability[i] >= t.tau_stable ? Role::anchor : Role::volatile_head;
+  for (const uint32_t i : open) out.roles[i] = s.stability[i] >= t.tau_stable ? Role::anchor : Role::volatile_head;
   return out;
 }
 
@@ -213,8 +210,7 @@ TEST(PolicyRoles, TheMostStableVolatileHeadsAreDemoted) {
   EXPECT_EQ(layers[1].roles[1], Role::volatile_head);
   const Result<std::vector<Demotion>> refused = demote_volatile(&layers, stability, 0);
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(std::string(refused.status().message()).find("1 pivot"), std::string::npos)
-      << refused.status().message();
+  EXPECT_NE(std::string(refused.status().message()).find("1 pivot"), std::string::npos) << refused.status().message();
   EXPECT_EQ(count_roles(layers).full(), 2u);
   EXPECT_FALSE(demote_volatile(&layers, Span<const std::vector<double>>(stability).first(1), 9).ok());
   const std::vector<std::vector<double>> damaged = {a.stability, {.4, std::nan(""), .8}};

@@ -1,6 +1,6 @@
-// Whole runs of policies, against tests/golden/policy_runs.json: an independent reference's sessions on the same made-up attention. Every head's set
-// is compared before every step, so that nothing is early or late. Roles show in which heads are asked, which hold everything, and which are
-// refilled together.
+// Whole runs of policies, against tests/golden/policy_runs.json: an independent reference's sessions on the same made-up attention. Every
+// head's set is compared before every step, so that nothing is early or late. Roles show in which heads are asked, which hold everything,
+// and which are refilled together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,12 +27,7 @@ const json& goldens() {
 class Synthetic {
  public:
   explicit Synthetic(const json& j)
-      : j_(j),
-        n_layers(j["n_layers"]),
-        n_kv_heads(j["n_kv_heads"]),
-        group(j["group"]),
-        n_prompt(j["n_prompt"]),
-        n_decode(j["n_decode"]),
+      : j_(j), n_layers(j["n_layers"]), n_kv_heads(j["n_kv_heads"]), group(j["group"]), n_prompt(j["n_prompt"]), n_decode(j["n_decode"]),
         n_heads(n_layers * n_kv_heads) {}
 
   std::vector<int64_t> units(uint32_t layer, uint32_t head, uint32_t q, uint32_t position, uint32_t n_keys) const {
@@ -58,14 +53,12 @@ class Synthetic {
   }
 
   std::vector<float> operator()(uint32_t head, uint32_t position, uint32_t n_keys) const {
-    std::vector<float>& rows = rows_[{head, position}];   // of all keys of the run
+    std::vector<float>& rows = rows_[{head, position}];  // of all keys of the run
     const uint32_t n_all = n_prompt + n_decode;
     for (uint32_t q = 0; rows.size() < size_t{group} * n_all; ++q)
-      for (const int64_t x : units(head / n_kv_heads, head % n_kv_heads, q, position, n_all))
-        rows.push_back(static_cast<float>(x) / 65536);
+      for (const int64_t x : units(head / n_kv_heads, head % n_kv_heads, q, position, n_all)) rows.push_back(static_cast<float>(x) / 65536);
     std::vector<float> out;
-    for (uint32_t q = 0; q < group; ++q)
-      out.insert(out.end(), rows.begin() + q * n_all, rows.begin() + q * n_all + n_keys);
+    for (uint32_t q = 0; q < group; ++q) out.insert(out.end(), rows.begin() + q * n_all, rows.begin() + q * n_all + n_keys);
     return out;
   }
 
@@ -81,8 +74,7 @@ class Synthetic {
 std::vector<float> elsewhere(uint32_t group, uint32_t head, uint32_t position, uint32_t n_keys, const Tokens& shunned) {
   std::vector<float> out;
   for (uint32_t q = 0; q < group; ++q) {
-    for (uint32_t key = 0; key < n_keys; ++key)
-      out.push_back(static_cast<float>(hash({99, head, q, position, key}) >> 52) / 4096);
+    for (uint32_t key = 0; key < n_keys; ++key) out.push_back(static_cast<float>(hash({99, head, q, position, key}) >> 52) / 4096);
     for (const uint32_t key : shunned) out[size_t{q} * n_keys + key] -= 20;
   }
   return out;
@@ -90,8 +82,7 @@ std::vector<float> elsewhere(uint32_t group, uint32_t head, uint32_t position, u
 
 FakeSession open(const Synthetic& a, const json& options) {
   Options given;
-  const auto n_context = static_cast<uint32_t>(
-      std::stoul(options.value("context", std::to_string(a.n_prompt + a.n_decode + 400))));
+  const auto n_context = static_cast<uint32_t>(std::stoul(options.value("context", std::to_string(a.n_prompt + a.n_decode + 400))));
   Budget budget{std::stod(options["budget"].get<std::string>()), uint64_t{a.n_heads} * n_context};
   for (const auto& [key, value] : options.items()) {
     if (key == "max_slots") budget.max_slots = std::stoull(value.get<std::string>());
@@ -135,10 +126,10 @@ TEST(PolicyRuns, TheAttentionIsTheSame) {
 // ---- HeteroCache ----
 
 struct Watched {
-  std::map<uint32_t, Tokens> sets;   // of compressed heads
-  std::map<uint32_t, Tokens> base;   // of pivots
-  std::map<uint32_t, std::vector<uint32_t>> looks;   // positions whose overlap was measured since the last check
-  ScoreRule rule;                    // of the questions
+  std::map<uint32_t, Tokens> sets;                  // of compressed heads
+  std::map<uint32_t, Tokens> base;                  // of pivots
+  std::map<uint32_t, std::vector<uint32_t>> looks;  // positions whose overlap was measured since the last check
+  ScoreRule rule;                                   // of the questions
 };
 
 // A settled session's roles, lengths and sets.
@@ -166,8 +157,7 @@ void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, cons
     EXPECT_EQ(session.n_selected(head), length) << l << " " << h << " " << role;
     EXPECT_EQ(session.capacity(head), length + e["tail"].get<uint32_t>());
     w->sets[head] = e["sets"][at++].get<Tokens>();
-    if (role == "satellite" && length < n)
-      satellites[l * a.n_kv_heads + e["pivot_of"][l][h].get<uint32_t>()].push_back(head);
+    if (role == "satellite" && length < n) satellites[l * a.n_kv_heads + e["pivot_of"][l][h].get<uint32_t>()].push_back(head);
   }
   EXPECT_EQ(at, e["lengths"].size());
   const RoleCounts found = session.policy().report().roles;
@@ -189,13 +179,12 @@ void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, cons
     EXPECT_EQ(w->base[pivots[i]], e["base"][i].get<Tokens>());
   }
 
-  // Satellites and their pivots: where the attention of all heads moves at once, every pivot refills its satellites. Sets of more than 1 / (2 - tau)
-  // of the prompt overlap too much to trigger.
+  // Satellites and their pivots: where the attention of all heads moves at once, every pivot refills its satellites. Sets of more than 1 /
+  // (2 - tau) of the prompt overlap too much to trigger.
   const uint32_t block = static_cast<uint32_t>(std::stoul(options.value("block", "5"))), tail = e["tail"];
   if (tail < block || e["base_length"].get<uint32_t>() * 2 > n) return;
-  FakeSession moved = session.fork([&](uint32_t head, uint32_t position, uint32_t n_keys) {
-    return elsewhere(a.group, head, position, n_keys, w->base.at(head));
-  });
+  FakeSession moved = session.fork(
+      [&](uint32_t head, uint32_t position, uint32_t n_keys) { return elsewhere(a.group, head, position, n_keys, w->base.at(head)); });
   std::map<uint32_t, std::vector<uint32_t>> followed;
   for (uint32_t t = 0; t < block; ++t) moved.step();
   for (const FakeSession::Asked& asked : moved.asked())
@@ -203,10 +192,10 @@ void expect_hetero(FakeSession& session, const Synthetic& a, const json& e, cons
   EXPECT_EQ(followed, satellites);
 }
 
-// The golden's checks of step t, against the questions. A trigger changes sets. Each query of a block is measured in its own step, until a majority
-// settles the median's side; and the last one where there is a trigger.
-void expect_checks(FakeSession* session, const Synthetic& a, const json& checks, uint32_t t, double tau, uint32_t block,
-                   Watched* w, int* n_triggered) {
+// The golden's checks of step t, against the questions. A trigger changes sets. Each query of a block is measured in its own step, until a
+// majority settles the median's side; and the last one where there is a trigger.
+void expect_checks(FakeSession* session, const Synthetic& a, const json& checks, uint32_t t, double tau, uint32_t block, Watched* w,
+                   int* n_triggered) {
   const uint32_t position = session->n_tokens() - 1, majority = block / 2 + 1;
   std::map<uint32_t, FakeSession::Asked> asked;
   for (const FakeSession::Asked& x : session->asked()) {
@@ -214,7 +203,7 @@ void expect_checks(FakeSession* session, const Synthetic& a, const json& checks,
     ASSERT_EQ(x.query.first_position, position);
     ASSERT_EQ(x.query.n_positions, 1u);
     asked.emplace(x.query.head, x);
-    std::vector<uint32_t>& looks = w->looks[x.query.head];   // a trigger asks for the keys themselves as well
+    std::vector<uint32_t>& looks = w->looks[x.query.head];  // a trigger asks for the keys themselves as well
     if (looks.empty() || looks.back() != position) looks.push_back(position);
     w->rule = x.rule;
   }
@@ -227,7 +216,7 @@ void expect_checks(FakeSession* session, const Synthetic& a, const json& checks,
     const KeyQuery whole{pivot, position + 1 - block, block, session->n_prompt(), n, false, best.data()};
     ASSERT_TRUE(session->top_keys({&whole, 1}, w->rule).ok());
     std::vector<Tokens> sets;
-    std::vector<uint32_t> looks;   // that must be measured
+    std::vector<uint32_t> looks;  // that must be measured
     uint32_t n_stable = 0;
     for (uint32_t i = 0; i < block; ++i) {
       sets.emplace_back(best.begin() + i * n, best.begin() + (i + 1) * n);
@@ -272,7 +261,7 @@ TEST(PolicyRuns, HeteroCache) {
     for (uint32_t i = 0; i <= a.n_decode; ++i) {
       session.forget();
       if (session.prepare()) {
-        if (i == a.n_decode) break;   // the golden ends before it
+        if (i == a.n_decode) break;  // the golden ends before it
         t = 0;
         ASSERT_LT(++settled, run["settles"].size()) << i;
         ++n_again;
@@ -384,7 +373,7 @@ TEST(PolicyRuns, WindowsOfQueries) {
           const uint32_t head = set[0].get<uint32_t>() * a.n_kv_heads + set[1].get<uint32_t>();
           compressed.insert(head);
           ++n_sets;
-          ASSERT_EQ(session.selected(head), set[2].get<Tokens>()) << "head " << head;   // ascending: in slot order
+          ASSERT_EQ(session.selected(head), set[2].get<Tokens>()) << "head " << head;  // ascending: in slot order
           ASSERT_EQ(session.capacity(head), session.n_selected(head) + e["tail"].get<uint32_t>());
         }
         for (uint32_t head = 0; head < a.n_heads; ++head)
@@ -432,7 +421,7 @@ TEST(PolicyRuns, DuoAttention) {
           ASSERT_EQ(sorted(session.held()[head]), expected) << "head " << head << " at " << now;
         }
         if (now == a.n_prompt + a.n_decode) break;
-        if (!prepared && (prepared = session.prepare())) break;   // settled again, before the step
+        if (!prepared && (prepared = session.prepare())) break;  // settled again, before the step
         session.commit();
         prepared = false;
       } while (true);

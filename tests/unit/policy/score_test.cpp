@@ -99,9 +99,7 @@ TEST(PolicyScore, PoolingAndReductionCommuteOnlyForLikes) {
     both.insert(both.end(), second.begin(), second.end());
     return reduced(both, 2, reduce);
   };
-  const auto reduce_first = [&](bool avg, GroupReduce reduce) {
-    return pooled(reduced(rows, 2, reduce), 5, avg);
-  };
+  const auto reduce_first = [&](bool avg, GroupReduce reduce) { return pooled(reduced(rows, 2, reduce), 5, avg); };
   expect_near(pool_first(true, GroupReduce::max), {.2f, .2f, .2f, .2f, .2f, .2f});
   expect_near(reduce_first(true, GroupReduce::max), {.2f, .2f, .4f, .2f, .2f, .2f});
   expect_near(pool_first(false, GroupReduce::mean), {.5f, .5f, 1, .5f, .5f, .5f});
@@ -159,9 +157,9 @@ TEST(PolicyScore, SharesAndAsHowManyTheyAreSpreadOut) {
     EXPECT_NEAR(normalize(weights), n, 1e-6 * n);
     expect_near(weights, shares);
   };
-  expect_shares({.1f, .1f, 0, .1f, .1f}, 4, {.25f, .25f, 0, .25f, .25f});   // equal weights: their number
+  expect_shares({.1f, .1f, 0, .1f, .1f}, 4, {.25f, .25f, 0, .25f, .25f});  // equal weights: their number
   expect_shares({0, 7, 0}, 1, {0, 1, 0});
-  expect_shares({.2f, .1f, .1f}, std::pow(2, 1.5), {.5f, .25f, .25f});      // e^entropy: an entropy of 1.5 bits
+  expect_shares({.2f, .1f, .1f}, std::pow(2, 1.5), {.5f, .25f, .25f});  // e^entropy: an entropy of 1.5 bits
   expect_shares({}, 0, {});
   expect_shares({0, 0}, 0, {0, 0});
   expect_shares({1, kNaN}, 0, {0, 0});
@@ -187,8 +185,7 @@ TEST(PolicyScore, TopKIsTheHeadOfAFullSort) {
     for (float& x : scores) x = static_cast<float>(random.below(20));  // many ties
     Tokens sorted(n);
     for (uint32_t i = 0; i < n; ++i) sorted[i] = i;
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+    std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
     const size_t k = random.below(n + 3);
     EXPECT_EQ(best(scores, k), Tokens(sorted.begin(), sorted.begin() + static_cast<long>(std::min(k, n))));
 

@@ -17,7 +17,7 @@ constexpr uint64_t kF32 = 512, kF16 = 256, kQ8 = 136, kQ4 = 72;
 
 TEST(Share, OfTokensAsTheyAreKeptIsOneOfTokens) {
   EXPECT_EQ(KvShare(.3).tokens(1000), 300u);
-  EXPECT_EQ(KvShare(.1).tokens(1055), 106u);   // 105.5
+  EXPECT_EQ(KvShare(.1).tokens(1055), 106u);  // 105.5
   EXPECT_EQ(KvShare(1).tokens(1u << 27), 1u << 27);
   EXPECT_EQ(KvShare(.3, kQ8, kQ8).tokens(1000), 300u);
   EXPECT_EQ(KvShare(.3, kQ8, kQ8).of_tokens(), .3);
@@ -30,21 +30,19 @@ TEST(Share, HoldsTheMoreTokensTheCoarserTheyAre) {
     uint32_t n;
     uint64_t tokens;
   } cases[] = {
-      {.2, kF16, kQ8, 1000, 376},     // 200 in 51,200 bytes: 376 take 51,136
-      {.2, kF16, kQ4, 1000, 711},     // 51,192
-      {.2, kF32, kF16, 1000, 400},
-      {.2, kF32, kQ8, 1000, 752},     // 102,272 of 102,400
-      {.2, kQ8, kQ4, 1000, 377},      // 27,144 of 27,200
-      {.1, kF16, kQ8, 1055, 199},     // 106, rounded up, in 27,136: 27,064
-      {.0001, kF16, kQ8, 100, 1},     // one token
-      {.5, kF16, kQ8, 1000, 941},     // 127,976 of 128,000
-      {.531, kF16, kQ8, 1000, 999},
-      {.53125, kF16, kQ8, 1000, 1000},
-      {.6, kF16, kQ8, 1000, 1000},    // all tokens
+      {.2, kF16, kQ8, 1000, 376},                                   // 200 in 51,200 bytes: 376 take 51,136
+      {.2, kF16, kQ4, 1000, 711},                                   // 51,192
+      {.2, kF32, kF16, 1000, 400},     {.2, kF32, kQ8, 1000, 752},  // 102,272 of 102,400
+      {.2, kQ8, kQ4, 1000, 377},                                    // 27,144 of 27,200
+      {.1, kF16, kQ8, 1055, 199},                                   // 106, rounded up, in 27,136: 27,064
+      {.0001, kF16, kQ8, 100, 1},                                   // one token
+      {.5, kF16, kQ8, 1000, 941},                                   // 127,976 of 128,000
+      {.531, kF16, kQ8, 1000, 999},    {.53125, kF16, kQ8, 1000, 1000}, {.6, kF16, kQ8, 1000, 1000},  // all tokens
       {.28125, kF16, kQ4, 4096, 4096},
   };
   for (const auto& c : cases) {
-    SCOPED_TRACE(std::to_string(c.share) + " of " + std::to_string(c.n) + ", " + std::to_string(c.kept) + " to " + std::to_string(c.device));
+    SCOPED_TRACE(std::to_string(c.share) + " of " + std::to_string(c.n) + ", " + std::to_string(c.kept) + " to " +
+                 std::to_string(c.device));
     EXPECT_EQ(KvShare(c.share, c.kept, c.device).tokens(c.n), c.tokens);
     EXPECT_EQ(KvShare(c.share, c.kept, c.device).of_tokens() < 1, c.tokens < c.n);
     EXPECT_EQ(KvShare(c.share, c.kept, c.device).of_bytes(), c.share);
@@ -105,17 +103,20 @@ TEST(Share, PoliciesKeepToItsBytes) {
   const uint64_t heads = m.n_heads(), dim = shape.head_dim = 64;
   shape.digest_bytes = 4 * dim, shape.compensation_token_bytes = 8 * dim;
   constexpr uint32_t kTokens = 400;
-  for (const char* name : {"streaming", "h2o", "heterocache", "synckv", "duoattention", "razorattention", "snapkv", "cake", "auto", "quest", "shadowkv"}) {
+  for (const char* name :
+       {"streaming", "h2o", "heterocache", "synckv", "duoattention", "razorattention", "snapkv", "cake", "auto", "quest", "shadowkv"}) {
     std::vector<uint64_t> taken;
     for (const uint64_t device : {kF16, kQ8}) {
       SCOPED_TRACE(name + std::string(", ") + std::to_string(device));
       const KvShare share(.4, kF16, device);
       shape.slot_bytes = device;
-      FakeSession s(must(make_policy(name, shape, {share, slots_for_share(shape, share)}, ranked(name))), m.n_heads(), kGroup, m.n_context, restless);
+      FakeSession s(must(make_policy(name, shape, {share, slots_for_share(shape, share)}, ranked(name))), m.n_heads(), kGroup, m.n_context,
+                    restless);
       s.settle(kTokens);
       const PageDigests digests = s.policy().digests();
       const uint64_t n_pages = digests.page_tokens > 0 ? kTokens / digests.page_tokens : 0;
-      const uint64_t beside = digests.heads.size() * n_pages * shape.digest_bytes + s.policy().max_compensation_tokens() * shape.compensation_token_bytes;
+      const uint64_t beside =
+          digests.heads.size() * n_pages * shape.digest_bytes + s.policy().max_compensation_tokens() * shape.compensation_token_bytes;
       taken.push_back(s.total_capacity() * device + beside);
       // The share counts the tokens that the tail will hold.
       EXPECT_LE(static_cast<double>(taken.back()), static_cast<double>(heads * kF16) * (.4 * (kTokens + 256) + 1));
@@ -149,10 +150,8 @@ TEST(Share, ThatHoldsAllTokensIsAWholeOne) {
 TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
   for (const PolicyRow& row : policy_rows()) {
     const auto type = policy_needs(row.name, {}).device_type;
-    if (row.name == std::string("auto") || row.name == std::string("keycodes"))
-      EXPECT_EQ(type, KvType::q8_0);
-    else
-      EXPECT_FALSE(type.has_value()) << row.name;
+    if (row.name == std::string("auto") || row.name == std::string("keycodes")) EXPECT_EQ(type, KvType::q8_0);
+    else EXPECT_FALSE(type.has_value()) << row.name;
   }
   EXPECT_EQ(policy_needs("auto", {{"compensation", "0"}}).device_type, KvType::q8_0);
   using List = std::vector<std::pair<double, KvType>>;
@@ -165,7 +164,8 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
   for (const PolicyRow& row : policy_rows())
     EXPECT_EQ(list(policy_needs(row.name, {}).coarser), row.name == std::string("auto")       ? of_window
                                                         : row.name == std::string("keycodes") ? of_codes
-                                                                                              : List()) << row.name;
+                                                                                              : List())
+        << row.name;
   EXPECT_EQ(list(policy_needs("auto", {{"by", "window"}}).coarser), of_window);
   EXPECT_EQ(list(policy_needs("auto", {}).coarser_by_codes), of_codes);
   EXPECT_EQ(policy_needs("auto", {}).codes_share, .094);
@@ -174,8 +174,7 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
   EXPECT_EQ(from("auto", {{"by", "codes"}}), 0) << "as keycodes has it";
   EXPECT_EQ(from("keycodes", {}), 0);
   EXPECT_EQ(from("keycodes", {{"bits", "1"}, {"copy", "0"}}), 0);
-  for (const Options& copies : {Options{{"copy", "1"}}, Options{{"stay", "1"}}})
-    EXPECT_EQ(from("keycodes", copies), Needs::kNever);
+  for (const Options& copies : {Options{{"copy", "1"}}, Options{{"stay", "1"}}}) EXPECT_EQ(from("keycodes", copies), Needs::kNever);
   for (const Options& windows : {Options{{"by", "window"}}, Options{{"tail", "8"}}, Options{{"by", "codes"}, {"copy", "1"}}})
     EXPECT_EQ(from("auto", windows), Needs::kNever);
   for (const PolicyRow& row : policy_rows())

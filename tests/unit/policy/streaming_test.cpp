@@ -57,7 +57,7 @@ TEST(Streaming, FillsItsSlotsBeforeItReplacesAny) {
   const auto policy = streaming(shape(), 0.3);
   std::vector<uint32_t> capacity(6);
   ASSERT_TRUE(policy->settle(nullptr, 20, capacity).ok());
-  EXPECT_EQ(capacity[0], kMinSlots);   // 30% of 20 tokens would leave no room for an answer
+  EXPECT_EQ(capacity[0], kMinSlots);  // 30% of 20 tokens would leave no room for an answer
   EXPECT_EQ(policy->slot_for(0, 20, capacity[0]), 20u);
   EXPECT_EQ(policy->slot_for(0, 63, capacity[0]), 63u);
   EXPECT_EQ(policy->slot_for(0, 64, capacity[0]), 4u);
@@ -97,8 +97,7 @@ TEST(Streaming, ABudgetInSlotsIsNeverExceeded) {
   }
   const auto refused = make_policy("streaming", shape(), {1.0, 29}, {});
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(std::string(refused.status().message()).find("at least 30 slots"), std::string::npos)
-      << refused.status().message();
+  EXPECT_NE(std::string(refused.status().message()).find("at least 30 slots"), std::string::npos) << refused.status().message();
 }
 
 TEST(Streaming, OptionsAreCheckedByNameAndRange) {

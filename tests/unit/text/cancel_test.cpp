@@ -174,7 +174,7 @@ TEST(CancelledText, BytesOfTokens) {
 }
 
 TEST(CancelledText, PreTokenizing) {
-  const std::string texts[] = {std::string(300000, 'a'), std::string(300000, ' '), std::string(300000, '!'),
+  const std::string texts[] = {std::string(300000, 'a'), std::string(300000, ' '),  std::string(300000, '!'),
                                std::string(300000, '7'), std::string(300000, '\n'), repeat("a b\n", 75000)};
   for (const PreTokenizerSpec& spec : pre_tokenizer_specs()) {
     for (const std::string& text : texts) {
@@ -192,8 +192,8 @@ TEST(CancelledText, Json) {
   limits.cancel = &kCancelled;
   JsonFormat format;
   format.cancel = &kCancelled;
-  for (const std::string& text : {"[" + repeat("1,", 5000) + "1]", "\"" + repeat("é", 5000) + "\"",
-                                  "\"" + repeat("\\n", 5000) + "\"", "{\"a\":" + repeat("[[1],2,", 100) + "3" + repeat("]", 100) + "}"}) {
+  for (const std::string& text : {"[" + repeat("1,", 5000) + "1]", "\"" + repeat("é", 5000) + "\"", "\"" + repeat("\\n", 5000) + "\"",
+                                  "{\"a\":" + repeat("[[1],2,", 100) + "3" + repeat("]", 100) + "}"}) {
     const Result<Value> v = parse_json(text);
     ASSERT_TRUE(v.ok()) << v.status().message();
     if (text.size() < 5000) continue;

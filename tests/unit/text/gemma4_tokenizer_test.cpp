@@ -53,15 +53,15 @@ GoldenVocab small() {
   GoldenVocab v;
   v.data.model = "gemma4";
   for (int b = 0; b < 256; b++) v.add(byte_token(b), TokenType::byte);
-  v.add("<bos>", TokenType::control);                    // 256
-  v.add("<eos>", TokenType::control);                    // 257
-  v.add("<|turn>", TokenType::control);                  // 258
-  v.add("<turn|>", TokenType::control);                  // 259
-  v.add("<|channel>", TokenType::user_defined);          // 260
-  v.add("<|tool_response>", TokenType::user_defined);    // 261
-  v.add("<table>", TokenType::user_defined);             // 262
+  v.add("<bos>", TokenType::control);                  // 256
+  v.add("<eos>", TokenType::control);                  // 257
+  v.add("<|turn>", TokenType::control);                // 258
+  v.add("<turn|>", TokenType::control);                // 259
+  v.add("<|channel>", TokenType::user_defined);        // 260
+  v.add("<|tool_response>", TokenType::user_defined);  // 261
+  v.add("<table>", TokenType::user_defined);           // 262
   for (const char* token : {"a", "b", kBlock, "\n", "ab", "\u2581a", "\u2581ab", "\n\n", "\u2581\u2581", "\u00E9", "b\u2581a"})
-    v.add(token, TokenType::normal);                     // 263 ..
+    v.add(token, TokenType::normal);  // 263 ..
   v.data.special.bos = 256, v.data.special.eos = 257;
   add_merge(&v, kBlock, kBlock);
   add_merge(&v, "a", "b");
@@ -69,22 +69,23 @@ GoldenVocab small() {
   add_merge(&v, kBlock, "ab");
   return v;
 }
-constexpr int32_t kA = 263, kB = 264, kSpace = 265, kNewline = 266, kAb = 267, kSpaceA = 268, kSpaceAb = 269, kNewlines = 270, kSpaces = 271, kE = 272;
+constexpr int32_t kA = 263, kB = 264, kSpace = 265, kNewline = 266, kAb = 267, kSpaceA = 268, kSpaceAb = 269, kNewlines = 270,
+                  kSpaces = 271, kE = 272;
 
 TEST(Gemma4Tokenizer, ByHand) {
   const Tokenizer t = make(small());
   EXPECT_EQ(encode(t, ""), Ids());
-  EXPECT_EQ(encode(t, "ab ab"), (Ids{kAb, kSpaceAb}));   // no space is put in front
+  EXPECT_EQ(encode(t, "ab ab"), (Ids{kAb, kSpaceAb}));  // no space is put in front
   EXPECT_EQ(encode(t, " ab"), (Ids{kSpaceAb}));
   EXPECT_EQ(encode(t, "\u2581ab"), (Ids{kSpaceAb}));
-  EXPECT_EQ(encode(t, "   a"), (Ids{kSpaces, kSpaceA}));   // the best rule, from the left
-  EXPECT_EQ(encode(t, "b a"), (Ids{kB, kSpaceA}));       // a token that no rule makes
+  EXPECT_EQ(encode(t, "   a"), (Ids{kSpaces, kSpaceA}));  // the best rule, from the left
+  EXPECT_EQ(encode(t, "b a"), (Ids{kB, kSpaceA}));        // a token that no rule makes
   EXPECT_EQ(encode(t, "\u00E9"), (Ids{kE}));
   EXPECT_EQ(encode(t, "z"), (Ids{'z'}));
   EXPECT_EQ(encode(t, "\u4E2Da\xFF"), (Ids{0xE4, 0xB8, 0xAD, kA, 0xFF}));
   EXPECT_EQ(encode(t, "a\nb"), (Ids{kA, kNewline, kB}));
-  EXPECT_EQ(encode(t, "a\n\nb"), (Ids{kA, kNewlines, kB}));   // no rule makes it: the run is a token
-  EXPECT_EQ(encode(t, "\n\n\n"), (Ids{kNewline, kNewline, kNewline}));   // this run is none
+  EXPECT_EQ(encode(t, "a\n\nb"), (Ids{kA, kNewlines, kB}));             // no rule makes it: the run is a token
+  EXPECT_EQ(encode(t, "\n\n\n"), (Ids{kNewline, kNewline, kNewline}));  // this run is none
   EXPECT_EQ(encode(t, "\r\n"), (Ids{'\r', kNewline}));
 
   EXPECT_EQ(t.decode(Ids{kAb, kSpaceAb, kSpaces, kE}), "ab ab  \u00E9");
@@ -92,7 +93,7 @@ TEST(Gemma4Tokenizer, ByHand) {
   EXPECT_EQ(t.decode(Ids{0xE4, 0xB8, 0xAD, kSpace, 0xFF}), "\u4E2D \xFF");
   EXPECT_EQ(t.token_bytes(0x0A), "\n");
   EXPECT_EQ(t.find(" ab"), kSpaceAb);
-  EXPECT_EQ(t.find("\u2581ab"), -1);   // tokens are spelled with spaces
+  EXPECT_EQ(t.find("\u2581ab"), -1);  // tokens are spelled with spaces
 }
 
 TEST(Gemma4Tokenizer, BosStandsWhateverTheFileSays) {
@@ -120,7 +121,7 @@ TEST(Gemma4Tokenizer, MarksAreTheTemplatesAlone) {
     for (const int32_t id : encode(t, mark)) ASSERT_TRUE(id < 256 || id >= kA) << mark;
     EXPECT_EQ(t.decode(encode(t, mark)), mark);
   }
-  EXPECT_EQ(encode(t, "<table>a"), (Ids{262, kA}));   // user-defined, and no mark
+  EXPECT_EQ(encode(t, "<table>a"), (Ids{262, kA}));  // user-defined, and no mark
   EXPECT_TRUE(t.is_special(260));
   EXPECT_EQ(Ids(t.end_of_generation().begin(), t.end_of_generation().end()), (Ids{257, 259, 261}));
   EXPECT_EQ(t.eot(), 259);
@@ -175,7 +176,7 @@ class Oracle {
         out->push_back(tokens_.at(token));
         continue;
       }
-      for (const char c : token == kBlock ? " " : token) {   // a space without a token is its byte, so that texts come back
+      for (const char c : token == kBlock ? " " : token) {  // a space without a token is its byte, so that texts come back
         const auto byte = bytes_.find(byte_token(static_cast<uint8_t>(c)));
         if (const int32_t id = byte != bytes_.end() ? byte->second : unknown_; id >= 0) out->push_back(id);
       }
@@ -205,7 +206,7 @@ GoldenVocab random_vocab(testing::RandomStrings* random, bool across_words) {
     if (random->next(8) != 0) tokens.push_back(c);
   if (tokens.size() < 2) tokens = {"a", "b"};
   std::set<std::string> known(tokens.begin(), tokens.end());
-  const auto crosses = [&](const std::string& token) {   // a block after another character
+  const auto crosses = [&](const std::string& token) {  // a block after another character
     for (size_t at = token.find(kBlock, 1); at != token.npos; at = token.find(kBlock, at + 1))
       if (at < 3 || token.compare(at - 3, 3, kBlock) != 0) return true;
     return false;
@@ -226,8 +227,7 @@ GoldenVocab random_vocab(testing::RandomStrings* random, bool across_words) {
 std::string random_text(testing::RandomStrings* random, size_t n) {
   std::string text;
   const size_t kinds = 1 + random->next(std::size(kCharacters));
-  for (size_t i = 0; i < n; i++)
-    switch (random->next(40)) {
+  for (size_t i = 0; i < n; i++) switch (random->next(40)) {
       case 0: text.push_back(static_cast<char>(random->next(256))); break;
       case 1: text.append(1 + random->next(5), '\n'); break;
       case 2: text.append(1 + random->next(5), ' '); break;
@@ -254,7 +254,8 @@ TEST(Gemma4Tokenizer, RoundTripOfAnyBytes) {
   testing::RandomStrings strings(45, testing::RandomStrings::kPoolsInAll);
   for (int i = 0; i < 3000; i++) {
     std::string text = strings.string();
-    for (size_t n = i % 2 == 0 ? 0 : strings.next(6); n > 0; n--) text.insert(strings.next(text.size() + 1), 1, static_cast<char>(strings.next(256)));
+    for (size_t n = i % 2 == 0 ? 0 : strings.next(6); n > 0; n--)
+      text.insert(strings.next(text.size() + 1), 1, static_cast<char>(strings.next(256)));
     for (size_t at; (at = text.find(kBlock)) != text.npos;) text.replace(at, 3, " ");
     ASSERT_EQ(t.decode(encode(t, text)), text);
     ASSERT_LE(text.size(), t.max_text_bytes(encode(t, text).size()));
@@ -312,15 +313,15 @@ TEST(Gemma4Tokenizer, ALimitEndsALongText) {
 
 TEST(Gemma4Tokenizer, ARuleWhoseResultIsNoTokenIsLeftOut) {
   GoldenVocab v = small();
-  v.data.merges.insert(v.data.merges.begin(), "b a");   // the best rule of all
+  v.data.merges.insert(v.data.merges.begin(), "b a");  // the best rule of all
   EXPECT_EQ(encode(make(v), "bab"), (Ids{kB, kAb}));
-  v.data.types[kAb] = static_cast<int32_t>(TokenType::control);   // a result that text must not become
+  v.data.types[kAb] = static_cast<int32_t>(TokenType::control);  // a result that text must not become
   EXPECT_EQ(encode(make(v), "ab"), (Ids{kA, kB}));
 }
 
 TEST(Gemma4Tokenizer, ATokenWithASpaceIsNoText) {
   GoldenVocab v = small();
-  v.data.tokens[200] = " a", v.data.types[200] = static_cast<int32_t>(TokenType::normal);   // before U+2581 and "a"
+  v.data.tokens[200] = " a", v.data.types[200] = static_cast<int32_t>(TokenType::normal);  // before U+2581 and "a"
   const Tokenizer t = make(v);
   EXPECT_EQ(encode(t, " a"), (Ids{kSpaceA}));
   EXPECT_EQ(t.find(" a"), kSpaceA);
@@ -344,15 +345,16 @@ TEST(Gemma4Tokenizer, BadVocabulariesAreRefusedByName) {
     Code code;
     const char* says;
   } cases[] = {
-      {"merge of no token", [](GoldenVocab* v) { v->data.merges[1] = "a\u00E9\u00E9 b", v->data.tokens[kAb] = "a\u00E9\u00E9b"; }, Code::bad_model,
-       "tokenizer.ggml.merges[1]"},
+      {"merge of no token", [](GoldenVocab* v) { v->data.merges[1] = "a\u00E9\u00E9 b", v->data.tokens[kAb] = "a\u00E9\u00E9b"; },
+       Code::bad_model, "tokenizer.ggml.merges[1]"},
       {"merge without space", [](GoldenVocab* v) { v->data.merges[1] = "ab"; }, Code::bad_model, "tokenizer.ggml.merges[1]"},
       {"merge not UTF-8", [](GoldenVocab* v) { v->data.merges[2] = "a \xC3"; }, Code::bad_model, "tokenizer.ggml.merges[2]"},
       {"token not UTF-8", [](GoldenVocab* v) { v->data.tokens[kA] = "a\xFF"; }, Code::bad_model, "tokenizer.ggml.tokens[263]"},
       {"no byte", [](GoldenVocab* v) { v->data.tokens[9] = "<0x0G>"; }, Code::bad_model, "tokenizer.ggml.tokens[9]"},
       {"scores too short", [](GoldenVocab* v) { v->data.scores = {1.0f}; }, Code::bad_model, "tokenizer.ggml.scores"},
       {"pre-tokenizer", [](GoldenVocab* v) { v->data.pre = "qwen2"; }, Code::unsupported, "tokenizer.ggml.pre"},
-      {"extra spaces", [](GoldenVocab* v) { v->data.remove_extra_whitespaces = true; }, Code::unsupported, "tokenizer.ggml.remove_extra_whitespaces"},
+      {"extra spaces", [](GoldenVocab* v) { v->data.remove_extra_whitespaces = true; }, Code::unsupported,
+       "tokenizer.ggml.remove_extra_whitespaces"},
   };
   for (const auto& c : cases) {
     GoldenVocab v = small();

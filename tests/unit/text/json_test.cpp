@@ -19,17 +19,14 @@ namespace {
 ::testing::AssertionResult same(const Value& v, const nlohmann::json& j) {
   if (j.is_null() && v.is_none()) return ::testing::AssertionSuccess();
   if (j.is_boolean() && v.is_bool() && v.as_bool() == j.get<bool>()) return ::testing::AssertionSuccess();
-  if (j.is_string() && v.is_string() && v.as_string() == j.get_ref<const std::string&>())
-    return ::testing::AssertionSuccess();
+  if (j.is_string() && v.is_string() && v.as_string() == j.get_ref<const std::string&>()) return ::testing::AssertionSuccess();
   if (j.is_number()) {
     if (v.kind() == Kind::big_integer) {
       const double d = std::stod(std::string(v.as_string()));
       if (d == j.get<double>()) return ::testing::AssertionSuccess();
     }
-    if (v.is_int() && j.is_number_integer() && v.as_int() == j.get<int64_t>())
-      return ::testing::AssertionSuccess();
-    if (v.is_float() && j.is_number_float() && v.as_float() == j.get<double>())
-      return ::testing::AssertionSuccess();
+    if (v.is_int() && j.is_number_integer() && v.as_int() == j.get<int64_t>()) return ::testing::AssertionSuccess();
+    if (v.is_float() && j.is_number_float() && v.as_float() == j.get<double>()) return ::testing::AssertionSuccess();
   }
   if (j.is_array() && v.is_list() && v.as_items().size() == j.size()) {
     for (size_t i = 0; i < j.size(); ++i)
@@ -44,8 +41,7 @@ namespace {
     }
     return ::testing::AssertionSuccess();
   }
-  return ::testing::AssertionFailure()
-         << "differs at " << j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return ::testing::AssertionFailure() << "differs at " << j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 const char* const kDocuments[] = {
@@ -64,17 +60,10 @@ TEST(Json, AgreesWithTheOracleOnMutations) {
     for (unsigned n = rng() % 4; n > 0; --n) {
       const size_t at = rng() % text.size();
       switch (rng() % 4) {
-        case 0:
-          text.erase(at, 1 + rng() % 3);
-          break;
-        case 1:
-          text.insert(at, 1, alphabet[rng() % alphabet.size()]);
-          break;
-        case 2:
-          text[at] = alphabet[rng() % alphabet.size()];
-          break;
-        default:
-          text.insert(at, text.substr(rng() % text.size(), rng() % 8));
+        case 0: text.erase(at, 1 + rng() % 3); break;
+        case 1: text.insert(at, 1, alphabet[rng() % alphabet.size()]); break;
+        case 2: text[at] = alphabet[rng() % alphabet.size()]; break;
+        default: text.insert(at, text.substr(rng() % text.size(), rng() % 8));
       }
       if (text.empty()) text = "0";
     }
@@ -152,8 +141,7 @@ TEST(Json, DepthAndSizeAreBounded) {
 }
 
 TEST(Json, PrintsAsPython) {
-  Result<Value> v = parse_json(
-      R"({"b": [1, 2.0, "é\u2028\u007f<&'\"\\\n", {}], "a": {"x": []}, "n": 123456789012345678901234567890})");
+  Result<Value> v = parse_json(R"({"b": [1, 2.0, "é\u2028\u007f<&'\"\\\n", {}], "a": {"x": []}, "n": 123456789012345678901234567890})");
   ASSERT_TRUE(v.ok());
   EXPECT_EQ(dump_json(*v).value(),
             "{\"b\": [1, 2.0, \"é\u2028\x7f<&'\\\"\\\\\\n\", {}], \"a\": {\"x\": []}, "
@@ -161,10 +149,9 @@ TEST(Json, PrintsAsPython) {
   JsonFormat f;
   f.ensure_ascii = f.sort_keys = f.pretty = true;
   f.indent = "  ";
-  EXPECT_EQ(
-      dump_json(*v, f).value(),
-      "{\n  \"a\": {\n    \"x\": []\n  },\n  \"b\": [\n    1,\n    2.0,\n    "
-      "\"\\u00e9\\u2028\\u007f<&'\\\"\\\\\\n\",\n    {}\n  ],\n  \"n\": 123456789012345678901234567890\n}");
+  EXPECT_EQ(dump_json(*v, f).value(),
+            "{\n  \"a\": {\n    \"x\": []\n  },\n  \"b\": [\n    1,\n    2.0,\n    "
+            "\"\\u00e9\\u2028\\u007f<&'\\\"\\\\\\n\",\n    {}\n  ],\n  \"n\": 123456789012345678901234567890\n}");
   EXPECT_FALSE(dump_json(Value()).ok());
 }
 

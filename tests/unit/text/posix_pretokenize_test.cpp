@@ -25,9 +25,8 @@ class Oracle {
       if (!expression) break;
       int code;
       size_t offset;
-      pcre2_code* compiled =
-          pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression), PCRE2_ZERO_TERMINATED,
-                        PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &code, &offset, nullptr);
+      pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression), PCRE2_ZERO_TERMINATED,
+                                           PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &code, &offset, nullptr);
       EXPECT_NE(compiled, nullptr) << expression << ": error " << code << " at " << offset;
       if (!compiled) continue;
       pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
@@ -50,8 +49,8 @@ class Oracle {
     }
     size_t at = 0;
     while (at < piece.size()) {
-      const int n = pcre2_match(stages_[i].get(), reinterpret_cast<PCRE2_SPTR>(piece.data()), piece.size(),
-                                at, 0, matches_[i].get(), nullptr);
+      const int n =
+          pcre2_match(stages_[i].get(), reinterpret_cast<PCRE2_SPTR>(piece.data()), piece.size(), at, 0, matches_[i].get(), nullptr);
       const size_t* range = pcre2_get_ovector_pointer(matches_[i].get());
       const size_t from = n < 0 ? piece.size() : range[0], to = n < 0 ? piece.size() : range[1];
       stage(i + 1, piece.substr(at, from - at), offset + at, out);
@@ -80,9 +79,8 @@ TEST_P(Scanner, CutsAsItsExpressionsDo) {
 // Short strings over one character of each class: every combination that a rule may look at.
 TEST_P(Scanner, CutsAllShortStringsAsItsExpressionsDo) {
   const Oracle oracle(GetParam());
-  const char* const alphabet[] = {" ",      "\t",     "\n",     "\u3000", "a",      "S",      "\u01C5",
-                                  "\u02B0", "\u4E00", "\u00DC", "\u0301", "1",      "\u00B2", "'",
-                                  "/",      "$",      "`",      "\u3001", "\u200D", "\u017F"};
+  const char* const alphabet[] = {" ",      "\t", "\n",     "\u3000", "a", "S", "\u01C5", "\u02B0", "\u4E00", "\u00DC",
+                                  "\u0301", "1",  "\u00B2", "'",      "/", "$", "`",      "\u3001", "\u200D", "\u017F"};
   constexpr size_t n = sizeof alphabet / sizeof *alphabet;
   for (size_t length = 1; length <= 4; length++) {
     size_t count = 1;
@@ -142,11 +140,9 @@ double seconds(PreTokenizer kind, const std::string& text, double enough) {
 }
 
 TEST_P(Scanner, IsLinear) {
-  for (const char* unit :
-       {"a",          "A",       " ",       "7",       "\n",   "!",   "'",   "\t",  "\u4E00",
-        "\U0001F999", "\u0301",  "\u3000",  "\uE000",  "\xFF", " \t", "aA",  "Aa",  "\u4E00A",
-        "A\u4E00",    "A\u0301", "\u0301A", "\u0301!", "'s",   " '",  " \n", "\n ", "1a",
-        " 1",         "$ ",      "\u00DCn", " \u3000", "!\n",  "/\n"}) {
+  for (const char* unit : {"a",      "A",      " ",    "7",   "\n", "!",  "'",       "\t",      "\u4E00",  "\U0001F999", "\u0301",
+                           "\u3000", "\uE000", "\xFF", " \t", "aA", "Aa", "\u4E00A", "A\u4E00", "A\u0301", "\u0301A",    "\u0301!",
+                           "'s",     " '",     " \n",  "\n ", "1a", " 1", "$ ",      "\u00DCn", " \u3000", "!\n",        "/\n"}) {
     std::string small, large;
     while (small.size() < (1u << 14)) small += unit;
     while (large.size() < (1u << 18)) large += unit;
@@ -156,8 +152,7 @@ TEST_P(Scanner, IsLinear) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Scanner,
-                         ::testing::ValuesIn(pre_tokenizer_specs().begin(), pre_tokenizer_specs().end()),
+INSTANTIATE_TEST_SUITE_P(All, Scanner, ::testing::ValuesIn(pre_tokenizer_specs().begin(), pre_tokenizer_specs().end()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(PreTokenizerNames, AreFoundExactly) {
@@ -175,23 +170,21 @@ TEST(CharSets, AgreeWithPcre2ExceptWhereItsDataAreOlder) {
   const struct {
     const char* expression;
     uint32_t set;
-  } classes[] = {
-      {R"([\p{Lu}\p{Lt}])", kUpper},
-      {R"(\p{Ll})", kLower},
-      {R"([\p{Lm}\p{Lo}])", kCaseless},
-      {R"(\p{M})", kMark},
-      {R"(\p{N})", kNumber},
-      {R"(\p{P})", kPunctuation},
-      {R"(\p{S})", kSymbol},
-      {"[\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}]",
-       kSpace}};
+  } classes[] = {{R"([\p{Lu}\p{Lt}])", kUpper},
+                 {R"(\p{Ll})", kLower},
+                 {R"([\p{Lm}\p{Lo}])", kCaseless},
+                 {R"(\p{M})", kMark},
+                 {R"(\p{N})", kNumber},
+                 {R"(\p{P})", kPunctuation},
+                 {R"(\p{S})", kSymbol},
+                 {"[\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}]", kSpace}};
   std::vector<uint32_t> pcre_sets(0x110000, 0);
   std::vector<bool> unassigned(0x110000, false);
   const auto each = [&](const char* expression, auto&& mark) {
     int code;
     size_t offset;
-    pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression), PCRE2_ZERO_TERMINATED,
-                                         PCRE2_UTF | PCRE2_UCP, &code, &offset, nullptr);
+    pcre2_code* compiled =
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, nullptr);
     ASSERT_NE(compiled, nullptr);
     pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
     pcre2_match_data* match = pcre2_match_data_create_from_pattern(compiled, nullptr);
@@ -200,15 +193,13 @@ TEST(CharSets, AgreeWithPcre2ExceptWhereItsDataAreOlder) {
       if (cp >= 0xD800 && cp < 0xE000) continue;
       c.clear();
       utf8_append(cp, &c);
-      if (pcre2_match(compiled, reinterpret_cast<PCRE2_SPTR>(c.data()), c.size(), 0, 0, match, nullptr) > 0)
-        mark(cp);
+      if (pcre2_match(compiled, reinterpret_cast<PCRE2_SPTR>(c.data()), c.size(), 0, 0, match, nullptr) > 0) mark(cp);
     }
     pcre2_match_data_free(match);
     pcre2_code_free(compiled);
   };
   for (const auto& c : classes)
-    each(c.expression,
-         [&](uint32_t cp) { pcre_sets[cp] = c.set; });  // white space last: it comes before the category
+    each(c.expression, [&](uint32_t cp) { pcre_sets[cp] = c.set; });  // white space last: it comes before the category
   each(R"(\p{Cn})", [&](uint32_t cp) { unassigned[cp] = true; });
   size_t newer = 0, changed = 0;
   for (uint32_t cp = 0; cp < 0x110000; cp++) {

@@ -62,8 +62,9 @@ Result<Text> render(const std::string& source) {
 }
 
 TEST(SmallStack, Templates) {
-  const std::string nest = "{% set ns = namespace(x=[], y=[], t=(1,)) %}{% for i in range(149) %}{% set ns.x = [ns.x] %}"
-                           "{% set ns.y = [ns.y] %}{% endfor %}";
+  const std::string nest =
+      "{% set ns = namespace(x=[], y=[], t=(1,)) %}{% for i in range(149) %}{% set ns.x = [ns.x] %}"
+      "{% set ns.y = [ns.y] %}{% endfor %}";
   const struct {
     std::string source;
     bool good;

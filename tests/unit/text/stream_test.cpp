@@ -26,8 +26,7 @@ Outcome expected_outcome(const std::string& text, const std::vector<std::string>
   for (size_t at = 0; at < text.size(); at++) {
     int32_t best = -1;
     for (size_t i = 0; i < stops.size(); i++)
-      if (text.compare(at, stops[i].size(), stops[i]) == 0 &&
-          (best < 0 || stops[i].size() < stops[static_cast<size_t>(best)].size()))
+      if (text.compare(at, stops[i].size(), stops[i]) == 0 && (best < 0 || stops[i].size() < stops[static_cast<size_t>(best)].size()))
         best = static_cast<int32_t>(i);
     if (best >= 0) return {valid(text.substr(0, at)), best};
   }
@@ -51,8 +50,7 @@ size_t must_wait(const std::string& text, const std::vector<std::string>& stops)
 
 Result<TextStream> stream_of(const std::vector<std::string>& stops) { return TextStream::create(stops); }
 
-Outcome run(TextStream* stream, const std::string& text, const std::vector<size_t>& cuts,
-            const std::vector<std::string>* check_withheld) {
+Outcome run(TextStream* stream, const std::string& text, const std::vector<size_t>& cuts, const std::vector<std::string>* check_withheld) {
   Outcome found;
   size_t from = 0;
   bool stopped = false;
@@ -60,8 +58,7 @@ Outcome run(TextStream* stream, const std::string& text, const std::vector<size_
     stopped = stream->feed(std::string_view(text).substr(from, to - from), &found.shown);
     from = to;
     if (!stopped && check_withheld) {
-      EXPECT_EQ(stream->withheld_bytes(), must_wait(text.substr(0, to), *check_withheld))
-          << text << " at " << to;
+      EXPECT_EQ(stream->withheld_bytes(), must_wait(text.substr(0, to), *check_withheld)) << text << " at " << to;
     }
   }
   if (!stopped) stopped = stream->finish(&found.shown);
@@ -72,9 +69,8 @@ Outcome run(TextStream* stream, const std::string& text, const std::vector<size_
 
 TEST(TextStream, AgreesWithTheDefinitionOnRandomTexts) {
   testing::RandomStrings random(31, 1);
-  const std::string letters[] = {
-      "a",    "b", "a", "b", "\xC3\xA9", "\xC3", "\xA9", "\xE4\xB8\xAD", "\xE4\xB8", "\xF0\x9F\xA6\x99",
-      "\xF0", "c"};
+  const std::string letters[] = {"a",    "b", "a", "b", "\xC3\xA9", "\xC3", "\xA9", "\xE4\xB8\xAD", "\xE4\xB8", "\xF0\x9F\xA6\x99",
+                                 "\xF0", "c"};
   const auto draw = [&](size_t length, size_t alphabet) {
     std::string s;
     for (size_t i = 0; i < length; i++) s += letters[random.next(alphabet)];
@@ -157,8 +153,7 @@ TEST(TextStream, AnEarlierBeginningWinsEvenIfItEndsLater) {
 
 TEST(TextStream, RefusesEmptyAndHugeStops) {
   EXPECT_EQ(stream_of({"a", ""}).status().code(), Code::invalid_argument);
-  EXPECT_EQ(stream_of({std::string(600000, 'a'), std::string(600000, 'b')}).status().code(),
-            Code::invalid_argument);
+  EXPECT_EQ(stream_of({std::string(600000, 'a'), std::string(600000, 'b')}).status().code(), Code::invalid_argument);
 }
 
 // A stop string of one repeated character, and a text that nearly completes it over and over.

@@ -111,8 +111,7 @@ Cost measure(const std::string& source, size_t n, int runs, const F& enough) {
     cost.steps = std::min(cost.steps, interp.steps());
     // A failure is a fine end, unless it is a limit's.
     if (!text.ok()) {
-      EXPECT_EQ(std::string(text.status().message()).find("allowed"), std::string::npos)
-          << source << "\n" << text.status().message();
+      EXPECT_EQ(std::string(text.status().message()).find("allowed"), std::string::npos) << source << "\n" << text.status().message();
     }
   }
   return cost;
@@ -124,22 +123,20 @@ void expect_linear(const std::string& source) {
   const double allowed = 10 * kRatio * small.seconds + 0.004 * kSlow;
   // A step is worth a twentieth of a microsecond; ten times that would make a second of max_steps ten.
   const auto paid = [](const Cost& cost) { return kSlow * (0.5e-6 * static_cast<double>(cost.steps) + 0.002); };
-  const Cost large = measure(source, kSmall * kRatio, 8, [&](const Cost& cost) {
-    return cost.steps != UINT64_MAX && cost.seconds <= std::min(allowed, paid(cost));
-  });
+  const Cost large = measure(source, kSmall * kRatio, 8,
+                             [&](const Cost& cost) { return cost.steps != UINT64_MAX && cost.seconds <= std::min(allowed, paid(cost)); });
   // n log n grows by 16 * (15 / 11); a bit more is for the constant parts of charges that round down.
   EXPECT_LE(static_cast<double>(large.steps), kRatio * 1.6 * static_cast<double>(small.steps) + 3000) << source;
-  EXPECT_LE(large.seconds, allowed)
-      << source << "\n" << small.seconds << " s, " << large.seconds << " s";
-  EXPECT_LE(large.seconds, paid(large))
-      << source << "\n" << large.seconds << " s for " << large.steps << " steps";
+  EXPECT_LE(large.seconds, allowed) << source << "\n" << small.seconds << " s, " << large.seconds << " s";
+  EXPECT_LE(large.seconds, paid(large)) << source << "\n" << large.seconds << " s for " << large.steps << " steps";
 }
 
 const std::map<std::string, std::vector<const char*>>& filter_cases() {
   static const std::map<std::string, std::vector<const char*>> cases = {
       {"trim", {"{{ s|trim(letters ~ 'a')|length }}", "{{ blank|trim|length }}", "{{ letters|trim(letters)|length }}"}},
-      {"tojson", {"{{ xs|tojson|length }}", "{{ d|tojson(sort_keys=true)|length }}", "{{ accents|tojson(ensure_ascii=true)|length }}",
-                  "{{ xs|tojson(indent=2)|length }}"}},
+      {"tojson",
+       {"{{ xs|tojson|length }}", "{{ d|tojson(sort_keys=true)|length }}", "{{ accents|tojson(ensure_ascii=true)|length }}",
+        "{{ xs|tojson(indent=2)|length }}"}},
       {"length", {"{{ s|length }}"}},
       {"count", {"{{ xs|count }}"}},
       {"join", {"{{ xs|join(', ')|length }}", "{{ ts|join|length }}"}},
@@ -169,8 +166,9 @@ const std::map<std::string, std::vector<const char*>>& filter_cases() {
       {"lower", {"{{ sigmas|lower|length }}"}},
       {"title", {"{{ words|title|length }}"}},
       {"capitalize", {"{{ words|capitalize|length }}"}},
-      {"replace", {"{{ s|replace('a', 'b')|length }}", "{{ s|replace(miss, 'b')|length }}", "{{ s|replace(front, 'b')|length }}",
-                   "{{ s|replace('', 'b')|length }}"}},
+      {"replace",
+       {"{{ s|replace('a', 'b')|length }}", "{{ s|replace(miss, 'b')|length }}", "{{ s|replace(front, 'b')|length }}",
+        "{{ s|replace('', 'b')|length }}"}},
       {"string", {"{{ xs|string|length }}", "{{ d|string|length }}"}},
       {"safe", {"{{ s|safe|length }}"}},
       {"escape", {"{{ s|escape|length }}"}},
@@ -193,8 +191,10 @@ const std::map<std::string, std::vector<const char*>>& method_cases() {
       {"string.strip", {"{{ s.strip(letters ~ 'a')|length }}", "{{ letters.strip(letters)|length }}", "{{ blank.strip()|length }}"}},
       {"string.lstrip", {"{{ s.lstrip(miss)|length }}"}},
       {"string.rstrip", {"{{ s.rstrip(miss)|length }}", "{{ letters.rstrip(letters)|length }}"}},
-      {"string.split", {"{{ s.split('a')|length }}", "{{ s.split(miss)|length }}", "{{ s.split(front)|length }}", "{{ words.split()|length }}"}},
-      {"string.rsplit", {"{{ s.rsplit('a')|length }}", "{{ s.rsplit(miss)|length }}", "{{ s.rsplit(front)|length }}", "{{ words.rsplit()|length }}"}},
+      {"string.split",
+       {"{{ s.split('a')|length }}", "{{ s.split(miss)|length }}", "{{ s.split(front)|length }}", "{{ words.split()|length }}"}},
+      {"string.rsplit",
+       {"{{ s.rsplit('a')|length }}", "{{ s.rsplit(miss)|length }}", "{{ s.rsplit(front)|length }}", "{{ words.rsplit()|length }}"}},
       {"string.splitlines", {"{{ lines.splitlines()|length }}", "{{ s.splitlines(true)|length }}"}},
       {"string.startswith", {"{{ s.startswith(half) }}", "{{ s.startswith((miss, front)) }}"}},
       {"string.endswith", {"{{ s.endswith(half) }}"}},
@@ -266,11 +266,11 @@ const std::map<std::string, std::vector<const char*>>& global_cases() {
 
 // Tests take a value and, some, another.
 std::vector<std::string> test_cases(const std::string& name) {
-  static const std::set<std::string> comparisons = {"eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<",
-                                                    "le", "<=", "gt", "greaterthan", ">", "ge", ">=", "sameas"};
-  static const std::set<std::string> plain = {"defined", "undefined", "none", "boolean", "true", "false", "integer", "float",
-                                              "number", "string", "mapping", "sequence", "iterable", "callable", "escaped",
-                                              "lower", "upper", "filter", "test"};
+  static const std::set<std::string> comparisons = {"eq", "equalto", "==", "ne",          "!=", "lt", "lessthan", "<",
+                                                    "le", "<=",      "gt", "greaterthan", ">",  "ge", ">=",       "sameas"};
+  static const std::set<std::string> plain = {"defined", "undefined", "none",   "boolean", "true",     "false",    "integer",
+                                              "float",   "number",    "string", "mapping", "sequence", "iterable", "callable",
+                                              "escaped", "lower",     "upper",  "filter",  "test"};
   const std::string select = "{{ [s]|select('" + name + "'";
   if (comparisons.count(name) != 0)
     return {select + ", (half ~ half))|list|length }}", "{{ [xs]|select('" + name + "', ys)|list|length }}"};
@@ -306,36 +306,60 @@ TEST(TemplateComplexity, Tests) {
 }
 
 TEST(TemplateComplexity, OperatorsAndStatements) {
-  for (const char* source : {
-           "{{ (s + s)|length }}", "{{ (xs + ys)|length }}", "{{ (s ~ xs ~ d)|length }}", "{{ ('ab' * n)|length }}",
-           "{{ ([1] * n)|length }}", "{{ s == half ~ half }}", "{{ xs == ys }}", "{{ d == e }}", "{{ xs != ys }}",
-           "{{ xs < ys }}", "{{ s <= half ~ half }}", "{{ xs > ys }}", "{{ s >= half }}", "{{ miss in s }}",
-           "{{ front not in s }}", "{{ half in s }}", "{{ -1 in xs }}", "{{ s in d }}", "{{ 1 - 2 * 3 / 4 // 5 % 6 ** 7 }}",
-           "{{ (half ~ '%s%s') % (s, xs) }}", "{{ s[::-1]|length }}", "{{ s[1:n // 2]|length }}", "{{ accents[::2]|length }}",
-           "{{ xs[::-1]|length }}", "{{ s[n - 1] }}", "{{ d[s] }}", "{% for c in accents %}{{ c }}{% endfor %}",
-           "{% for x in xs if x is odd %}{{ loop.index }}{{ loop.last }}{{ loop.length }}{% endfor %}",
-           "{% for x in xs %}{{ loop.changed(x) }}{{ loop.cycle(1, 2) }}{{ loop.previtem }}{% endfor %}",
-           "{% for k, v in d.items() %}{{ k }}{{ d[k] }}{% endfor %}", "{% set x %}{{ s }}{% endset %}{{ x|length }}",
-           "{% set ns = namespace(n=0) %}{% for x in xs %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}",
-           "{% macro m(a) %}{{ a|length }}{{ varargs|length }}{% endmacro %}{{ m(*xs) }}",
-           "{% macro m() %}{{ kwargs|length }}{% endmacro %}{{ m(**{'a': s}) }}",
-           "{% filter upper %}{{ s }}{% endfilter %}", "{% with a = s %}{{ a|length }}{% endwith %}",
-           "{% for x in [xs] recursive %}{{ x|length }}{% endfor %}", "{{ dict(**{'a': xs})|length }}", "{{ not s }}",
-           "{{ s if xs else d }}"})
+  for (const char* source : {"{{ (s + s)|length }}",
+                             "{{ (xs + ys)|length }}",
+                             "{{ (s ~ xs ~ d)|length }}",
+                             "{{ ('ab' * n)|length }}",
+                             "{{ ([1] * n)|length }}",
+                             "{{ s == half ~ half }}",
+                             "{{ xs == ys }}",
+                             "{{ d == e }}",
+                             "{{ xs != ys }}",
+                             "{{ xs < ys }}",
+                             "{{ s <= half ~ half }}",
+                             "{{ xs > ys }}",
+                             "{{ s >= half }}",
+                             "{{ miss in s }}",
+                             "{{ front not in s }}",
+                             "{{ half in s }}",
+                             "{{ -1 in xs }}",
+                             "{{ s in d }}",
+                             "{{ 1 - 2 * 3 / 4 // 5 % 6 ** 7 }}",
+                             "{{ (half ~ '%s%s') % (s, xs) }}",
+                             "{{ s[::-1]|length }}",
+                             "{{ s[1:n // 2]|length }}",
+                             "{{ accents[::2]|length }}",
+                             "{{ xs[::-1]|length }}",
+                             "{{ s[n - 1] }}",
+                             "{{ d[s] }}",
+                             "{% for c in accents %}{{ c }}{% endfor %}",
+                             "{% for x in xs if x is odd %}{{ loop.index }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+                             "{% for x in xs %}{{ loop.changed(x) }}{{ loop.cycle(1, 2) }}{{ loop.previtem }}{% endfor %}",
+                             "{% for k, v in d.items() %}{{ k }}{{ d[k] }}{% endfor %}",
+                             "{% set x %}{{ s }}{% endset %}{{ x|length }}",
+                             "{% set ns = namespace(n=0) %}{% for x in xs %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}",
+                             "{% macro m(a) %}{{ a|length }}{{ varargs|length }}{% endmacro %}{{ m(*xs) }}",
+                             "{% macro m() %}{{ kwargs|length }}{% endmacro %}{{ m(**{'a': s}) }}",
+                             "{% filter upper %}{{ s }}{% endfilter %}",
+                             "{% with a = s %}{{ a|length }}{% endwith %}",
+                             "{% for x in [xs] recursive %}{{ x|length }}{% endfor %}",
+                             "{{ dict(**{'a': xs})|length }}",
+                             "{{ not s }}",
+                             "{{ s if xs else d }}"})
     expect_linear(source);
 }
 
 // The worst that has been found: each would take minutes to days if it were not linear, or not paid for.
 TEST(TemplateComplexity, HostileLoopsEndSoon) {
-  for (const char* source : {
-           "{% set t = 'a' * 600000 %}{% set p = 'a' * 300000 ~ 'b' %}{% for i in range(100000) %}{{ p in t }}{% endfor %}",
-           "{% set t = 'a' * 600000 %}{% set p = 'b' ~ 'a' * 300000 %}{% for i in range(100000) %}{{ t.rfind(p) }}{% endfor %}",
-           "{% set t = 'a' * 1000000 %}{% for i in range(100000) %}{{ t.strip('b' ~ t) }}{% endfor %}",
-           "{% set t = '1' * 100000 %}{% for i in range(100000) %}{% set x = t|float %}{% endfor %}",
-           "{% set t = ['a' * 1000000, 'a' * 1000000] %}{% for i in range(100000) %}{% set x = t|sort %}{% endfor %}",
-           "{% set t = ['a' * 1000000, '{}'.format] %}{% for i in range(100000) %}{% set x = [t]|map('tojson') %}{% endfor %}",
-           "{% set t = 'a' * 1000000 %}{% for i in range(100000) %}{% set x = [t ~ '%d']|map('format', 'x') %}{% endfor %}",
-           "{% set d = dict(range(50000)|map('string')|map('list')|list) %}{% for i in range(100000) %}{{ d == d.copy() }}{% endfor %}"}) {
+  for (const char* source :
+       {"{% set t = 'a' * 600000 %}{% set p = 'a' * 300000 ~ 'b' %}{% for i in range(100000) %}{{ p in t }}{% endfor %}",
+        "{% set t = 'a' * 600000 %}{% set p = 'b' ~ 'a' * 300000 %}{% for i in range(100000) %}{{ t.rfind(p) }}{% endfor %}",
+        "{% set t = 'a' * 1000000 %}{% for i in range(100000) %}{{ t.strip('b' ~ t) }}{% endfor %}",
+        "{% set t = '1' * 100000 %}{% for i in range(100000) %}{% set x = t|float %}{% endfor %}",
+        "{% set t = ['a' * 1000000, 'a' * 1000000] %}{% for i in range(100000) %}{% set x = t|sort %}{% endfor %}",
+        "{% set t = ['a' * 1000000, '{}'.format] %}{% for i in range(100000) %}{% set x = [t]|map('tojson') %}{% endfor %}",
+        "{% set t = 'a' * 1000000 %}{% for i in range(100000) %}{% set x = [t ~ '%d']|map('format', 'x') %}{% endfor %}",
+        "{% set d = dict(range(50000)|map('string')|map('list')|list) %}{% for i in range(100000) %}{{ d == d.copy() }}{% endfor %}"}) {
     auto program = parse(source);
     ASSERT_TRUE(program.ok()) << source << program.status().message();
     TemplateLimits limits;

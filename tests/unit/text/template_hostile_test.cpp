@@ -43,8 +43,7 @@ void refused(const std::string& source, const char* says = "") {
   EXPECT_EQ(status.code(), Code::unsupported_template) << status.message();
   EXPECT_GE(status.detail().line, 1u);
   EXPECT_GE(status.detail().column, 1u);
-  EXPECT_NE(std::string(status.message()).find(says), std::string::npos) << source.substr(0, 200) << "\n"
-                                                                         << status.message();
+  EXPECT_NE(std::string(status.message()).find(says), std::string::npos) << source.substr(0, 200) << "\n" << status.message();
   EXPECT_LT(seconds, kSeconds) << source.substr(0, 200);
 }
 
@@ -86,12 +85,9 @@ TEST(HostileTemplate, TooMuchMemory) {
   refused("{{ 9223372036854775807 * [1, 2] }}", "bytes");
   refused("{{ range(1000000000) }}", "range");
   refused("{{ range(-9223372036854775807, 9223372036854775807) }}", "range");
-  refused("{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-          "bytes");
-  refused("{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-          "bytes");
-  refused("{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-          "bytes");
+  refused("{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "bytes");
+  refused("{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "bytes");
+  refused("{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "bytes");
   refused(
       "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x.replace('a', ns.x) %}{% "
       "endfor %}");
@@ -160,12 +156,8 @@ TEST(HostileTemplate, NestedValuesAndCircles) {
       "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x "
       "}}",
       "deep");
-  EXPECT_TRUE(
-      run("{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}")
-          .ok());
-  EXPECT_TRUE(
-      run("{% set ns = namespace(x=1) %}{% for i in range(50000) %}{% set ns.x = joiner(ns.x) %}{% endfor %}")
-          .ok());
+  EXPECT_TRUE(run("{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}").ok());
+  EXPECT_TRUE(run("{% set ns = namespace(x=1) %}{% for i in range(50000) %}{% set ns.x = joiner(ns.x) %}{% endfor %}").ok());
   EXPECT_TRUE(run("{% set ns = namespace(x='a') %}{% for i in range(50000) %}{% set ns.x = namespace(y=ns.x) "
                   "%}{% endfor %}")
                   .ok());
@@ -176,9 +168,7 @@ TEST(HostileTemplate, NestedValuesAndCircles) {
                   "{% set ns.f = m %}{% endfor %}{{ ns.f is callable }}")
                   .ok());
   refused("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "deep");
-  refused(
-      "{% set ns = namespace() %}{% for i in xs recursive %}{% set ns.l = loop %}{% endfor %}{{ ns.l([1]) }}",
-      "after its end");
+  refused("{% set ns = namespace() %}{% for i in xs recursive %}{% set ns.l = loop %}{% endfor %}{{ ns.l([1]) }}", "after its end");
 }
 
 TEST(HostileTemplate, Arithmetic) {
@@ -206,8 +196,7 @@ TEST(HostileTemplate, Arithmetic) {
   EXPECT_TRUE(run("{{ range(9223372036854775806, 9223372036854775807) }}{{ range(0, 9223372036854775807, "
                   "9223372036854775806) | list }}")
                   .ok());
-  EXPECT_TRUE(
-      run("{{ 5 | round(400) }}{{ 5.5 | round(-400) }}{{ 1e308 | round(-308) }}{{ 1.5 | round(300) }}").ok());
+  EXPECT_TRUE(run("{{ 5 | round(400) }}{{ 5.5 | round(-400) }}{{ 1e308 | round(-308) }}{{ 1.5 | round(300) }}").ok());
 }
 
 TEST(HostileTemplate, BytesThatAreNoText) {

@@ -40,12 +40,15 @@ std::pair<size_t, size_t> strays(const Text& text) {
 // What the template does with `d` (data), `t` (its own text) and `m` (both), by every name that a template knows.
 std::vector<std::string> expressions() {
   const std::vector<std::string> texts = {"d", "t", "m", "(t ~ d)"};
-  const std::vector<std::string> arguments = {"",        "d",          "t",      "m",        "d, t",    "t, d",       "m, m",      "3",  "40",
-                                              "40, '.'", "[d, t, m]",  "{d: t}", "1, 3",     "d, t, 1", "5, true, m", "attribute=0", "m, 3",
-                                              "'жб', m", "'ж', d, 2", "indent=2", "ensure_ascii=false"};
+  const std::vector<std::string> arguments = {
+      "",           "d",           "t",       "m",         "d, t",      "t, d",     "m, m",
+      "3",          "40",          "40, '.'", "[d, t, m]", "{d: t}",    "1, 3",     "d, t, 1",
+      "5, true, m", "attribute=0", "m, 3",    "'жб', m",   "'ж', d, 2", "indent=2", "ensure_ascii=false"};
   std::vector<std::string> all;
   std::vector<std::string> values = texts;
-  for (const char* v : {"[d, t, m]", "[[d, t], [m, d]]", "{d: t, t: m}", "{'k': [m, d]}", "list", "map", "[m, m, d]|unique", "m.split(d[1])", "7"}) values.push_back(v);
+  for (const char* v :
+       {"[d, t, m]", "[[d, t], [m, d]]", "{d: t, t: m}", "{'k': [m, d]}", "list", "map", "[m, m, d]|unique", "m.split(d[1])", "7"})
+    values.push_back(v);
   for (const std::string& v : values) {
     for (const std::string& a : arguments) {
       for (const std::string& f : jinja::filter_names()) {
@@ -55,7 +58,8 @@ std::vector<std::string> expressions() {
       for (const std::string& method : jinja::method_names())
         all.push_back("(" + v + ")." + method.substr(method.find('.') + 1) + "(" + a + ")");
     }
-    for (const char* tail : {"[0]", "[-1]", "[1:]", "[::-1]", "[:3]", "[::2]", " * 3", "", " ~ m", " ~ 1.5", " if d in m else t", " or m"}) all.push_back(v + tail);
+    for (const char* tail : {"[0]", "[-1]", "[1:]", "[::-1]", "[:3]", "[::2]", " * 3", "", " ~ m", " ~ 1.5", " if d in m else t", " or m"})
+      all.push_back(v + tail);
     for (const std::string& w : values) {
       for (const char* op : {" + ", " ~ ", " % ", " and ", " or "}) all.push_back(v + op + w);
       all.push_back("'%s|%r|%-9s|%.3s' % (" + v + ", " + w + ", " + v + ", " + w + ")");
@@ -71,7 +75,8 @@ std::vector<std::string> expressions() {
 }
 
 TEST(TemplateOrigin, EveryNameKeepsTheOriginOfEveryByte) {
-  const std::string context = R"({"d": "αΒγ δεΣ\t<ζ>\nσς Ωμ", "map": {"αλ": "βη", "γά": ["δέ", {"ε": "ζ"}]}, "list": ["ωα", "ΒΒ", "αβ"], "fmt": "ο%sρ{}"})";
+  const std::string context =
+      R"({"d": "αΒγ δεΣ\t<ζ>\nσς Ωμ", "map": {"αλ": "βη", "γά": ["δέ", {"ε": "ζ"}]}, "list": ["ωα", "ΒΒ", "αβ"], "fmt": "ο%sρ{}"})";
   const std::string own = "{% set t = 'жаБ ветерЩ\tГ\\n-до' %}{% set m = d ~ t ~ d[:2] ~ 'ю' %}";
   size_t n_rendered = 0;
   for (const std::string& e : expressions()) {
@@ -81,20 +86,22 @@ TEST(TemplateOrigin, EveryNameKeepsTheOriginOfEveryByte) {
     ++n_rendered;
     const auto [greek, cyrillic] = strays(*shorter);
     ASSERT_EQ(greek, 0u) << "data that count as the template's: " << e << "\n" << shorter->bytes();
-    if (e.find("tojson(") != std::string::npos) continue;   // its separators and indents are data, wherever they come from
+    if (e.find("tojson(") != std::string::npos) continue;  // its separators and indents are data, wherever they come from
     ASSERT_EQ(cyrillic, 0u) << "text of the template that counts as data: " << e << "\n" << shorter->bytes();
   }
   EXPECT_GE(n_rendered, 3000u);
 }
 
 TEST(TemplateOrigin, StatementsKeepIt) {
-  const std::string context = R"({"d": "αβγ", "messages": [{"role": "user", "content": [{"text": "δε"}, {"text": "ζ"}]}], "fmt": "<ω%sψ>"})";
+  const std::string context =
+      R"({"d": "αβγ", "messages": [{"role": "user", "content": [{"text": "δε"}, {"text": "ζ"}]}], "fmt": "<ω%sψ>"})";
   for (const char* source : {
            "ж{{ d }}ж{% for c in d ~ 'ж' %}{{ c }}{{ loop.previtem }}{{ loop.nextitem }}{% endfor %}",
            "{% set b %}ж{{ d }}ж{% endset %}{{ b }}{{ b|length }}",
            "{% set b | upper %}ж{{ d }}ж{% endset %}{{ b * 2 }}",
            "{% filter replace('ж', d) %}ж{{ d }}д{% endfilter %}",
-           "{% macro x(a, b='ж') %}д{{ a }}{{ b }}{{ caller() if caller }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ x(d) }}{% call x(d, d, d, z=d) %}л{{ d }}{% endcall %}",
+           "{% macro x(a, b='ж') %}д{{ a }}{{ b }}{{ caller() if caller }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ x(d) }}{% call x(d, d, "
+           "d, z=d) %}л{{ d }}{% endcall %}",
            "{% for x in [d, ['ж', d]] recursive %}{% if x is string %}{{ x }}{% else %}{{ loop(x) }}{% endif %}{% endfor %}",
            "{% set ns = namespace(a='ж') %}{% set ns.a = ns.a ~ d %}{{ ns.a }}{{ ns }}",
            "{% with a = d ~ 'ж' %}{{ a }}{% endwith %}",
@@ -112,8 +119,8 @@ TEST(TemplateOrigin, StatementsKeepIt) {
 // Tokens -----------------------------------------------------------------------------------------------------
 
 const std::vector<std::string>& control_names() {
-  static const std::vector<std::string> names = {"<|im_start|>", "<|im_end|>", "<|im_end|>x", "</s>", "<s>",  "[INST]",
-                                                 "AB",           "a",          "aa",          "<<",   "7", "None", ", "};
+  static const std::vector<std::string> names = {"<|im_start|>", "<|im_end|>", "<|im_end|>x", "</s>", "<s>", "[INST]", "AB", "a",
+                                                 "aa",           "<<",         "7",           "None", ", "};
   return names;
 }
 
@@ -126,7 +133,7 @@ Tokenizer vocabulary(bool control) {
   v.add("<|", TokenType::normal);
   v.add("im", TokenType::normal);
   v.add("<tool>", TokenType::user_defined);
-  v.add("<|im_start|>", TokenType::user_defined);   // the same name twice, as text and as a control token
+  v.add("<|im_start|>", TokenType::user_defined);  // the same name twice, as text and as a control token
   v.data.merges = {"< |", "i m"};
   for (const std::string& name : control_names()) v.add(name, control ? TokenType::control : TokenType::unused);
   Result<Tokenizer> t = Tokenizer::from_vocab(v.data);
@@ -181,9 +188,7 @@ std::vector<int32_t> expected_tokens(const Tokenizer& with, const Tokenizer& wit
   return out;
 }
 
-std::string quoted(const std::string& s) {
-  return dump_json(Value::string(s)).value();
-}
+std::string quoted(const std::string& s) { return dump_json(Value::string(s)).value(); }
 
 TEST(TemplateOrigin, ControlTokensAreOfTheTemplateAlone) {
   const Tokenizer with = vocabulary(true), without = vocabulary(false);
@@ -203,10 +208,11 @@ TEST(TemplateOrigin, ControlTokensAreOfTheTemplateAlone) {
   options.parse_special = true;
   size_t n_rendered = 0, n_control = 0;
   for (size_t i = 0; i < 20000; ++i) {
-    const std::string context = "{\"d\": " + quoted(pieces(4)) + ", \"list\": [" + quoted(piece()) + ", " + quoted(piece()) + ", 7, null], \"map\": {" +
-                                quoted(piece()) + ": " + quoted(piece()) + "}}";
+    const std::string context = "{\"d\": " + quoted(pieces(4)) + ", \"list\": [" + quoted(piece()) + ", " + quoted(piece()) +
+                                ", 7, null], \"map\": {" + quoted(piece()) + ": " + quoted(piece()) + "}}";
     const std::string own = "{% set t = " + quoted(pieces(3)) + " %}{% set m = d ~ t ~ d %}";
-    Result<Text> text = render(own + pieces(2) + "{{ " + all[random.below(all.size())] + " }}" + pieces(2) + "{{ d }}{{ t }}", context, 1 << 16);
+    Result<Text> text =
+        render(own + pieces(2) + "{{ " + all[random.below(all.size())] + " }}" + pieces(2) + "{{ d }}{{ t }}", context, 1 << 16);
     if (!text.ok()) continue;
     ++n_rendered;
     std::vector<int32_t> tokens;

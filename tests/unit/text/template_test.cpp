@@ -103,15 +103,15 @@ TEST(Template, AppendToListsOfTheTemplate) {
     EXPECT_EQ(kind, "ok") << source << "\n" << text;
     EXPECT_EQ(text, expected) << source;
   }
-  for (const char* source : {"{{ given.append(1) }}", "{{ messages[0].parts.append(1) }}", "{{ messages.append(1) }}", "{{ [].append() }}", "{{ [].append(1, 2) }}",
-                             "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}", "{% set x = [] %}{% set _ = x.append(x) %}{{ x|tojson }}",
+  for (const char* source : {"{{ given.append(1) }}", "{{ messages[0].parts.append(1) }}", "{{ messages.append(1) }}", "{{ [].append() }}",
+                             "{{ [].append(1, 2) }}", "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}",
+                             "{% set x = [] %}{% set _ = x.append(x) %}{{ x|tojson }}",
                              "{% set x = [] %}{% set _ = x.append(x) %}{% set _ = x.append(x) %}{{ x }}", "{{ (1, 2).append(3) }}"})
     EXPECT_EQ(render(source, context).first, "error") << source;
 }
 
 TEST(Template, Families) {
-  const Value conversations = golden("template_conversations.json"),
-              families = golden("template_families.json");
+  const Value conversations = golden("template_conversations.json"), families = golden("template_families.json");
   size_t checked = 0;
   for (const Map::Entry& family : families.as_map().entries()) {
     const std::string name(family.first.as_string());
@@ -121,8 +121,7 @@ TEST(Template, Families) {
       const Value* expected = family.second.find(c.first.as_string());
       ASSERT_NE(expected, nullptr);
       const auto [kind, text] = render(source, c.second);
-      EXPECT_EQ(kind, expected->as_items()[0].as_string()) << name << " " << c.first.as_string() << "\n"
-                                                           << text;
+      EXPECT_EQ(kind, expected->as_items()[0].as_string()) << name << " " << c.first.as_string() << "\n" << text;
       ++checked;
       if (kind == "error") continue;
       EXPECT_EQ(text, expected->as_items()[1].as_string()) << name << " " << c.first.as_string();
@@ -145,8 +144,7 @@ TEST(Template, ThirdParty) {
       const auto [kind, text] = render(source, c.second);
       EXPECT_EQ(kind, expected[0].as_string()) << name << " " << c.first.as_string() << "\n" << text;
       if (kind == "error") continue;
-      EXPECT_EQ(static_cast<int64_t>(text.size()), expected[1].as_int())
-          << name << " " << c.first.as_string();
+      EXPECT_EQ(static_cast<int64_t>(text.size()), expected[1].as_int()) << name << " " << c.first.as_string();
       EXPECT_EQ(fnv1a(text), expected[2].as_string()) << name << " " << c.first.as_string() << "\n" << text;
       ++checked;
     }

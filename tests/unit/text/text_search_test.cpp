@@ -37,8 +37,8 @@ TEST(TextSearch, FindsWhatNaiveSearchFinds) {
 
 TEST(TextSearch, ComparesAFewTimesTheText) {
   const std::string text(3000000, 'a');
-  for (const std::string& part : {std::string(1000000, 'a') + "b", "b" + std::string(1000000, 'a'),
-                                  std::string(500000, 'a') + "b" + std::string(500000, 'a')}) {
+  for (const std::string& part :
+       {std::string(1000000, 'a') + "b", "b" + std::string(1000000, 'a'), std::string(500000, 'a') + "b" + std::string(500000, 'a')}) {
     size_t compared = 0, at;
     const auto count = [&](size_t bytes) {
       compared += bytes;
@@ -52,8 +52,8 @@ TEST(TextSearch, ComparesAFewTimesTheText) {
     EXPECT_EQ(at, std::string::npos);
     EXPECT_LT(compared, 20000000u);
     // Ended by whoever pays.
-    EXPECT_FALSE(forward.reset(part, [](size_t) { return false; }) &&
-                 forward.find(text, 0, [](size_t) { return false; }, &at));
+    EXPECT_FALSE(forward.reset(part, [](size_t) { return false; }) && forward.find(
+                                                                          text, 0, [](size_t) { return false; }, &at));
   }
 }
 

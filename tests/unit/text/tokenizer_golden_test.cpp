@@ -17,8 +17,8 @@ using testing::RandomStrings;
 constexpr size_t kGroup = 10, kCount = 10000;
 
 // Encodes the strings and compares with the ids and hashes of a set.
-void check_set(const std::string& set, const Tokenizer& tokenizer, uint64_t seed, size_t pools,
-               bool parse_special, bool without_blocks = false) {
+void check_set(const std::string& set, const Tokenizer& tokenizer, uint64_t seed, size_t pools, bool parse_special,
+               bool without_blocks = false) {
   RandomStrings strings(seed, pools);
   ASSERT_TRUE(strings.ok());
   std::ifstream in(testing::source_path("tests/golden/tokenizer/" + set + "_ids.txt"));
@@ -72,8 +72,7 @@ TEST_P(BpeGolden, AgreesWithTheReference) {
   EXPECT_GT(names, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BpeGolden,
-                         ::testing::ValuesIn(pre_tokenizer_specs().begin(), pre_tokenizer_specs().end()),
+INSTANTIATE_TEST_SUITE_P(All, BpeGolden, ::testing::ValuesIn(pre_tokenizer_specs().begin(), pre_tokenizer_specs().end()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(SpecialTokensGolden, ParsedAndAsText) {
@@ -96,15 +95,12 @@ TEST_P(SpmGolden, AgreesWithTheReference) {
   if (GetParam().trim >= 0) vocab.data.remove_extra_whitespaces = GetParam().trim != 0;
   Result<Tokenizer> tokenizer = Tokenizer::from_vocab(vocab.data);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
-  check_set(GetParam().set, *tokenizer, 3, RandomStrings::kPlainPools, false,
-            GetParam().set == std::string("spm_across"));
+  check_set(GetParam().set, *tokenizer, 3, RandomStrings::kPlainPools, false, GetParam().set == std::string("spm_across"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SpmGolden,
-                         ::testing::Values(SpmCase{"spm_plain", "spm_plain", -1, -1},
-                                           SpmCase{"spm_no_prefix", "spm_plain", 0, -1},
-                                           SpmCase{"spm_trimmed", "spm_plain", -1, 1},
-                                           SpmCase{"spm_unknown", "spm_unknown", -1, -1},
+                         ::testing::Values(SpmCase{"spm_plain", "spm_plain", -1, -1}, SpmCase{"spm_no_prefix", "spm_plain", 0, -1},
+                                           SpmCase{"spm_trimmed", "spm_plain", -1, 1}, SpmCase{"spm_unknown", "spm_unknown", -1, -1},
                                            SpmCase{"spm_across", "spm_across", -1, -1}),
                          [](const auto& tested) { return std::string(tested.param.set); });
 

@@ -36,8 +36,7 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text, E
 std::string random_text(RandomStrings* strings, bool raw_bytes) {
   std::string text = strings->string();
   if (raw_bytes)
-    for (size_t n = strings->next(6); n > 0; n--)
-      text.insert(strings->next(text.size() + 1), 1, static_cast<char>(strings->next(256)));
+    for (size_t n = strings->next(6); n > 0; n--) text.insert(strings->next(text.size() + 1), 1, static_cast<char>(strings->next(256)));
   return text;
 }
 
@@ -257,8 +256,7 @@ TEST(Tokenizer, AMegabyteOfOneCharacter) {
     return (testing::thread_seconds() - start) / runs;
   };
   for (const Tokenizer& t : tokenizers) {
-    for (const char* unit :
-         {"a", "the", " ", "7", "\n", "!", "\u4E00", "\U0001F999", "\u0301", "\xFF", "<", "<a", "<|im_"}) {
+    for (const char* unit : {"a", "the", " ", "7", "\n", "!", "\u4E00", "\U0001F999", "\u0301", "\xFF", "<", "<a", "<|im_"}) {
       std::string small, large;
       while (small.size() < (1u << 14)) small += unit;
       while (large.size() < (1u << 18)) large += unit;
@@ -281,50 +279,30 @@ struct BadCase {
 
 TEST(BadVocabulary, IsRefusedByName) {
   const std::vector<BadCase> cases = {
-      {"no tokens", [](GoldenVocab* v) { v->data.tokens.clear(), v->data.types.clear(); }, Code::bad_model,
-       "tokenizer.ggml.tokens"},
-      {"types too short", [](GoldenVocab* v) { v->data.types.pop_back(); }, Code::bad_model,
-       "tokenizer.ggml.token_type"},
-      {"types too long", [](GoldenVocab* v) { v->data.types.push_back(1); }, Code::bad_model,
-       "tokenizer.ggml.token_type"},
-      {"type 7", [](GoldenVocab* v) { v->data.types[3] = 7; }, Code::bad_model,
-       "tokenizer.ggml.token_type[3]"},
-      {"type -1", [](GoldenVocab* v) { v->data.types[3] = -1; }, Code::bad_model,
-       "tokenizer.ggml.token_type[3]"},
-      {"scores too short", [](GoldenVocab* v) { v->data.scores = {1.0f}; }, Code::bad_model,
-       "tokenizer.ggml.scores"},
-      {"bos outside", [](GoldenVocab* v) { v->data.special.bos = 265; }, Code::bad_model,
-       "tokenizer.ggml.bos_token_id"},
-      {"eos negative", [](GoldenVocab* v) { v->data.special.eos = -2; }, Code::bad_model,
-       "tokenizer.ggml.eos_token_id"},
-      {"eot outside", [](GoldenVocab* v) { v->data.special.eot = INT32_MAX; }, Code::bad_model,
-       "tokenizer.ggml.eot_token_id"},
-      {"eom outside", [](GoldenVocab* v) { v->data.special.eom = 500; }, Code::bad_model,
-       "tokenizer.ggml.eom_token_id"},
-      {"unk outside", [](GoldenVocab* v) { v->data.special.unk = 500; }, Code::bad_model,
-       "tokenizer.ggml.unknown_token_id"},
-      {"pad outside", [](GoldenVocab* v) { v->data.special.pad = 500; }, Code::bad_model,
-       "tokenizer.ggml.padding_token_id"},
-      {"sep outside", [](GoldenVocab* v) { v->data.special.sep = 500; }, Code::bad_model,
-       "tokenizer.ggml.seperator_token_id"},
-      {"token not UTF-8", [](GoldenVocab* v) { v->data.tokens[9] = "a\xFF"; }, Code::bad_model,
-       "tokenizer.ggml.tokens[9]"},
-      {"merge without space", [](GoldenVocab* v) { v->data.merges[1] = "abab"; }, Code::bad_model,
-       "tokenizer.ggml.merges[1]"},
-      {"empty merge", [](GoldenVocab* v) { v->data.merges[1] = ""; }, Code::bad_model,
-       "tokenizer.ggml.merges[1]"},
-      {"merge of nothing", [](GoldenVocab* v) { v->data.merges[1] = " b"; }, Code::bad_model,
-       "tokenizer.ggml.merges[1]"},
-      {"merge with nothing", [](GoldenVocab* v) { v->data.merges[1] = "b "; }, Code::bad_model,
-       "tokenizer.ggml.merges[1]"},
-      {"merge not UTF-8", [](GoldenVocab* v) { v->data.merges[1] = "a \xC3"; }, Code::bad_model,
-       "tokenizer.ggml.merges[1]"},
+      {"no tokens", [](GoldenVocab* v) { v->data.tokens.clear(), v->data.types.clear(); }, Code::bad_model, "tokenizer.ggml.tokens"},
+      {"types too short", [](GoldenVocab* v) { v->data.types.pop_back(); }, Code::bad_model, "tokenizer.ggml.token_type"},
+      {"types too long", [](GoldenVocab* v) { v->data.types.push_back(1); }, Code::bad_model, "tokenizer.ggml.token_type"},
+      {"type 7", [](GoldenVocab* v) { v->data.types[3] = 7; }, Code::bad_model, "tokenizer.ggml.token_type[3]"},
+      {"type -1", [](GoldenVocab* v) { v->data.types[3] = -1; }, Code::bad_model, "tokenizer.ggml.token_type[3]"},
+      {"scores too short", [](GoldenVocab* v) { v->data.scores = {1.0f}; }, Code::bad_model, "tokenizer.ggml.scores"},
+      {"bos outside", [](GoldenVocab* v) { v->data.special.bos = 265; }, Code::bad_model, "tokenizer.ggml.bos_token_id"},
+      {"eos negative", [](GoldenVocab* v) { v->data.special.eos = -2; }, Code::bad_model, "tokenizer.ggml.eos_token_id"},
+      {"eot outside", [](GoldenVocab* v) { v->data.special.eot = INT32_MAX; }, Code::bad_model, "tokenizer.ggml.eot_token_id"},
+      {"eom outside", [](GoldenVocab* v) { v->data.special.eom = 500; }, Code::bad_model, "tokenizer.ggml.eom_token_id"},
+      {"unk outside", [](GoldenVocab* v) { v->data.special.unk = 500; }, Code::bad_model, "tokenizer.ggml.unknown_token_id"},
+      {"pad outside", [](GoldenVocab* v) { v->data.special.pad = 500; }, Code::bad_model, "tokenizer.ggml.padding_token_id"},
+      {"sep outside", [](GoldenVocab* v) { v->data.special.sep = 500; }, Code::bad_model, "tokenizer.ggml.seperator_token_id"},
+      {"token not UTF-8", [](GoldenVocab* v) { v->data.tokens[9] = "a\xFF"; }, Code::bad_model, "tokenizer.ggml.tokens[9]"},
+      {"merge without space", [](GoldenVocab* v) { v->data.merges[1] = "abab"; }, Code::bad_model, "tokenizer.ggml.merges[1]"},
+      {"empty merge", [](GoldenVocab* v) { v->data.merges[1] = ""; }, Code::bad_model, "tokenizer.ggml.merges[1]"},
+      {"merge of nothing", [](GoldenVocab* v) { v->data.merges[1] = " b"; }, Code::bad_model, "tokenizer.ggml.merges[1]"},
+      {"merge with nothing", [](GoldenVocab* v) { v->data.merges[1] = "b "; }, Code::bad_model, "tokenizer.ggml.merges[1]"},
+      {"merge not UTF-8", [](GoldenVocab* v) { v->data.merges[1] = "a \xC3"; }, Code::bad_model, "tokenizer.ggml.merges[1]"},
       {"merge of no token", [](GoldenVocab* v) { v->data.merges[1] = "abc b"; }, Code::bad_model, "'abc'"},
       {"merge with no token", [](GoldenVocab* v) { v->data.merges[1] = "b abc"; }, Code::bad_model, "'abc'"},
       {"merge to no token", [](GoldenVocab* v) { v->data.merges[1] = "b a"; }, Code::bad_model, "'ba'"},
       {"unknown family", [](GoldenVocab* v) { v->data.model = "t5"; }, Code::unsupported, "'t5'"},
-      {"unknown pre-tokenizer", [](GoldenVocab* v) { v->data.pre = "qwen99"; }, Code::unsupported,
-       "'qwen99'"},
+      {"unknown pre-tokenizer", [](GoldenVocab* v) { v->data.pre = "qwen99"; }, Code::unsupported, "'qwen99'"},
   };
   for (const BadCase& c : cases) {
     GoldenVocab v = small_bpe();
@@ -332,20 +310,17 @@ TEST(BadVocabulary, IsRefusedByName) {
     const Result<Tokenizer> t = Tokenizer::from_vocab(v.data);
     ASSERT_FALSE(t.ok()) << c.what;
     EXPECT_EQ(t.status().code(), c.code) << c.what;
-    EXPECT_NE(std::string(t.status().message()).find(c.says), std::string::npos)
-        << c.what << ": " << t.status().message();
+    EXPECT_NE(std::string(t.status().message()).find(c.says), std::string::npos) << c.what << ": " << t.status().message();
   }
 }
 
 TEST(BadVocabulary, SentencePiece) {
   GoldenVocab v = testing::golden_spm_vocab("spm_plain");
   v.data.scores[5] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_NE(std::string(Tokenizer::from_vocab(v.data).status().message()).find("tokenizer.ggml.scores[5]"),
-            std::string::npos);
+  EXPECT_NE(std::string(Tokenizer::from_vocab(v.data).status().message()).find("tokenizer.ggml.scores[5]"), std::string::npos);
   v = testing::golden_spm_vocab("spm_plain");
   v.data.types[300] = static_cast<int32_t>(TokenType::byte);
-  EXPECT_NE(std::string(Tokenizer::from_vocab(v.data).status().message()).find("tokenizer.ggml.tokens[300]"),
-            std::string::npos);
+  EXPECT_NE(std::string(Tokenizer::from_vocab(v.data).status().message()).find("tokenizer.ggml.tokens[300]"), std::string::npos);
   // Infinite scores are an order like any other; equal tokens and empty ones are allowed.
   v = testing::golden_spm_vocab("spm_plain");
   for (size_t i = 0; i < v.data.scores.size(); i += 3) v.data.scores[i] = i % 2 ? -INFINITY : INFINITY;
@@ -360,8 +335,7 @@ TEST(BadVocabulary, SentencePiece) {
 testing::GgufBuilder vocab_file(const GoldenVocab& v, const char* leave_out = "") {
   testing::GgufBuilder b;
   const auto wanted = [&](const char* key) { return std::string(key) != leave_out; };
-  std::vector<std::string> tokens(v.data.tokens.begin(), v.data.tokens.end()),
-      merges(v.data.merges.begin(), v.data.merges.end());
+  std::vector<std::string> tokens(v.data.tokens.begin(), v.data.tokens.end()), merges(v.data.merges.begin(), v.data.merges.end());
   b.key("general.architecture", "llama");
   if (wanted("model")) b.key("tokenizer.ggml.model", v.data.model);
   if (wanted("pre") && !v.data.pre.empty()) b.key("tokenizer.ggml.pre", v.data.pre);
@@ -402,8 +376,7 @@ TEST(TokenizerFile, SaysTheSameAsItsParts) {
   GoldenVocab v = small_bpe();
   testing::GgufBuilder b = vocab_file(v);
   b.key("tokenizer.ggml.bos_token_id", uint32_t{260}).key("tokenizer.ggml.eos_token_id", uint32_t{259});
-  b.key("tokenizer.ggml.padding_token_id", uint32_t{263})
-      .key("tokenizer.ggml.seperator_token_id", uint32_t{1});
+  b.key("tokenizer.ggml.padding_token_id", uint32_t{263}).key("tokenizer.ggml.seperator_token_id", uint32_t{1});
   b.key("tokenizer.ggml.eot_token_id", uint32_t{258}).key("tokenizer.ggml.eom_token_id", uint32_t{2});
   b.key("tokenizer.ggml.unknown_token_id", uint32_t{3});
   b.key("tokenizer.ggml.add_bos_token", true).key("tokenizer.ggml.add_eos_token", true);
@@ -429,9 +402,7 @@ TEST(TokenizerFile, SaysTheSameAsItsParts) {
   EXPECT_EQ(t->bos(), 1);
   EXPECT_EQ(t->eos(), 2);
   EXPECT_TRUE(t->add_bos());
-  t = from_file(vocab_file(spm)
-                    .key("tokenizer.ggml.add_space_prefix", false)
-                    .key("tokenizer.ggml.add_bos_token", false));
+  t = from_file(vocab_file(spm).key("tokenizer.ggml.add_space_prefix", false).key("tokenizer.ggml.add_bos_token", false));
   ASSERT_TRUE(t.ok());
   EXPECT_NE(encode(*t, "the man"), encode(make(spm), "the man"));
   EXPECT_FALSE(t->add_bos());
@@ -453,16 +424,12 @@ TEST(TokenizerFile, BadKeysAreNamed) {
       {vocab_file(v, "tokens"), "tokenizer.ggml.tokens"},
       {vocab_file(v, "merges"), "tokenizer.ggml.merges"},
       {vocab_file(spm, "scores"), "tokenizer.ggml.scores"},
-      {vocab_file(v, "tokens").array("tokenizer.ggml.tokens", std::vector<int32_t>{1, 2}),
-       "tokenizer.ggml.tokens"},
+      {vocab_file(v, "tokens").array("tokenizer.ggml.tokens", std::vector<int32_t>{1, 2}), "tokenizer.ggml.tokens"},
       {vocab_file(v, "tokens").key("tokenizer.ggml.tokens", "a"), "tokenizer.ggml.tokens"},
       {vocab_file(v, "merges").key("tokenizer.ggml.merges", uint32_t{1}), "tokenizer.ggml.merges"},
-      {vocab_file(v, "types").array("tokenizer.ggml.token_type", std::vector<float>(265, 1.0f)),
-       "tokenizer.ggml.token_type"},
-      {vocab_file(v, "types").array("tokenizer.ggml.token_type", std::vector<int32_t>{}),
-       "tokenizer.ggml.token_type"},
-      {vocab_file(v, "types").array("tokenizer.ggml.token_type", std::vector<uint32_t>(265, 0x80000001u)),
-       "tokenizer.ggml.token_type[0]"},
+      {vocab_file(v, "types").array("tokenizer.ggml.token_type", std::vector<float>(265, 1.0f)), "tokenizer.ggml.token_type"},
+      {vocab_file(v, "types").array("tokenizer.ggml.token_type", std::vector<int32_t>{}), "tokenizer.ggml.token_type"},
+      {vocab_file(v, "types").array("tokenizer.ggml.token_type", std::vector<uint32_t>(265, 0x80000001u)), "tokenizer.ggml.token_type[0]"},
       {vocab_file(v).array("tokenizer.ggml.scores", std::vector<std::string>{"1"}), "tokenizer.ggml.scores"},
       {vocab_file(v).key("tokenizer.ggml.bos_token_id", int32_t{-7}), "tokenizer.ggml.bos_token_id"},
       {vocab_file(v).key("tokenizer.ggml.bos_token_id", uint64_t{1} << 40), "tokenizer.ggml.bos_token_id"},

@@ -55,8 +55,7 @@ TEST_P(PublishedVocabulary, GivesThePublishedIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PublishedVocabulary,
-                         ::testing::Values("deepseek-coder", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "phi-3",
-                                           "qwen2"));
+                         ::testing::Values("deepseek-coder", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2"));
 
 }  // namespace
 }  // namespace orrery::text::tokenizer_vectors_test

@@ -27,11 +27,10 @@ struct Definition {
       } else if (c < 0x800) {
         s = {static_cast<char>(0xC0 + c / 64), static_cast<char>(0x80 + c % 64)};
       } else if (c < 0x10000) {
-        s = {static_cast<char>(0xE0 + c / 4096), static_cast<char>(0x80 + c / 64 % 64),
-             static_cast<char>(0x80 + c % 64)};
+        s = {static_cast<char>(0xE0 + c / 4096), static_cast<char>(0x80 + c / 64 % 64), static_cast<char>(0x80 + c % 64)};
       } else {
-        s = {static_cast<char>(0xF0 + c / 262144), static_cast<char>(0x80 + c / 4096 % 64),
-             static_cast<char>(0x80 + c / 64 % 64), static_cast<char>(0x80 + c % 64)};
+        s = {static_cast<char>(0xF0 + c / 262144), static_cast<char>(0x80 + c / 4096 % 64), static_cast<char>(0x80 + c / 64 % 64),
+             static_cast<char>(0x80 + c % 64)};
       }
       for (size_t n = 1; n < s.size(); n++) begun.insert(s.substr(0, n));
       whole.insert(s);
@@ -57,8 +56,7 @@ TEST(Utf8, KnowsWellFormedSequences) {
     for (size_t i = 0; i < length; i++) count *= n;
     for (size_t code = 0; code < count; code++) {
       std::string s;
-      for (size_t i = 0, rest = code; i < length; i++, rest /= n)
-        s.push_back(static_cast<char>(bytes[rest % n]));
+      for (size_t i = 0, rest = code; i < length; i++, rest /= n) s.push_back(static_cast<char>(bytes[rest % n]));
       // What the definition says about the whole text, from left to right.
       bool valid = true;
       size_t tail = 0;

@@ -136,13 +136,11 @@ TEST(Unicode, EveryCodePointAsPython) {
       visit(c, s);
     }
   };
-  const std::map<std::string, Convert> conversions = {
-      {"upper", unicode::upper}, {"lower", unicode::lower}, {"title", unicode::title}};
-  const std::map<std::string, uint32_t> classes = {
-      {"isalpha", unicode::kAlpha},     {"isdecimal", unicode::kDecimal},
-      {"isdigit", unicode::kDigit},     {"isnumeric", unicode::kNumeric},
-      {"isupper", unicode::kUpperCase}, {"islower", unicode::kLowerCase},
-      {"isspace", unicode::kSpace},     {"isprintable", unicode::kUnprintable}};
+  const std::map<std::string, Convert> conversions = {{"upper", unicode::upper}, {"lower", unicode::lower}, {"title", unicode::title}};
+  const std::map<std::string, uint32_t> classes = {{"isalpha", unicode::kAlpha},     {"isdecimal", unicode::kDecimal},
+                                                   {"isdigit", unicode::kDigit},     {"isnumeric", unicode::kNumeric},
+                                                   {"isupper", unicode::kUpperCase}, {"islower", unicode::kLowerCase},
+                                                   {"isspace", unicode::kSpace},     {"isprintable", unicode::kUnprintable}};
   size_t checked = 0;
   const Value rows = golden("text_unicode.json");
   for (const Value& row : rows.as_items()) {
@@ -157,9 +155,7 @@ TEST(Unicode, EveryCodePointAsPython) {
       });
     } else {
       const bool inverse = name == "isprintable";
-      each([&](uint32_t c, const std::string&) {
-        all += unicode::is(c, classes.at(name)) != inverse ? '1' : '0';
-      });
+      each([&](uint32_t c, const std::string&) { all += unicode::is(c, classes.at(name)) != inverse ? '1' : '0'; });
     }
     EXPECT_EQ(fnv1a(all), row.as_items()[1].as_string()) << name;
     ++checked;

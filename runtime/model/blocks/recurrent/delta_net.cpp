@@ -63,7 +63,7 @@ void run(Pass& pass, int32_t layer, const Weights& w, Ptr<const float> post_norm
   const Ptr<float> z = take(shape.values());
   rows.out = take(shape.values());
   const Ptr<float> a = take(shape.n_value_heads), b = take(shape.n_value_heads);
-  rows.c = next;   // the last one: it has further rows
+  rows.c = next;  // the last one: it has further rows
   rows.z = z, rows.a = a, rows.b = shape.grouped ? a : b;
   const Product p[] = {{&w.qkv, {}, rows.u, shape.channels(), false},
                        {&w.gate, {}, z, shape.values(), false},

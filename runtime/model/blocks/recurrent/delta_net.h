@@ -9,15 +9,15 @@ namespace orrery::model::delta_net {
 
 // What a family says of it.
 struct Parts {
-  bool grouped = false;                        // DeltaNetShape::grouped
+  bool grouped = false;  // DeltaNetShape::grouped
 };
 
 struct Weights {
-  Weight qkv;                                  // (channels, n_embd): query heads, key heads, value heads
-  Weight gate;                                 // (values, n_embd): z
-  Weight alpha, beta;                          // (n_value_heads, n_embd); or, of a grouped shape, in beta both: (2 n_value_heads, n_embd)
+  Weight qkv;          // (channels, n_embd): query heads, key heads, value heads
+  Weight gate;         // (values, n_embd): z
+  Weight alpha, beta;  // (n_value_heads, n_embd); or, of a grouped shape, in beta both: (2 n_value_heads, n_embd)
   DeltaNetWeights own;
-  Weight out;                                  // (n_embd, values)
+  Weight out;  // (n_embd, values)
 };
 
 // Keys: ssm.conv_kernel, state_size, group_count, time_step_rank, inner_size. Sets the shape of the layers whose mixer it is.

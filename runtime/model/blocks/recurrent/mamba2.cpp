@@ -22,8 +22,8 @@ Status read(Reading& in) {
     return error(Code::bad_model, "%s: %d heads of Mamba2 layers do not divide among %d groups", path, shape.n_heads, shape.n_groups);
   shape.head_dim = inner / shape.n_heads;
   if (inner % shape.n_heads != 0 || shape.head_dim > static_cast<int32_t>(kMaxDim))
-    return error(Code::bad_model, "%s: key '%s' is %d, which does not divide into %d heads of at most %llu", path, keys.name("ssm.inner_size").c_str(),
-                 inner, shape.n_heads, static_cast<unsigned long long>(kMaxDim));
+    return error(Code::bad_model, "%s: key '%s' is %d, which does not divide into %d heads of at most %llu", path,
+                 keys.name("ssm.inner_size").c_str(), inner, shape.n_heads, static_cast<unsigned long long>(kMaxDim));
   shape.eps = in.d.norm_eps;
   for (LayerShape& layer : in.d.layers)
     if (layer.mixer == Mixer::mamba2) layer.mamba2 = shape;
@@ -49,7 +49,7 @@ void run(Pass& pass, int32_t layer, const Weights& w) {
   Mamba2Rows rows;
   rows.projected = projected;
   rows.out = projected + n_rows * static_cast<uint64_t>(shape.projected());
-  rows.c = rows.out + n_rows * static_cast<uint64_t>(shape.inner());   // the last one: it has further rows
+  rows.c = rows.out + n_rows * static_cast<uint64_t>(shape.inner());  // the last one: it has further rows
   const Product p{&w.in, {}, projected, shape.projected(), false};
   pass.project({&p, 1});
   pass.backend.recurrent()->mamba2(shape, w.own, rows, pass.d.states[static_cast<size_t>(layer)]);

@@ -8,9 +8,9 @@
 namespace orrery::model::mamba2 {
 
 struct Weights {
-  Weight in;                                   // (projected, n_embd): z, u, t
+  Weight in;  // (projected, n_embd): z, u, t
   Mamba2Weights own;
-  Weight out;                                  // (n_embd, inner)
+  Weight out;  // (n_embd, inner)
 };
 
 // Keys: ssm.conv_kernel, state_size, group_count, time_step_rank, inner_size. Sets the shape of the layers whose mixer it is.

@@ -8,9 +8,9 @@
 namespace orrery::model::short_conv {
 
 struct Weights {
-  Weight in;                                   // (3 n_channels, n_embd): B, C, X
-  Ptr<const float> conv;                       // (n_channels, n_taps)
-  Weight out;                                  // (n_embd, n_channels)
+  Weight in;              // (3 n_channels, n_embd): B, C, X
+  Ptr<const float> conv;  // (n_channels, n_taps)
+  Weight out;             // (n_embd, n_channels)
 };
 
 // Key: shortconv.l_cache. Sets the shape of the layers whose mixer it is.

@@ -1,5 +1,6 @@
-// Gemma 4. Layers with a window have heads and a RoPE of their own; values are normed, and may be made of the keys' projection. The small models
-// (E2B, E4B) have per-layer embeddings, and their last layers read the KV of earlier ones; 26B-A4B has experts beside each feed-forward block.
+// Gemma 4. Layers with a window have heads and a RoPE of their own; values are normed, and may be made of the keys' projection. The small
+// models (E2B, E4B) have per-layer embeddings, and their last layers read the KV of earlier ones; 26B-A4B has experts beside each
+// feed-forward block.
 #include <cmath>
 
 #include "runtime/model/blocks/attention.h"
@@ -18,9 +19,11 @@ Status check_required(Reading& in) {
   for (const char* key : {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base", "rope.freq_base_swa"})
     if (!in.keys.has(key)) return error(Code::bad_model, "%s: key '%s' is missing", file.path().c_str(), in.keys.name(key).c_str());
   // Of full heads, it leaves three quarters of the pairs as they are.
-  if (!file.find_tensor("rope_freqs.weight")) return error(Code::bad_model, "%s: tensor 'rope_freqs.weight' is missing", file.path().c_str());
+  if (!file.find_tensor("rope_freqs.weight"))
+    return error(Code::bad_model, "%s: tensor 'rope_freqs.weight' is missing", file.path().c_str());
   if (in.rope.set)
-    return error(Code::unsupported, "%s: a RoPE scaling was asked for; architecture '%s' is run with that of its file alone", file.path().c_str(), in.d.family);
+    return error(Code::unsupported, "%s: a RoPE scaling was asked for; architecture '%s' is run with that of its file alone",
+                 file.path().c_str(), in.d.family);
   return ok_status();
 }
 
@@ -34,11 +37,11 @@ Status read_attention(Reading& in) {
   int32_t window = 0;
   std::vector<bool> flags;
   ORRERY_TRY(in.keys.integer("attention.sliding_window", 1, kMaxContext, &window));
-  ORRERY_TRY(in.keys.flags("attention.sliding_window_pattern", in.d.layers.size(), &flags));   // a period is not known of it
+  ORRERY_TRY(in.keys.flags("attention.sliding_window_pattern", in.d.layers.size(), &flags));  // a period is not known of it
   ORRERY_TRY(attention::read(in, attention));
   if (in.d.rope().scaling == RopeScaling::llama3) return ok_status();
-  return error(Code::unsupported_architecture, "%s: key '%s': architecture '%s' is run without a scaling of RoPE", in.keys.file().path().c_str(),
-               in.keys.name("rope.scaling.type").c_str(), in.d.family);
+  return error(Code::unsupported_architecture, "%s: key '%s': architecture '%s' is run without a scaling of RoPE",
+               in.keys.file().path().c_str(), in.keys.name("rope.scaling.type").c_str(), in.d.family);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// LFM2 and LFM2.5: short convolutions, and attention with a norm of each query and key head where head_count_kv is not 0. The mixtures (8B-A1B,
-// 24B-A2B) have experts in all but their first layers; the router's bias takes part in the choice, and in no weight.
+// LFM2 and LFM2.5: short convolutions, and attention with a norm of each query and key head where head_count_kv is not 0. The mixtures
+// (8B-A1B, 24B-A2B) have experts in all but their first layers; the router's bias takes part in the choice, and in no weight.
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"

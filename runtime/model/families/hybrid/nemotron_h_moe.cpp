@@ -1,5 +1,5 @@
-// Nemotron 3 Nano. A layer is one block behind its norm: Mamba2, attention without RoPE, or a mixture of experts with a shared one, all of squared
-// ReLU. head_count_kv is not 0 where it is attention, feed_forward_length where it is a mixture.
+// Nemotron 3 Nano. A layer is one block behind its norm: Mamba2, attention without RoPE, or a mixture of experts with a shared one, all of
+// squared ReLU. head_count_kv is not 0 where it is attention, feed_forward_length where it is a mixture.
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/recurrent/mamba2.h"
@@ -19,14 +19,16 @@ Status read_kinds(Reading& in) {
   for (size_t i = 0; i < d.layers.size(); ++i) {
     const bool attends = n_kv_heads[i] > 0, mixture = widths[i] > 0;
     if (attends && mixture)
-      return error(Code::bad_model, "%s: layer %zu has %d KV heads by '%s' and a width of %d by '%s', expected one of them to be 0", path, i,
-                   n_kv_heads[i], in.keys.name("attention.head_count_kv").c_str(), widths[i], in.keys.name("feed_forward_length").c_str());
+      return error(Code::bad_model, "%s: layer %zu has %d KV heads by '%s' and a width of %d by '%s', expected one of them to be 0", path,
+                   i, n_kv_heads[i], in.keys.name("attention.head_count_kv").c_str(), widths[i],
+                   in.keys.name("feed_forward_length").c_str());
     d.layers[i].mixer = attends ? Mixer::attention : mixture ? Mixer::none : Mixer::mamba2;
     d.layers[i].ffn_norm = "attn_norm";
     any_mamba2 |= d.layers[i].mixer == Mixer::mamba2;
   }
   // Only models with recurrent layers are run without policies. A policy expects attention in every layer.
-  if (!any_mamba2) return error(Code::unsupported_architecture, "%s: none of %d layers is Mamba2; at least one is expected", path, d.n_layers);
+  if (!any_mamba2)
+    return error(Code::unsupported_architecture, "%s: none of %d layers is Mamba2; at least one is expected", path, d.n_layers);
   return ok_status();
 }
 

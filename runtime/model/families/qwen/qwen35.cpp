@@ -50,7 +50,7 @@ void qwen35::trim(Reading& in) {
 }
 
 Status qwen35::read_mixers(Reading& in, const delta_net::Parts& parts) {
-  (void)in.keys.find("rope.dimension_sections");   // where images have positions; text has the same one in all sections
+  (void)in.keys.find("rope.dimension_sections");  // where images have positions; text has the same one in all sections
   ORRERY_TRY(read_flags(in));
   attention::Parts attention;
   attention.qk_norm = attention.gated = true;
@@ -64,7 +64,7 @@ Status qwen35::read_mixers(Reading& in, const delta_net::Parts& parts) {
 
 Status describe_qwen35(Reading& in) {
   ORRERY_TRY(qwen35::read_skipped(in));
-  ORRERY_TRY(feed_forward::read(in, {}));   // of all blocks
+  ORRERY_TRY(feed_forward::read(in, {}));  // of all blocks
   qwen35::trim(in);
   return qwen35::read_mixers(in, {});
 }

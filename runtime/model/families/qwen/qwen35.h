@@ -1,5 +1,6 @@
-// What Qwen3.5's families share: of four layers, three are gated delta nets; the fourth has gated attention, whose RoPE turns a part of each
-// head. Blocks behind the last layer guess tokens (MTP): the model is run without them, and the first one is a head of its own (blocks/guessing_head.h).
+// What Qwen3.5's families share: of four layers, three are gated delta nets; the fourth has gated attention, whose RoPE turns a part of
+// each head. Blocks behind the last layer guess tokens (MTP): the model is run without them, and the first one is a head of its own
+// (blocks/guessing_head.h).
 #pragma once
 
 #include "runtime/model/blocks/recurrent/delta_net.h"

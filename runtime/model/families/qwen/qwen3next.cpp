@@ -1,4 +1,5 @@
-// Qwen3-Next and Qwen3-Coder-Next. As qwen35moe; the value heads of a key head are neighbours, and one matrix has both scalars of their rows.
+// Qwen3-Next and Qwen3-Coder-Next. As qwen35moe; the value heads of a key head are neighbours, and one matrix has both scalars of their
+// rows.
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/families/family.h"
 #include "runtime/model/families/qwen/qwen35.h"

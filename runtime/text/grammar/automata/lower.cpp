@@ -47,8 +47,7 @@ constexpr uint32_t kWide = 1000;      // characters of a set that makes a repeti
 
 class Lowering {
  public:
-  Lowering(const Tree& tree, const CompileLimits& limits)
-      : tree_(tree), limits_(limits), pace_(limits.cancel), facts_(tree_facts(tree)) {}
+  Lowering(const Tree& tree, const CompileLimits& limits) : tree_(tree), limits_(limits), pace_(limits.cancel), facts_(tree_facts(tree)) {}
 
   Result<Automata> run() {
     ORRERY_TRY(measure());
@@ -213,7 +212,10 @@ class Lowering {
         size = copied(node.a) ? size_[tree_.rules[node.a].body] : 1;
         break;
       case NodeType::tokens: break;
-      case NodeType::graph: size = tree_.graphs[node.a].edges.size() + 1; text = size > kMostCopied; break;
+      case NodeType::graph:
+        size = tree_.graphs[node.a].edges.size() + 1;
+        text = size > kMostCopied;
+        break;
     }
     size_[i] = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(size, 1), 1u << 30));
     text_[i] = text;

@@ -32,10 +32,10 @@ struct TokenEdge {
 struct State {
   uint32_t edges = 0, calls = 0, tokens = 0;  // where they begin; the next state's say where they end
   uint32_t rule = 0;
-  bool final = false;         // its rule may end here; at a boundary: once `least` rounds have begun
-  bool tail = false;          // nothing but the end of its rule is possible
-  bool ends_round = false;    // of a counted rule: here the boundary is reached too
-  bool suffix = false;        // of a counted rule: the rounds have been left
+  bool final = false;       // its rule may end here; at a boundary: once `least` rounds have begun
+  bool tail = false;        // nothing but the end of its rule is possible
+  bool ends_round = false;  // of a counted rule: here the boundary is reached too
+  bool suffix = false;      // of a counted rule: the rounds have been left
 };
 
 struct NetworkRule {
@@ -44,10 +44,10 @@ struct NetworkRule {
   uint32_t start = 0;
   bool counted = false;
   uint32_t boundary = 0, least = 0, most = 0;
-  bool deterministic = true;  // at most one edge for a byte
-  bool leaf = true;           // calls no rule and reads no whole token
-  bool whole_rounds = true;   // counted: no state that ends a round reads on within the round
-  uint32_t deferred = kNoNode, deferred_bytes = 0;   // as of the tree's rule
+  bool deterministic = true;                        // at most one edge for a byte
+  bool leaf = true;                                 // calls no rule and reads no whole token
+  bool whole_rounds = true;                         // counted: no state that ends a round reads on within the round
+  uint32_t deferred = kNoNode, deferred_bytes = 0;  // as of the tree's rule
 };
 
 struct Network {

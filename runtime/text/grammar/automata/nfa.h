@@ -38,9 +38,9 @@ struct Automaton {
   uint32_t line = 0, column = 0;
   Nfa nfa;
   bool counted = false;
-  uint32_t least = 0, most = 0;  // counted
-  std::string prefix, suffix;    // counted
-  uint32_t deferred = kNoNode, deferred_bytes = 0;   // as of the tree's rule
+  uint32_t least = 0, most = 0;                     // counted
+  std::string prefix, suffix;                       // counted
+  uint32_t deferred = kNoNode, deferred_bytes = 0;  // as of the tree's rule
 };
 
 struct Automata {

@@ -262,8 +262,8 @@ class Compiler {
     find_classes();
     const size_t bytes = out_.memory_bytes();
     if (bytes > limits_.memory_bytes) {
-      Status large = memory_error(Code::unsupported, bytes, limits_.memory_bytes, "the grammar's automata need %zu bytes, at most %zu are allowed",
-                                  bytes, limits_.memory_bytes);
+      Status large = memory_error(Code::unsupported, bytes, limits_.memory_bytes,
+                                  "the grammar's automata need %zu bytes, at most %zu are allowed", bytes, limits_.memory_bytes);
       return large;
     }
     return std::move(out_);
@@ -375,7 +375,8 @@ class Compiler {
       state.tokens = static_cast<uint32_t>(out_.token_edges.size());
       state.rule = r;
       state.final = lists.final;
-      state.tail = lists.final && lists.edges.empty() && lists.calls.empty() && lists.tokens.empty() && !(counted && out_.states.size() == base);
+      state.tail =
+          lists.final && lists.edges.empty() && lists.calls.empty() && lists.tokens.empty() && !(counted && out_.states.size() == base);
       out_.states.push_back(state);
       std::vector<Edge> edges = lists.edges;
       std::stable_sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.first < b.first; });

@@ -9,7 +9,7 @@
 namespace orrery::text::grammar {
 namespace {
 
-constexpr size_t kMostDigits = 17;      // of a whole part without an upper bound, and of a fraction
+constexpr size_t kMostDigits = 17;  // of a whole part without an upper bound, and of a fraction
 constexpr uint64_t kMostModulus = 20000;
 constexpr size_t kMostNumberStates = 60000;
 
@@ -110,7 +110,8 @@ namespace {
 // their rest by the factor.
 class MagnitudeMachine {
  public:
-  MagnitudeMachine(const NumberRange& range, uint64_t modulus, size_t scale, Tree* tree) : range_(range), modulus_(modulus), scale_(scale), tree_(tree) {}
+  MagnitudeMachine(const NumberRange& range, uint64_t modulus, size_t scale, Tree* tree)
+      : range_(range), modulus_(modulus), scale_(scale), tree_(tree) {}
 
   bool build(Machine* machine) {
     const size_t shortest = range_.least ? range_.least->whole.size() : 1;

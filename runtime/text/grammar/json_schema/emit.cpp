@@ -155,7 +155,8 @@ class SchemaEmitter {
 
   // One character of a set as it stands in a JSON text: as itself, or behind a backslash.
   uint32_t json_char(const CharSet& set) {
-    static constexpr std::pair<uint32_t, char> kShort[] = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'\b', 'b'}, {'\f', 'f'}, {'\n', 'n'}, {'\r', 'r'}, {'\t', 't'}};
+    static constexpr std::pair<uint32_t, char> kShort[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'\b', 'b'},
+                                                           {'\f', 'f'}, {'\n', 'n'},  {'\r', 'r'}, {'\t', 't'}};
     const CharSet plain = set.minus(CharSet{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
     CharSet letters;
     for (const auto& [c, letter] : kShort)
@@ -193,7 +194,8 @@ class SchemaEmitter {
       if (dfa.states[s].final) machine.edges.push_back({base + s, Machine::kFinal, end});
       std::map<uint32_t, CharSet> by_target;
       for (const CharDfa::Edge& e : dfa.states[s].edges) by_target[e.target].add(e.first, e.last);
-      for (const auto& [to, set] : by_target) machine.edges.push_back({base + s, base + to, notation_ == Notation::python ? python_char(set) : json_char(set)});
+      for (const auto& [to, set] : by_target)
+        machine.edges.push_back({base + s, base + to, notation_ == Notation::python ? python_char(set) : json_char(set)});
     }
     return tree_.rule(own_rule("string", tree_.machine(std::move(machine))));
   }
@@ -210,12 +212,16 @@ class SchemaEmitter {
     if (n.free() && number_rule_ != kNoNode) return tree_.rule(number_rule_);
     if (n.free()) {
       const uint32_t digit = tree_.chars(CharSet{{'0', '9'}}), minus = tree_.optional(tree_.literal("-"));
-      const uint32_t whole = tree_.choice({tree_.literal("0"), tree_.sequence({tree_.chars(CharSet{{'1', '9'}}), tree_.repeat(digit, 0, 16)})});
+      const uint32_t whole =
+          tree_.choice({tree_.literal("0"), tree_.sequence({tree_.chars(CharSet{{'1', '9'}}), tree_.repeat(digit, 0, 16)})});
       const uint32_t fraction = tree_.optional(tree_.sequence({tree_.literal("."), tree_.repeat(digit, 1, 17)}));
       // Below 290: with 17 digits before it, a number is still one of 64 bits.
-      const uint32_t two = tree_.repeat(digit, 1, 2), hundreds = tree_.sequence({tree_.chars(CharSet{{'0', '1'}}), tree_.repeat(digit, 2, 2)});
-      const uint32_t below_290 = tree_.choice({two, hundreds, tree_.sequence({tree_.literal("2"), tree_.chars(CharSet{{'0', '8'}}), digit})});
-      const uint32_t up = tree_.sequence({tree_.optional(tree_.literal("+")), below_290}), down = tree_.sequence({tree_.literal("-"), tree_.repeat(digit, 1, 3)});
+      const uint32_t two = tree_.repeat(digit, 1, 2),
+                     hundreds = tree_.sequence({tree_.chars(CharSet{{'0', '1'}}), tree_.repeat(digit, 2, 2)});
+      const uint32_t below_290 =
+          tree_.choice({two, hundreds, tree_.sequence({tree_.literal("2"), tree_.chars(CharSet{{'0', '8'}}), digit})});
+      const uint32_t up = tree_.sequence({tree_.optional(tree_.literal("+")), below_290}),
+                     down = tree_.sequence({tree_.literal("-"), tree_.repeat(digit, 1, 3)});
       const uint32_t power = tree_.choice({up, down});
       const uint32_t exponent = tree_.optional(tree_.sequence({tree_.chars(CharSet{{'E', 'E'}, {'e', 'e'}}), power}));
       number_rule_ = own_rule("number", tree_.sequence({minus, whole, fraction, exponent}));
@@ -266,7 +272,9 @@ class SchemaEmitter {
       }
     } else {
       std::vector<Map::Entry> entries = v.as_map().entries();
-      const auto before = [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first.as_string(), b.first.as_string()); };
+      const auto before = [&](const auto& a, const auto& b) {
+        return options_.tagged->format->before(a.first.as_string(), b.first.as_string());
+      };
       if (sorts_keys()) std::stable_sort(entries.begin(), entries.end(), before);
       for (const auto& [key, item] : entries) {
         separate();
@@ -331,18 +339,21 @@ class SchemaEmitter {
 
   // Items that differ from one another: a state for each set of values that have been written.
   Result<uint32_t> unique_array(const ArrayForm& a) {
-    const auto refuse_unique = [&](const std::string& why) { return error(Code::unsupported, "schema %.300s/uniqueItems: %s", place_.c_str(), why.c_str()); };
+    const auto refuse_unique = [&](const std::string& why) {
+      return error(Code::unsupported, "schema %.300s/uniqueItems: %s", place_.c_str(), why.c_str());
+    };
     constexpr size_t kMostValues = 64;
     const size_t n_places = std::min<size_t>(a.prefix.size() + 1, a.most == kUnbounded ? a.prefix.size() + 1 : a.most);
     std::vector<Value> values;
-    std::vector<std::vector<size_t>> allowed;   // by the item's place; the last one is of all later items
+    std::vector<std::vector<size_t>> allowed;  // by the item's place; the last one is of all later items
     for (size_t i = 0; i < n_places; ++i) {
       const Conjunction c = i < a.prefix.size() ? a.prefix[i] : a.rest;
       std::vector<Value> found;
       ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
       if (!none) {
         ORRERY_ASSIGN(const bool finite, finite_values(c, kMostValues, &found));
-        if (!finite) return refuse_unique("it is supported where items have at most 64 values, by enum, const, boolean or a range of integers");
+        if (!finite)
+          return refuse_unique("it is supported where items have at most 64 values, by enum, const, boolean or a range of integers");
       }
       allowed.emplace_back();
       for (const Value& v : found) {
@@ -354,7 +365,7 @@ class SchemaEmitter {
       }
     }
     std::vector<uint32_t> nodes;
-    std::vector<uint64_t> counted;   // of each value: the contains that it counts for
+    std::vector<uint64_t> counted;  // of each value: the contains that it counts for
     if (a.contains.size() > 64) return refuse_unique("too many contains at one place");
     for (const Value& v : values) {
       ORRERY_ASSIGN(const uint32_t node, constant(v, 0));
@@ -499,7 +510,8 @@ class SchemaEmitter {
 
   bool sorts_keys() const { return notation_ == Notation::bare && options_.tagged->format->order != KeyOrder::given; }
   void sort_keys(std::vector<std::pair<std::string, Conjunction>>* properties) const {
-    std::stable_sort(properties->begin(), properties->end(), [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first, b.first); });
+    std::stable_sort(properties->begin(), properties->end(),
+                     [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first, b.first); });
   }
 
   struct Member {
@@ -540,7 +552,8 @@ class SchemaEmitter {
     const auto n = static_cast<uint32_t>(members.size());
     if (cap > 1 && others.empty() && o.least > n) return tree_.nothing();
     const uint32_t rounds = others.empty() ? std::min(cap, std::max(n, 1u)) : cap;
-    if ((uint64_t{n} + 1) * (uint64_t{rounds} + 1) > kMostMachineStates) return refuse("minProperties or maxProperties needs too many states");
+    if ((uint64_t{n} + 1) * (uint64_t{rounds} + 1) > kMostMachineStates)
+      return refuse("minProperties or maxProperties needs too many states");
     Machine machine;
     const uint32_t open = tree_.sequence({tree_.literal("{"), space()}), close = tree_.sequence({space(), tree_.literal("}")});
     const uint32_t separator = comma();
@@ -580,7 +593,8 @@ class SchemaEmitter {
   }
 
   // Keys that are not declared, by what their values must satisfy.
-  Status other_members(const ObjectForm& o, const std::vector<std::pair<std::string, Conjunction>>& properties, std::vector<uint32_t>* others) {
+  Status other_members(const ObjectForm& o, const std::vector<std::pair<std::string, Conjunction>>& properties,
+                       std::vector<uint32_t>* others) {
     std::vector<std::string> names;
     for (const auto& p : properties) names.push_back(p.first);
     const CharDfa declared = CharDfa::of_texts(names);
@@ -653,10 +667,11 @@ class SchemaEmitter {
     const auto literal = [&](std::string_view text) { return options_.tagged->literal(&tree_, text); };
     std::vector<std::pair<std::string, Conjunction>> properties = o.properties;
     for (const std::string& name : o.required)
-      if (std::none_of(properties.begin(), properties.end(), [&](const auto& p) { return p.first == name; })) properties.emplace_back(name, o.of(name));
+      if (std::none_of(properties.begin(), properties.end(), [&](const auto& p) { return p.first == name; }))
+        properties.emplace_back(name, o.of(name));
     if (format.order != KeyOrder::given) sort_keys(&properties);
     Machine machine;
-    uint32_t before_first = Machine::kStart, after_some = machine.state();   // without and with arguments so far
+    uint32_t before_first = Machine::kStart, after_some = machine.state();  // without and with arguments so far
     bool may_be_first = true;
     for (const auto& [name, c] : properties) {
       const bool required = std::find(o.required.begin(), o.required.end(), name) != o.required.end();
@@ -726,7 +741,8 @@ class SchemaEmitter {
       if (a.types & kFalse) others.push_back(tree_.literal(format.words[1]));
       if (a.types & kNull) others.push_back(tree_.literal(format.words[2]));
       if (!strings.empty()) continue;
-      for (const auto& [types, notation] : {std::pair(kNumber, Notation::json), std::pair(kArray, format.lists), std::pair(kObject, format.objects)}) {
+      for (const auto& [types, notation] :
+           {std::pair(kNumber, Notation::json), std::pair(kArray, format.lists), std::pair(kObject, format.objects)}) {
         Alternative rest = a;
         rest.types &= types;
         if (rest.types == 0) continue;
@@ -753,8 +769,8 @@ class SchemaEmitter {
     uint32_t rule;
     Notation notation;
   };
-  Notation notation_ = Notation::json;   // of what is emitted now
-  CharSet printable_;                    // printable_characters(), once it is needed
+  Notation notation_ = Notation::json;  // of what is emitted now
+  CharSet printable_;                   // printable_characters(), once it is needed
   std::map<std::pair<Conjunction, Notation>, uint32_t> rules_;
   std::vector<Todo> todo_;
   uint32_t space_rule_ = kNoNode, string_rule_ = kNoNode, number_rule_ = kNoNode, integer_rule_ = kNoNode;
@@ -774,7 +790,8 @@ std::string_view TaggedFormat::key_end() const {
   return a.substr(0, same);
 }
 
-Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, const CompileLimits& limits, std::vector<std::string>* notices) {
+Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, const CompileLimits& limits,
+                         std::vector<std::string>* notices) {
   JsonLimits json;
   json.max_depth = limits.depth;
   json.max_bytes = limits.source_bytes;

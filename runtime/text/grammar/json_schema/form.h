@@ -1,8 +1,8 @@
 // The normal form of a JSON schema. For each type of JSON it says what a value of that type must satisfy; a schema is a list of such
 // alternatives. Two forms are joined field by field, so keywords that stand side by side, in allOf, or behind $ref always all hold.
 //
-// A place inside a value (a property, an item) holds a *conjunction*: a set of places of the schema document, each as it stands or negated. A
-// conjunction is made into a form when it is needed, once. There are finitely many, so recursive schemas end.
+// A place inside a value (a property, an item) holds a *conjunction*: a set of places of the schema document, each as it stands or negated.
+// A conjunction is made into a form when it is needed, once. There are finitely many, so recursive schemas end.
 #pragma once
 
 #include <map>
@@ -49,7 +49,7 @@ struct ArrayForm {
   uint32_t least = 0, most = kUnbounded;
   std::vector<Contains> contains;
   bool unique = false;
-  uint32_t evaluated = 0;  // the first items that a keyword in place looks at; kUnbounded: all. As of objects
+  uint32_t evaluated = 0;       // the first items that a keyword in place looks at; kUnbounded: all. As of objects
   bool evaluates_some = false;  // contains looks at further items: those that satisfy it
   bool free() const { return prefix.empty() && rest == kAnything && least == 0 && most == kUnbounded && contains.empty() && !unique; }
 };
@@ -60,7 +60,8 @@ struct ObjectForm {
   Conjunction rest = kAnything;                                                 // keys that are in none of them
   std::vector<std::string> required;
   uint32_t least = 0, most = kUnbounded;
-  // The keys that a keyword in place looks at: names, texts of classes, or all. They constrain nothing until unevaluatedProperties reads them.
+  // The keys that a keyword in place looks at: names, texts of classes, or all. They constrain nothing until unevaluatedProperties reads
+  // them.
   struct Evaluated {
     std::vector<std::string> names;
     std::vector<std::shared_ptr<const CharDfa>> classes;
@@ -79,13 +80,13 @@ struct Alternative {
   ArrayForm array;
   ObjectForm object;
   std::shared_ptr<const std::vector<Value>> values;  // null: not enumerated
-  bool may_evaluate_more = false;  // other choices may hold, too, and look at other keys or items
+  bool may_evaluate_more = false;                    // other choices may hold, too, and look at other keys or items
 };
 using Form = std::vector<Alternative>;  // empty: no value
 
 struct SchemaOptions {
   enum class Whitespace : uint32_t { free, compact, spaced } whitespace = Whitespace::free;
-  const TaggedOptions* tagged = nullptr;   // of the root, which is then an object; null: JSON
+  const TaggedOptions* tagged = nullptr;  // of the root, which is then an object; null: JSON
 };
 
 // Reads a document and answers what conjunctions of its places mean.
@@ -110,6 +111,7 @@ class SchemaDocument {
 };
 
 // Errors: invalid_argument and unsupported, which name the schema's place and keyword.
-Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, const CompileLimits& limits, std::vector<std::string>* notices);
+Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, const CompileLimits& limits,
+                         std::vector<std::string>* notices);
 
 }  // namespace orrery::text::grammar

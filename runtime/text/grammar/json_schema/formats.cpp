@@ -7,7 +7,7 @@
 namespace orrery::text::grammar {
 namespace {
 
-#define ORRERY_DATE                                                                                                              \
+#define ORRERY_DATE                                                                                                                 \
   "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))" \
   "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
 #define ORRERY_TIME "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
@@ -23,15 +23,16 @@ namespace {
 #define ORRERY_NO_COLON(more) "(?:[A-Za-z0-9._~!$&'()*+,;=@" more "-]" ORRERY_ESCAPED
 #define ORRERY_AUTHORITY(more) "(?:[A-Za-z0-9._~!$&'()*+,;=:" more "-]" ORRERY_ESCAPED "+"
 #define ORRERY_PATH(more) "(?:/" ORRERY_PATH_CHAR(more) "*)*"
-#define ORRERY_TAIL(more) \
-  "(?:\\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?" more "-]" ORRERY_ESCAPED "*)?" \
+#define ORRERY_TAIL(more)                                          \
+  "(?:\\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?" more "-]" ORRERY_ESCAPED \
+  "*)?"                                                            \
   "(?:#(?:[A-Za-z0-9._~!$&'()*+,;=:@/?" more "-]" ORRERY_ESCAPED "*)?"
-#define ORRERY_URI(more)                                                                                                  \
-  "[A-Za-z][A-Za-z0-9+.-]*:(?://" ORRERY_AUTHORITY(more) ORRERY_PATH(more) "|(?:///|/?)" ORRERY_PATH_CHAR(more) "+" \
-      ORRERY_PATH(more) ")" ORRERY_TAIL(more)
-#define ORRERY_RELATIVE(more)                                                                                                             \
-  "(?://" ORRERY_AUTHORITY(more) ORRERY_PATH(more) "|/(?:" ORRERY_PATH_CHAR(more) "+" ORRERY_PATH(more) ")?|" ORRERY_NO_COLON(more) "+" \
-      ORRERY_PATH(more) ")?" ORRERY_TAIL(more)
+#define ORRERY_URI(more)                                 \
+  "[A-Za-z][A-Za-z0-9+.-]*:(?://" ORRERY_AUTHORITY(more) \
+      ORRERY_PATH(more) "|(?:///|/?)" ORRERY_PATH_CHAR(more) "+" ORRERY_PATH(more) ")" ORRERY_TAIL(more)
+#define ORRERY_RELATIVE(more)                                                                                                  \
+  "(?://" ORRERY_AUTHORITY(more) ORRERY_PATH(more) "|/(?:" ORRERY_PATH_CHAR(more) "+" ORRERY_PATH(more) ")?|" ORRERY_NO_COLON( \
+      more) "+" ORRERY_PATH(more) ")?" ORRERY_TAIL(more)
 
 #define ORRERY_VARIABLE "(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})(?:\\.?(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*(?::[1-9][0-9]{0,3}|\\*)?"
 #define ORRERY_POINTER "(?:/(?:[^~/]|~[01])*)*"
@@ -56,22 +57,25 @@ constexpr std::pair<const char*, const char*> kFormats[] = {
     {"time", "^" ORRERY_TIME "$"},
     {"date-time", "^" ORRERY_DATE "[Tt]" ORRERY_TIME "$"},
     {"duration",
-     "^P(?:[0-9]+W|[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|[0-9]+M(?:[0-9]+D)?(?:T(?:"
-     "[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|[0-9]+D(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?"
+     "^P(?:[0-9]+W|[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|[0-9]+M(?:[0-9]+D)?"
+     "(?:T(?:"
+     "[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|[0-9]+D(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-"
+     "9]+S))?"
      "|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))$"},
     {"email", "^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@" ORRERY_LABEL "(?:\\." ORRERY_LABEL ")*$"},
     {"hostname", "^[A-Za-z0-9](?:[A-Za-z0-9]|-[A-Za-z0-9]){0,30}(?:\\.[A-Za-z0-9](?:[A-Za-z0-9]|-[A-Za-z0-9]){0,30}){0,3}$"},
     {"ipv4", "^" ORRERY_IPV4 "$"},
-    {"ipv6", "^(?:(?:" ORRERY_HEX4 ":){7}" ORRERY_HEX4 "|(?:" ORRERY_HEX4 ":){1,7}:|(?:" ORRERY_HEX4 ":){1,6}:" ORRERY_HEX4 "|(?:" ORRERY_HEX4
-             ":){1,5}(?::" ORRERY_HEX4 "){2}|(?:" ORRERY_HEX4 ":){1,4}(?::" ORRERY_HEX4 "){3}|(?:" ORRERY_HEX4 ":){1,3}(?::" ORRERY_HEX4
-             "){4}|(?:" ORRERY_HEX4 ":){1,2}(?::" ORRERY_HEX4 "){5}|" ORRERY_HEX4 ":(?::" ORRERY_HEX4 "){6}|:(?:(?::" ORRERY_HEX4
-             "){1,7}|:)|(?:" ORRERY_HEX4 ":){6}" ORRERY_IPV4 "|::(?:" ORRERY_HEX4 ":){0,5}" ORRERY_IPV4 ")$"},
+    {"ipv6", "^(?:(?:" ORRERY_HEX4 ":){7}" ORRERY_HEX4 "|(?:" ORRERY_HEX4 ":){1,7}:|(?:" ORRERY_HEX4 ":){1,6}:" ORRERY_HEX4
+             "|(?:" ORRERY_HEX4 ":){1,5}(?::" ORRERY_HEX4 "){2}|(?:" ORRERY_HEX4 ":){1,4}(?::" ORRERY_HEX4 "){3}|(?:" ORRERY_HEX4
+             ":){1,3}(?::" ORRERY_HEX4 "){4}|(?:" ORRERY_HEX4 ":){1,2}(?::" ORRERY_HEX4 "){5}|" ORRERY_HEX4 ":(?::" ORRERY_HEX4
+             "){6}|:(?:(?::" ORRERY_HEX4 "){1,7}|:)|(?:" ORRERY_HEX4 ":){6}" ORRERY_IPV4 "|::(?:" ORRERY_HEX4 ":){0,5}" ORRERY_IPV4 ")$"},
     {"uuid", "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"},
     {"uri", "^" ORRERY_URI("") "$"},
     {"uri-reference", "^(?:" ORRERY_URI("") "|" ORRERY_RELATIVE("") ")$"},
     {"iri", "^" ORRERY_URI(ORRERY_UNICODE) "$"},
     {"iri-reference", "^(?:" ORRERY_URI(ORRERY_UNICODE) "|" ORRERY_RELATIVE(ORRERY_UNICODE) ")$"},
-    {"uri-template", "^(?:[!#$&(-;=?-\\[\\]_a-z~" ORRERY_UNICODE "]|%[0-9A-Fa-f]{2}|\\{[+#./;?&]?" ORRERY_VARIABLE "(?:," ORRERY_VARIABLE ")*\\})*$"},
+    {"uri-template",
+     "^(?:[!#$&(-;=?-\\[\\]_a-z~" ORRERY_UNICODE "]|%[0-9A-Fa-f]{2}|\\{[+#./;?&]?" ORRERY_VARIABLE "(?:," ORRERY_VARIABLE ")*\\})*$"},
     {"json-pointer", "^" ORRERY_POINTER "$"},
     {"relative-json-pointer", "^(?:0|[1-9][0-9]{0,8})(?:#|" ORRERY_POINTER ")$"},
     {"regex", "^" ORRERY_REGEX_2 "$"}};

@@ -54,7 +54,8 @@ Status SchemaDocument::Reader::both_objects(const ObjectForm& a, const ObjectFor
     out->evaluated.names = without_repeats(a.evaluated.names, b.evaluated.names);
     out->evaluated.classes = a.evaluated.classes;
     for (const auto& dfa : b.evaluated.classes)
-      if (std::find(a.evaluated.classes.begin(), a.evaluated.classes.end(), dfa) == a.evaluated.classes.end()) out->evaluated.classes.push_back(dfa);
+      if (std::find(a.evaluated.classes.begin(), a.evaluated.classes.end(), dfa) == a.evaluated.classes.end())
+        out->evaluated.classes.push_back(dfa);
   }
   return ok_status();
 }
@@ -99,7 +100,8 @@ Result<std::optional<Alternative>> SchemaDocument::Reader::both(const Alternativ
   if (out.types & kArray) {
     const size_t n = std::max(a.array.prefix.size(), b.array.prefix.size());
     for (size_t i = 0; i < n; ++i)
-      out.array.prefix.push_back(join(i < a.array.prefix.size() ? a.array.prefix[i] : a.array.rest, i < b.array.prefix.size() ? b.array.prefix[i] : b.array.rest));
+      out.array.prefix.push_back(
+          join(i < a.array.prefix.size() ? a.array.prefix[i] : a.array.rest, i < b.array.prefix.size() ? b.array.prefix[i] : b.array.rest));
     out.array.rest = join(a.array.rest, b.array.rest);
     out.array.least = std::max(a.array.least, b.array.least);
     out.array.most = std::min(a.array.most, b.array.most);
@@ -121,7 +123,8 @@ Result<std::optional<Alternative>> SchemaDocument::Reader::both(const Alternativ
       return error(Code::unsupported, "schema: two enumerations of %zu and %zu values at one place", a.values->size(), b.values->size());
     std::vector<Value> kept;
     for (const Value& v : *b.values)
-      if (a.values == nullptr || std::any_of(a.values->begin(), a.values->end(), [&](const Value& o) { return json_equal(o, v); })) kept.push_back(v);
+      if (a.values == nullptr || std::any_of(a.values->begin(), a.values->end(), [&](const Value& o) { return json_equal(o, v); }))
+        kept.push_back(v);
     out.values = std::make_shared<const std::vector<Value>>(std::move(kept));
   }
   if (out.values != nullptr &&
@@ -171,7 +174,8 @@ Status SchemaDocument::Reader::negate_object(const ObjectForm& object, uint32_t 
       out->push_back(std::move(other));
     }
   }
-  if (object.rest != kAnything || std::any_of(object.classes.begin(), object.classes.end(), [](const auto& c) { return c.second != kAnything; }))
+  if (object.rest != kAnything ||
+      std::any_of(object.classes.begin(), object.classes.end(), [](const auto& c) { return c.second != kAnything; }))
     return refuse(number, "", "the negation of additionalProperties, patternProperties or propertyNames is not supported");
   return ok_status();
 }
@@ -226,7 +230,8 @@ Result<Form> SchemaDocument::Reader::negate(const Alternative& a, uint32_t numbe
   }
   if (others.types != 0) out.push_back(others);
   if ((a.types & kNumber) && !a.number.free()) {
-    if (a.number.integer || !a.number.multiples.empty()) return refuse(number, "", "the negation of integer and multipleOf is not supported");
+    if (a.number.integer || !a.number.multiples.empty())
+      return refuse(number, "", "the negation of integer and multipleOf is not supported");
     Alternative n;
     n.types = kNumber;
     if (a.number.least) {
@@ -266,7 +271,8 @@ Result<Form> SchemaDocument::Reader::negate(const Alternative& a, uint32_t numbe
     if (a.array.unique) return refuse(number, "", "the negation of uniqueItems is not supported");
     if (!a.array.contains.empty()) return refuse(number, "", "the negation of contains is not supported");
     if (a.array.rest != kAnything) {
-      if (!a.array.prefix.empty() && a.array.rest != nothing()) return refuse(number, "", "the negation of items behind prefixItems is not supported");
+      if (!a.array.prefix.empty() && a.array.rest != nothing())
+        return refuse(number, "", "the negation of items behind prefixItems is not supported");
       for (const uint32_t l : conjunctions_[a.array.rest]) {
         Alternative wrong = n;
         if (a.array.prefix.empty()) wrong.array.contains.push_back({literal(l ^ 1), 1});
@@ -301,10 +307,12 @@ Result<Form> SchemaDocument::Reader::negative(uint32_t number, int depth) {
 // ---- In place ----
 
 Result<Form> SchemaDocument::Reader::literal_form(uint32_t number, int depth) {
-  if (number / 2 == kTruePlace || number / 2 == kFalsePlace) return number == kTruePlace * 2 || number == kFalsePlace * 2 + 1 ? Form(1) : Form();
+  if (number / 2 == kTruePlace || number / 2 == kFalsePlace)
+    return number == kTruePlace * 2 || number == kFalsePlace * 2 + 1 ? Form(1) : Form();
   if (const auto known = literal_forms_.find(number); known != literal_forms_.end()) return known->second;
   if (depth > kMostDepth) return refuse(number / 2, "", "references and combinations are nested more than 64 deep");
-  if (!in_progress_.insert(number).second) return refuse(number / 2, "", "the schema refers to itself without an end", Code::invalid_argument);
+  if (!in_progress_.insert(number).second)
+    return refuse(number / 2, "", "the schema refers to itself without an end", Code::invalid_argument);
   auto form = number % 2 == 0 ? positive(number / 2, depth) : negative(number / 2, depth);
   in_progress_.erase(number);
   if (form.ok()) literal_forms_[number] = *form;
@@ -335,9 +343,9 @@ Result<Form> SchemaDocument::Reader::positive(uint32_t number, int depth) {
   return form;
 }
 
-// unevaluatedProperties and unevaluatedItems constrain the keys and items that neither a keyword of this schema nor a subschema it applies has
-// evaluated. Each alternative of the normal form lists the keys and items evaluated on its way. The list is complete, unless the alternative
-// leaves open which other branches of a choice hold.
+// unevaluatedProperties and unevaluatedItems constrain the keys and items that neither a keyword of this schema nor a subschema it applies
+// has evaluated. Each alternative of the normal form lists the keys and items evaluated on its way. The list is complete, unless the
+// alternative leaves open which other branches of a choice hold.
 Status SchemaDocument::Reader::unevaluated(uint32_t number, Form* form) {
   const Value& schema = places_[number].schema;
   for (const char* key : {"unevaluatedProperties", "unevaluatedItems"}) {
@@ -349,8 +357,10 @@ Status SchemaDocument::Reader::unevaluated(uint32_t number, Form* form) {
     for (Alternative& a : *form) {
       Alternative more;
       if (c != kAnything && (a.types & (objects ? kObject : kArray))) {
-        if (a.may_evaluate_more) return refuse(number, key, "what a choice of anyOf, or an if without then and else, looks at is not known");
-        if (!objects && a.array.evaluates_some && a.array.evaluated != kUnbounded) return refuse(number, key, "beside contains, it is not supported");
+        if (a.may_evaluate_more)
+          return refuse(number, key, "what a choice of anyOf, or an if without then and else, looks at is not known");
+        if (!objects && a.array.evaluates_some && a.array.evaluated != kUnbounded)
+          return refuse(number, key, "beside contains, it is not supported");
         if (objects && !a.object.evaluated.all) {
           for (const std::string& name : a.object.evaluated.names) more.object.properties.emplace_back(name, kAnything);
           CharDfa any;
@@ -401,7 +411,8 @@ Result<Form> SchemaDocument::Reader::one_of(uint32_t number, const Value& list, 
       }
       if (disjoint) continue;
       auto others = literal_form(parts[j] ^ 1, depth + 1);
-      if (!others.ok()) return refuse(number, "oneOf", "two choices overlap, and " + std::string(others.status().message()), others.status().code());
+      if (!others.ok())
+        return refuse(number, "oneOf", "two choices overlap, and " + std::string(others.status().message()), others.status().code());
       ORRERY_ASSIGN(form, both(form, *others, number));
     }
     out.insert(out.end(), form.begin(), form.end());
@@ -414,7 +425,8 @@ Result<Form> SchemaDocument::Reader::one_of(uint32_t number, const Value& list, 
 static bool evaluates(const Form& form) {
   return std::any_of(form.begin(), form.end(), [](const Alternative& a) {
     const ObjectForm::Evaluated& e = a.object.evaluated;
-    return ((a.types & kObject) && (e.all || !e.names.empty() || !e.classes.empty())) || ((a.types & kArray) && (a.array.evaluated > 0 || a.array.evaluates_some));
+    return ((a.types & kObject) && (e.all || !e.names.empty() || !e.classes.empty())) ||
+           ((a.types & kArray) && (a.array.evaluated > 0 || a.array.evaluates_some));
   });
 }
 
@@ -586,7 +598,8 @@ Result<bool> SchemaDocument::Reader::satisfies(const Value& value, const Alterna
   if (depth > 200) return error(Code::unsupported, "an enumerated value is nested too deeply");
   const uint8_t type = type_of(value);
   if (!(type & a.types)) return false;
-  if (a.values != nullptr && std::none_of(a.values->begin(), a.values->end(), [&](const Value& v) { return json_equal(v, value); })) return false;
+  if (a.values != nullptr && std::none_of(a.values->begin(), a.values->end(), [&](const Value& v) { return json_equal(v, value); }))
+    return false;
   if (type == kNumber) {
     const auto d = decimal_of(value);
     if (!d || (a.number.integer && !d->is_integer())) return false;
@@ -611,7 +624,8 @@ Result<bool> SchemaDocument::Reader::satisfies(const Value& value, const Alterna
       ORRERY_ASSIGN(const bool ok, satisfies(items[i], i < a.array.prefix.size() ? a.array.prefix[i] : a.array.rest, depth + 1));
       if (!ok) return false;
     }
-    if (a.array.unique && items.size() > 2000) return error(Code::unsupported, "an enumerated list of %zu items under uniqueItems", items.size());
+    if (a.array.unique && items.size() > 2000)
+      return error(Code::unsupported, "an enumerated list of %zu items under uniqueItems", items.size());
     for (size_t i = 0; a.array.unique && i < items.size(); ++i)
       for (size_t j = 0; j < i; ++j)
         if (json_equal(items[i], items[j])) return false;

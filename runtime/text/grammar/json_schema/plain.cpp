@@ -49,8 +49,8 @@ class Plain {
       const std::string_view key = entry.first.as_string();
       if (is_annotation(key)) continue;
       bool known = false;
-      for (const std::string_view one : {"type", "enum", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "minLength",
-                                         "maxLength", "format", "minimum", "maximum"})
+      for (const std::string_view one : {"type", "enum", "properties", "required", "additionalProperties", "items", "minItems", "maxItems",
+                                         "minLength", "maxLength", "format", "minimum", "maximum"})
         known = known || key == one;
       if (!known) return std::nullopt;
     }
@@ -95,7 +95,8 @@ class Plain {
 
   Bytes string(const Value& schema) {
     int64_t least = 0, most = 0;
-    if (!whole(schema, "minLength", 0, kMostCount, 0, &least) || !whole(schema, "maxLength", 0, kMostCount, kMostCount, &most) || least > most)
+    if (!whole(schema, "minLength", 0, kMostCount, 0, &least) || !whole(schema, "maxLength", 0, kMostCount, kMostCount, &most) ||
+        least > most)
       return std::nullopt;
     const Value* format = schema.find("format");
     if (format == nullptr) return static_cast<uint32_t>(2 + least);
@@ -115,7 +116,8 @@ class Plain {
 
   Bytes array(const Value& schema, int depth) {
     int64_t least = 0, most = 0;
-    if (!whole(schema, "minItems", 0, kMostCount, 0, &least) || !whole(schema, "maxItems", 0, kMostCount, kMostCount, &most) || least > most)
+    if (!whole(schema, "minItems", 0, kMostCount, 0, &least) || !whole(schema, "maxItems", 0, kMostCount, kMostCount, &most) ||
+        least > most)
       return std::nullopt;
     const Value* items = schema.find("items");
     const Bytes item = items == nullptr ? Bytes(1) : bytes(*items, depth + 1);
@@ -143,7 +145,7 @@ class Plain {
         if (!its) return std::nullopt;
         if (names.count(name.as_string()) == 0) continue;
         ++n_required;
-        all += written(name) + *its + uint64_t{4};   // with a colon, a comma and a space after each
+        all += written(name) + *its + uint64_t{4};  // with a colon, a comma and a space after each
         if (all > kMostBytes) return std::nullopt;
       }
     return n_required == names.size() ? Bytes(static_cast<uint32_t>(all)) : std::nullopt;

@@ -1,5 +1,5 @@
-// Plain schemas: those whose keywords are so simple that compiling them is never refused. Tools have them most of the time, and tools' schemas
-// are compiled when they are needed (run/deferred.h).
+// Plain schemas: those whose keywords are so simple that compiling them is never refused. Tools have them most of the time, and tools'
+// schemas are compiled when they are needed (run/deferred.h).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace orrery::text::grammar {
 
-// The bytes of a value of the schema, as the schema's rules write it with spaces; there may be shorter values. None: the schema is not plain.
+// The bytes of a value of the schema, as the schema's rules write it with spaces; there may be shorter values. None: the schema is not
+// plain.
 std::optional<uint32_t> plain_bytes(const Value& schema);
 
 }  // namespace orrery::text::grammar

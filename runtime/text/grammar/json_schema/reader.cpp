@@ -9,15 +9,18 @@
 namespace orrery::text::grammar {
 namespace {
 
+// clang-format off
 constexpr const char* kConstrains[] = {
-    "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength", "pattern",
-    "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems", "uniqueItems", "unevaluatedItems", "unevaluatedProperties",
-    "contains", "minContains", "properties", "patternProperties",
-    "additionalProperties", "required", "maxProperties", "minProperties", "propertyNames", "dependencies", "dependentRequired",
-    "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"};
-constexpr const char* kAnnotations[] = {"title", "description", "default", "examples", "$comment", "readOnly", "writeOnly", "deprecated",
-                                        "contentMediaType", "contentEncoding", "contentSchema", "$schema", "$id", "id", "$anchor", "$defs",
-                                        "definitions", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor"};
+    "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength",
+    "pattern", "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems", "uniqueItems", "unevaluatedItems",
+    "unevaluatedProperties", "contains", "minContains", "properties", "patternProperties", "additionalProperties", "required",
+    "maxProperties", "minProperties", "propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "allOf", "anyOf",
+    "oneOf", "not", "if", "then", "else", "$ref"};
+// clang-format on
+constexpr const char* kAnnotations[] = {
+    "title",           "description",     "default", "examples", "$comment", "readOnly", "writeOnly", "deprecated",  "contentMediaType",
+    "contentEncoding", "contentSchema",   "$schema", "$id",      "id",       "$anchor",  "$defs",     "definitions", "$vocabulary",
+    "$dynamicAnchor",  "$recursiveAnchor"};
 // These would constrain, and are not supported.
 constexpr const char* kRefused[] = {"$dynamicRef", "$recursiveRef", "maxContains"};
 
@@ -116,7 +119,8 @@ Status SchemaDocument::Reader::index() {
   places_.push_back({Value::boolean(true), "", ""});
   places_.push_back({Value::boolean(false), "", ""});
   if (const Value* draft = root_.find("$schema"); draft != nullptr && draft->is_string())
-    for (const char* old : {"draft-03", "draft-04", "draft-06", "draft-07"}) legacy_ = legacy_ || draft->as_string().find(old) != std::string_view::npos;
+    for (const char* old : {"draft-03", "draft-04", "draft-06", "draft-07"})
+      legacy_ = legacy_ || draft->as_string().find(old) != std::string_view::npos;
   // Every object is a possible place: references may point anywhere.
   struct Todo {
     Value value;
@@ -155,7 +159,8 @@ Status SchemaDocument::Reader::index() {
         identifiers_.emplace(at.base, number);
       }
       for (const char* key : {"$anchor", "$dynamicAnchor"})
-        if (const std::string anchor = text(key); !anchor.empty()) identifiers_.emplace(at.base.substr(0, at.base.find('#')) + "#" + anchor, number);
+        if (const std::string anchor = text(key); !anchor.empty())
+          identifiers_.emplace(at.base.substr(0, at.base.find('#')) + "#" + anchor, number);
     }
     place_numbers_.emplace(at.value.as_node(), number);
     places_.push_back({at.value, at.pointer, at.base});
@@ -193,7 +198,8 @@ Conjunction SchemaDocument::Reader::join(Conjunction a, Conjunction b) {
   if (a == b || b == kAnything) return a;
   if (a == kAnything) return b;
   std::vector<uint32_t> set;
-  std::set_union(conjunctions_[a].begin(), conjunctions_[a].end(), conjunctions_[b].begin(), conjunctions_[b].end(), std::back_inserter(set));
+  std::set_union(conjunctions_[a].begin(), conjunctions_[a].end(), conjunctions_[b].begin(), conjunctions_[b].end(),
+                 std::back_inserter(set));
   for (size_t i = 0; i < set.size(); ++i)
     if (set[i] == kFalsePlace * 2 || (i + 1 < set.size() && set[i] % 2 == 0 && set[i + 1] == set[i] + 1)) return nothing();
   const auto [at, is_new] = conjunction_numbers_.emplace(set, static_cast<uint32_t>(conjunctions_.size()));
@@ -218,7 +224,9 @@ Result<const Value*> SchemaDocument::Reader::pointed(const Value& from, std::str
       if (part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1')) {
         key += part[++i] == '0' ? '~' : '/';
       } else if (part[i] == '%' && i + 2 < part.size()) {
-        const auto hex = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 0; };
+        const auto hex = [](char c) {
+          return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 0;
+        };
         key += static_cast<char>(hex(part[i + 1]) * 16 + hex(part[i + 2]));
         i += 2;
       } else {
@@ -227,7 +235,8 @@ Result<const Value*> SchemaDocument::Reader::pointed(const Value& from, std::str
     }
     if (at->is_list()) {
       size_t n = 0;
-      if (key.empty() || key.size() > 6 || key.find_first_not_of("0123456789") != std::string::npos) return static_cast<const Value*>(nullptr);
+      if (key.empty() || key.size() > 6 || key.find_first_not_of("0123456789") != std::string::npos)
+        return static_cast<const Value*>(nullptr);
       for (const char c : key) n = n * 10 + static_cast<size_t>(c - '0');
       if (n >= at->as_items().size()) return static_cast<const Value*>(nullptr);
       at = &at->as_items()[n];
@@ -251,9 +260,11 @@ Result<uint32_t> SchemaDocument::Reader::resolve(uint32_t from, const std::strin
   } else if (!document.empty()) {
     return refuse(from, "$ref", "\"" + reference.substr(0, 200) + "\" is outside the document");
   }
-  if (!fragment.empty() && fragment[0] != '/') return refuse(from, "$ref", "the document has no anchor \"" + fragment.substr(0, 200) + "\"", Code::invalid_argument);
+  if (!fragment.empty() && fragment[0] != '/')
+    return refuse(from, "$ref", "the document has no anchor \"" + fragment.substr(0, 200) + "\"", Code::invalid_argument);
   ORRERY_ASSIGN(const Value* target, pointed(places_[within].schema, fragment));
-  if (target == nullptr) return refuse(from, "$ref", "the document has nothing at \"" + reference.substr(0, 200) + "\"", Code::invalid_argument);
+  if (target == nullptr)
+    return refuse(from, "$ref", "the document has nothing at \"" + reference.substr(0, 200) + "\"", Code::invalid_argument);
   return place(*target, from, "$ref");
 }
 
@@ -261,13 +272,15 @@ Status SchemaDocument::Reader::check_keywords(uint32_t number) {
   for (const auto& entry : places_[number].schema.as_map().entries()) {
     const Value& key = entry.first;
     const std::string_view k = key.as_string();
-    const bool is_later = legacy_ && k.substr(0, 11) == "unevaluated";   // unknown to older drafts
+    const bool is_later = legacy_ && k.substr(0, 11) == "unevaluated";  // unknown to older drafts
     if ((is_in(kConstrains, k) && !is_later) || is_in(kAnnotations, k)) continue;
     if (is_in(kRefused, k)) {
       return refuse(number, std::string(k), "this keyword is not supported");
     }
     const std::string name(k.substr(0, 60));
-    if (noticed_.insert(name).second && noticed_.size() <= 100) notices_.push_back("schema #" + places_[number].pointer.substr(0, 200) + ": the keyword \"" + name + "\" is unknown and does not constrain");
+    if (noticed_.insert(name).second && noticed_.size() <= 100)
+      notices_.push_back("schema #" + places_[number].pointer.substr(0, 200) + ": the keyword \"" + name +
+                         "\" is unknown and does not constrain");
   }
   return ok_status();
 }
@@ -350,7 +363,8 @@ Status SchemaDocument::Reader::string_keywords(uint32_t number, StringForm* out)
       ORRERY_TRY(add(known->second));
     } else {
       const std::string name = "format " + std::string(v->as_string().substr(0, 60));
-      if (noticed_.insert(name).second && noticed_.size() <= 100) notices_.push_back("schema #" + places_[number].pointer.substr(0, 200) + ": the " + name + " is unknown and does not constrain");
+      if (noticed_.insert(name).second && noticed_.size() <= 100)
+        notices_.push_back("schema #" + places_[number].pointer.substr(0, 200) + ": the " + name + " is unknown and does not constrain");
     }
   }
   return ok_status();
@@ -550,7 +564,8 @@ Status SchemaDocument::Reader::simple_keywords(uint32_t number, Alternative* out
   const auto enumerate = [&](std::vector<Value> values) {
     std::vector<Value> kept;
     for (const Value& v : values)
-      if (out->values == nullptr || std::any_of(out->values->begin(), out->values->end(), [&](const Value& o) { return json_equal(o, v); })) kept.push_back(v);
+      if (out->values == nullptr || std::any_of(out->values->begin(), out->values->end(), [&](const Value& o) { return json_equal(o, v); }))
+        kept.push_back(v);
     out->values = std::make_shared<const std::vector<Value>>(std::move(kept));
   };
   if (const Value* v = schema.find("enum")) {

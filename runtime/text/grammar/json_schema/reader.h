@@ -26,7 +26,7 @@ class SchemaDocument::Reader {
 
  private:
   static constexpr uint32_t kTruePlace = 0, kFalsePlace = 1;
-  static constexpr int kMostDepth = 64;             // references within references at one place of a value
+  static constexpr int kMostDepth = 64;  // references within references at one place of a value
   static constexpr size_t kMostAlternatives = 1024;
   struct Place {
     Value schema;
@@ -73,7 +73,7 @@ class SchemaDocument::Reader {
   std::map<std::string, uint32_t> identifiers_;  // URIs of $id and anchors
   std::vector<std::vector<uint32_t>> conjunctions_ = {{}};
   std::map<std::vector<uint32_t>, uint32_t> conjunction_numbers_ = {{{}, 0}};
-  std::map<std::string_view, StringForm> formats_;   // by expression
+  std::map<std::string_view, StringForm> formats_;  // by expression
   std::map<uint32_t, Form> literal_forms_;
   std::map<Conjunction, std::unique_ptr<Form>> forms_;
   std::set<uint32_t> in_progress_;

@@ -113,13 +113,13 @@ CharDfa CharDfa::without(const std::vector<std::string>& texts) {
       nodes[child].fail = shorter == fail.next.end() ? 0 : shorter->second;
       order.push_back(child);
     }
-    nodes[at].next.insert(fail.next.begin(), fail.next.end());   // those of its own stay
+    nodes[at].next.insert(fail.next.begin(), fail.next.end());  // those of its own stay
   }
   CharDfa dfa;
   dfa.states.resize(nodes.size());
   const CharSet all_chars = CharSet::all();
   for (uint32_t s = 0; s < nodes.size(); ++s) {
-    if (nodes[s].found) continue;   // dead: it is trimmed
+    if (nodes[s].found) continue;  // dead: it is trimmed
     dfa.states[s].final = true;
     CharSet named;
     for (const auto& [c, child] : nodes[s].next) {

@@ -24,9 +24,9 @@ struct CharDfa {
   };
   std::vector<State> states;  // states[0] is the start; none: the empty language
 
-  static CharDfa all();                                              // every text
-  static CharDfa of_texts(const std::vector<std::string>& texts);    // UTF-8
-  static CharDfa without(const std::vector<std::string>& texts);     // the texts that contain none of these, which are UTF-8 and not empty
+  static CharDfa all();                                            // every text
+  static CharDfa of_texts(const std::vector<std::string>& texts);  // UTF-8
+  static CharDfa without(const std::vector<std::string>& texts);   // the texts that contain none of these, which are UTF-8 and not empty
   bool empty() const { return states.empty(); }
   bool matches(std::string_view text) const;
   // The texts, if there are at most `most`; false: there are more.

@@ -1,5 +1,5 @@
-// ECMA-262 regular expressions -> automata over characters. The parser keeps its own stack. Assertions are edges that read nothing: ^ may be
-// passed before the first character, $ after the last one.
+// ECMA-262 regular expressions -> automata over characters. The parser keeps its own stack. Assertions are edges that read nothing: ^ may
+// be passed before the first character, $ after the last one.
 #include <algorithm>
 #include <map>
 
@@ -18,7 +18,8 @@ struct ExpressionNode {
 CharSet digits() { return CharSet{{'0', '9'}}; }
 CharSet words() { return CharSet{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
 CharSet spaces() {
-  return CharSet{{9, 13}, {32, 32}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+  return CharSet{{9, 13},          {32, 32},         {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                 {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 }
 
 class ExpressionParser {

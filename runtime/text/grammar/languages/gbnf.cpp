@@ -25,8 +25,8 @@ class GbnfParser {
 
   Result<Tree> run() {
     if (text_.size() > limits_.source_bytes)
-      return memory_error(Code::unsupported, text_.size(), limits_.source_bytes, "a grammar of %zu bytes; at most %zu are read", text_.size(),
-                          limits_.source_bytes);
+      return memory_error(Code::unsupported, text_.size(), limits_.source_bytes, "a grammar of %zu bytes; at most %zu are read",
+                          text_.size(), limits_.source_bytes);
     skip_space(true);
     while (at_ < text_.size()) ORRERY_TRY(rule());
     for (const auto& [name, used] : rules_) {
@@ -65,7 +65,8 @@ class GbnfParser {
     status.detail().offset = at;
     status.detail().line = static_cast<uint32_t>(std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n')) + 1;
     status.detail().column = static_cast<uint32_t>(at - line_start) + 1;
-    message = "grammar, line " + std::to_string(status.detail().line) + ", column " + std::to_string(status.detail().column) + ": " + message;
+    message =
+        "grammar, line " + std::to_string(status.detail().line) + ", column " + std::to_string(status.detail().column) + ": " + message;
     return status;
   }
 
@@ -110,7 +111,8 @@ class GbnfParser {
     const size_t body_begin = at_;
     ORRERY_ASSIGN(const uint32_t body, alternatives());
     std::string_view body_text = text_.substr(body_begin, at_ - body_begin);
-    if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r') return fail(at_, "expected the end of the line after rule %s", rule_name);
+    if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r')
+      return fail(at_, "expected the end of the line after rule %s", rule_name);
     skip_space(true);
     Name& again = rules_.find(std::string(rule_name))->second;
     (void)entry;

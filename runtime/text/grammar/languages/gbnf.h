@@ -4,8 +4,8 @@
 //     pair   ::= string ":" [0-9]{1,3}
 //     string ::= "\"" [^"\\]* "\""
 //
-// A rule ends with its line; lines may break inside parentheses, after `|` and after `::=`. `<[7]>` is the token 7, `<think>` the token of that
-// name, `!<think>` any token but that one.
+// A rule ends with its line; lines may break inside parentheses, after `|` and after `::=`. `<[7]>` is the token 7, `<think>` the token of
+// that name, `!<think>` any token but that one.
 #pragma once
 
 #include <functional>

@@ -7,7 +7,9 @@
 namespace orrery::text::grammar {
 namespace {
 
-uint32_t sum(uint32_t a, uint32_t b) { return a == kNever || b == kNever ? kNever : static_cast<uint32_t>(std::min<uint64_t>(uint64_t{a} + b, kNever - 1)); }
+uint32_t sum(uint32_t a, uint32_t b) {
+  return a == kNever || b == kNever ? kNever : static_cast<uint32_t>(std::min<uint64_t>(uint64_t{a} + b, kNever - 1));
+}
 uint32_t times(uint32_t n, uint32_t a) {
   if (n == 0) return 0;
   return a == kNever ? kNever : static_cast<uint32_t>(std::min<uint64_t>(uint64_t{n} * a, kNever - 1));
@@ -15,8 +17,8 @@ uint32_t times(uint32_t n, uint32_t a) {
 
 }  // namespace
 
-// Every variable (of a state, or of a rule: leaving, one round, the whole) is the least of sums of others. They are settled in rising order,
-// so each sum is made once, when its last part is settled.
+// Every variable (of a state, or of a rule: leaving, one round, the whole) is the least of sums of others. They are settled in rising
+// order, so each sum is made once, when its last part is settled.
 Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) {
   for (int c = 0; c < 256; ++c) {
     const char byte = static_cast<char>(c);
@@ -45,7 +47,7 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
   for (uint32_t s = 0; s < n_states; ++s) {
     const State &state = network.states[s], &next = network.states[s + 1];
     const NetworkRule& rule = network.rules[state.rule];
-    if (rule.deferred != kNoNode) {   // some text of the rule has deferred_bytes bytes
+    if (rule.deferred != kNoNode) {  // some text of the rule has deferred_bytes bytes
       if (s == rule.start) at_most(s, rule.deferred_bytes);
       continue;
     }
@@ -155,7 +157,7 @@ uint32_t Closing::bytes(const Costs& costs, const Space& space, uint32_t configu
 
 std::vector<int32_t> Closing::way(const Costs& costs, Space* space, uint32_t configuration) {
   std::vector<int32_t> out;
-  std::string text;   // not yet cut into tokens
+  std::string text;  // not yet cut into tokens
   const auto cut = [&] {
     const std::vector<int32_t> tokens = trie_.cut(text, SIZE_MAX);
     out.insert(out.end(), tokens.begin(), tokens.end());

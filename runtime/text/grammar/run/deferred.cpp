@@ -4,7 +4,8 @@
 
 namespace orrery::text::grammar {
 
-Result<std::shared_ptr<MatcherShared>> Deferred::grown(const MatcherShared& from, std::vector<uint32_t> numbers, const std::atomic<bool>* cancel) {
+Result<std::shared_ptr<MatcherShared>> Deferred::grown(const MatcherShared& from, std::vector<uint32_t> numbers,
+                                                       const std::atomic<bool>* cancel) {
   numbers.insert(numbers.end(), from.compiled.begin(), from.compiled.end());
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());

@@ -1,6 +1,7 @@
-// Rules that are compiled when an answer reaches them. A grammar may have many parts, of which an answer needs few. The first network then holds
-// the rules around the parts, without the bodies of the deferred rules. When an answer reaches a deferred rule, the matcher compiles a network with
-// the rule's body, and reads the answer's tokens again. So the grammar accepts the same answers as a grammar that compiles all rules at once.
+// Rules that are compiled when an answer reaches them. A grammar may have many parts, of which an answer needs few. The first network then
+// holds the rules around the parts, without the bodies of the deferred rules. When an answer reaches a deferred rule, the matcher compiles
+// a network with the rule's body, and reads the answer's tokens again. So the grammar accepts the same answers as a grammar that compiles
+// all rules at once.
 #pragma once
 
 #include <atomic>
@@ -34,7 +35,7 @@ class Deferred {
   const std::shared_ptr<const TokenTrie> trie_;
   const size_t cache_bytes_;
   std::mutex mutex_;                                // of what follows
-  std::list<std::shared_ptr<MatcherShared>> kept_;   // the last used first
+  std::list<std::shared_ptr<MatcherShared>> kept_;  // the last used first
 };
 
 }  // namespace orrery::text::grammar

@@ -7,10 +7,10 @@
 namespace orrery::text::grammar {
 namespace {
 
-constexpr size_t kMostRows = 2048;          // 4 KiB each
-constexpr size_t kMostShared = 512;         // states of an automaton whose masks other grammars may use
+constexpr size_t kMostRows = 2048;   // 4 KiB each
+constexpr size_t kMostShared = 512;  // states of an automaton whose masks other grammars may use
 constexpr size_t kMostSpaceBytes = 4u << 20;
-constexpr uint32_t kKeptLimits = 64;        // numbers of rounds whose bits are kept
+constexpr uint32_t kKeptLimits = 64;  // numbers of rounds whose bits are kept
 
 }  // namespace
 

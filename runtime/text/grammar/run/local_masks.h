@@ -1,8 +1,8 @@
 // Which tokens one state allows, whatever stands below it on the stack. A token that ends the state's rule midway is *pending* at a node of
 // the token tree: the tokens below that node depend on the stack. So one walk of the vocabulary serves every place where the state occurs.
 //
-// A rule that calls no other rule has leaf masks, shared by all grammars of a vocabulary. A counted rule's leaf mask holds for every count: it
-// remembers how many rounds a token begins.
+// A rule that calls no other rule has leaf masks, shared by all grammars of a vocabulary. A counted rule's leaf mask holds for every count:
+// it remembers how many rounds a token begins.
 #pragma once
 
 #include <memory>
@@ -27,8 +27,8 @@ struct Tokens {
 
 struct LocalMask {
   Tokens tokens;
-  std::vector<uint32_t> pending;  // nodes of the token tree
-  std::vector<uint32_t> deferred; // rules that tokens reach: not all tokens are known before these rules are compiled
+  std::vector<uint32_t> pending;   // nodes of the token tree
+  std::vector<uint32_t> deferred;  // rules that tokens reach: not all tokens are known before these rules are compiled
 };
 
 struct LeafMask {
@@ -67,7 +67,9 @@ class MaskCache {
     bool operator==(const Key& o) const { return state == o.state && counts == o.counts; }
   };
   struct Hash {
-    size_t operator()(const Key& k) const { return static_cast<size_t>((k.state * 0x9E3779B97F4A7C15u) ^ (k.counts * 0xC2B2AE3D27D4EB4Fu)); }
+    size_t operator()(const Key& k) const {
+      return static_cast<size_t>((k.state * 0x9E3779B97F4A7C15u) ^ (k.counts * 0xC2B2AE3D27D4EB4Fu));
+    }
   };
   void make_room(size_t bytes);
   mutable std::mutex mutex_;

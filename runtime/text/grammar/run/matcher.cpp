@@ -21,7 +21,7 @@ void Matcher::begin() {
 
 Status Matcher::grow(const std::atomic<bool>* cancel) {
   ORRERY_ASSIGN(std::shared_ptr<MatcherShared> grown, deferred_->grown(*shared_, std::exchange(met_, {}), cancel));
-  std::shared_ptr<MatcherShared> before = std::move(shared_);   // until nothing refers to it
+  std::shared_ptr<MatcherShared> before = std::move(shared_);  // until nothing refers to it
   shared_ = std::move(grown);
   space_ = Space(shared_->network);
   const std::vector<int32_t> tokens = std::exchange(tokens_, {});
@@ -123,14 +123,15 @@ Result<const uint32_t*> Matcher::mask(const std::atomic<bool>* cancel) {
     const Item item = space_.items(now())[i];  // a copy: the space grows
     if (!add_item(item, slot.words.data(), &pace)) return error(Code::cancelled, "making a mask was cancelled");
   }
-  if (!met_.empty()) {   // a token reads on in a rule that is not compiled
+  if (!met_.empty()) {  // a token reads on in a rule that is not compiled
     ORRERY_TRY(grow(cancel));
     return mask(cancel);
   }
   if (space_.may_end(now()))
     for (const int32_t id : shared_->trie->ends()) slot.words[static_cast<size_t>(id) >> 5] |= 1u << (id & 31);
   if (std::all_of(slot.words.begin(), slot.words.end(), [](uint32_t w) { return w == 0; }) && !space_.may_end(now()))
-    return error(Code::unsupported, "no token can follow %zu tokens: the grammar is too ambiguous there, or the vocabulary lacks a byte", tokens_.size());
+    return error(Code::unsupported, "no token can follow %zu tokens: the grammar is too ambiguous there, or the vocabulary lacks a byte",
+                 tokens_.size());
   slot.configuration = now();
   return static_cast<const uint32_t*>(slot.words.data());
 }
@@ -195,7 +196,7 @@ bool Matcher::add_pending(uint32_t below, uint32_t node, uint32_t* words, Pace* 
     const TokenTrie::Node n = nodes[at];
     if (space_.deferred(stack_[n.depth])) {
       space_.add_deferred(stack_[n.depth], &met_);
-      return true;   // the mask is made again
+      return true;  // the mask is made again
     }
     const uint32_t to = space_.step(stack_[n.depth], static_cast<uint8_t>(n.byte));
     if (to == Space::kRefused || to == Space::kTooAmbiguous) {
@@ -280,10 +281,8 @@ Result<bool> Matcher::closing_mask(uint32_t left, uint32_t* words, const std::at
     for (uint32_t bit = 0; bit < 32; ++bit) {
       if ((words[w] >> bit & 1) == 0) continue;
       if (pace.stop()) return error(Code::cancelled, "making a mask was cancelled");
-      if (can_close_after(static_cast<int32_t>(32 * w + bit), left))
-        any = true;
-      else
-        words[w] &= ~(1u << bit);
+      if (can_close_after(static_cast<int32_t>(32 * w + bit), left)) any = true;
+      else words[w] &= ~(1u << bit);
     }
   }
   return any;

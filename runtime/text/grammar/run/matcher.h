@@ -17,8 +17,8 @@ class Matcher {
   // deferred: compiles the network's deferred rules; null where it has none.
   explicit Matcher(std::shared_ptr<MatcherShared> shared, std::shared_ptr<Deferred> deferred = nullptr);
 
-  // The tokens that may follow, ends of generation included: bit i of word w is token 32 w + i. (n_words), valid until the next call. Errors:
-  // cancelled; unsupported where every token leads to a configuration that is too ambiguous.
+  // The tokens that may follow, ends of generation included: bit i of word w is token 32 w + i. (n_words), valid until the next call.
+  // Errors: cancelled; unsupported where every token leads to a configuration that is too ambiguous.
   Result<const uint32_t*> mask(const std::atomic<bool>* cancel = nullptr);
   // False: the token is not allowed, and nothing changes. An end of generation is allowed where the grammar may end; nothing follows it.
   // Error: unsupported, the text has become too ambiguous, or a deferred rule is refused.
@@ -63,7 +63,7 @@ class Matcher {
 
   std::shared_ptr<MatcherShared> shared_;
   std::shared_ptr<Deferred> deferred_;
-  std::vector<uint32_t> met_;   // deferred rules that the work under way has met
+  std::vector<uint32_t> met_;  // deferred rules that the work under way has met
   Space space_;
   std::optional<MaskMaker> masks_;
   std::optional<Closing> closing_;

@@ -17,9 +17,9 @@ struct MatcherShared {
   const Network network;
   const std::shared_ptr<const TokenTrie> trie;
   MaskCache masks;
-  const size_t cache_bytes;  // of the masks, and of each matcher's configurations
-  std::vector<uint32_t> compiled;   // the numbers of deferred rules that have their bodies
-  const Costs& costs() {     // made on first use
+  const size_t cache_bytes;        // of the masks, and of each matcher's configurations
+  std::vector<uint32_t> compiled;  // the numbers of deferred rules that have their bodies
+  const Costs& costs() {           // made on first use
     std::call_once(costs_once, [this] { costs_made.emplace(network, *trie); });
     return *costs_made;
   }

@@ -5,8 +5,8 @@
 namespace orrery::text::grammar {
 namespace {
 
-constexpr uint32_t kWideNode = 16;         // entries of a node
-constexpr size_t kLinear = 12;  // items that are found without a table
+constexpr uint32_t kWideNode = 16;  // entries of a node
+constexpr size_t kLinear = 12;      // items that are found without a table
 
 uint64_t mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9E3779B97F4A7C15u;
@@ -67,9 +67,8 @@ size_t Space::memory_bytes() const {
 uint32_t Space::node(const Entry* entries, size_t n) {
   uint64_t hash = n;
   for (size_t i = 0; i < n; ++i) hash = mix(mix(hash, uint64_t{entries[i].state} << 32 | entries[i].count), entries[i].parent);
-  const uint32_t known = node_index_.find(hash, [&](uint32_t i) {
-    return nodes_[i].n == n && std::equal(entries, entries + n, entries_.begin() + nodes_[i].begin);
-  });
+  const uint32_t known = node_index_.find(
+      hash, [&](uint32_t i) { return nodes_[i].n == n && std::equal(entries, entries + n, entries_.begin() + nodes_[i].begin); });
   if (known != kUnset) return known;
   const auto number = static_cast<uint32_t>(nodes_.size());
   auto width = static_cast<uint32_t>(n);
@@ -269,11 +268,13 @@ uint32_t Space::close() {
     if (s.edges != next.edges || s.tokens != next.tokens) kept_.push_back(item);
   }
   if (kept_.size() > 1) {
-    std::sort(kept_.begin(), kept_.end(), [](const Item& a, const Item& b) { return a.state != b.state ? a.state < b.state : a.count < b.count; });
+    std::sort(kept_.begin(), kept_.end(),
+              [](const Item& a, const Item& b) { return a.state != b.state ? a.state < b.state : a.count < b.count; });
     // Once a state may leave its rounds, fewer rounds allow all that more rounds allow.
     size_t n = 0;
     for (const Item& item : kept_) {
-      if (n > 0 && kept_[n - 1].state == item.state && kept_[n - 1].node == item.node && kept_[n - 1].count >= network_->rules[state(item.state).rule].least)
+      if (n > 0 && kept_[n - 1].state == item.state && kept_[n - 1].node == item.node &&
+          kept_[n - 1].count >= network_->rules[state(item.state).rule].least)
         continue;
       kept_[n++] = item;
     }
@@ -295,9 +296,10 @@ uint32_t Space::configuration(const std::vector<Item>& items, bool may_end, bool
   if (known != kUnset) return known;
   const auto number = static_cast<uint32_t>(configurations_.size());
   const bool deferred = network_->has_deferred && std::any_of(items.begin(), items.end(), [&](const Item& item) {
-    return network_->rules[state(item.state).rule].deferred != kNoNode;
-  });
-  configurations_.push_back({static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size()), kUnset, may_end, escapes, deferred});
+                          return network_->rules[state(item.state).rule].deferred != kNoNode;
+                        });
+  configurations_.push_back(
+      {static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size()), kUnset, may_end, escapes, deferred});
   items_.insert(items_.end(), items.begin(), items.end());
   configuration_index_.insert(hash, number);
   return number;
@@ -305,7 +307,8 @@ uint32_t Space::configuration(const std::vector<Item>& items, bool may_end, bool
 
 void Space::add_deferred(uint32_t configuration, std::vector<uint32_t>* numbers) const {
   for (uint32_t i = 0; i < n_items(configuration); ++i)
-    if (const uint32_t number = network_->rules[state(items(configuration)[i].state).rule].deferred; number != kNoNode) numbers->push_back(number);
+    if (const uint32_t number = network_->rules[state(items(configuration)[i].state).rule].deferred; number != kNoNode)
+      numbers->push_back(number);
 }
 
 uint32_t Space::start() {

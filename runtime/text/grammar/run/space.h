@@ -1,8 +1,8 @@
 // Configurations: where an answer may stand in the grammar, as small numbers. Equal configurations have one number, so a step that was made
 // once is one look-up, and an answer's whole state is one number.
 //
-// A node is a set of stacks: for each return state (and its count of rounds) the node of the stacks below. A configuration is a set of items
-// (state, count, node). Ambiguity multiplies neither: stacks that differ only below a return state share its entry. No text makes two
+// A node is a set of stacks: for each return state (and its count of rounds) the node of the stacks below. A configuration is a set of
+// items (state, count, node). Ambiguity multiplies neither: stacks that differ only below a return state share its entry. No text makes two
 // numbers for one set, so what a configuration holds, and whether it is too large, depends on the text alone.
 #pragma once
 
@@ -21,7 +21,8 @@ class Space {
   static constexpr uint32_t kRefused = 0;                // the number of the configuration without items
   static constexpr uint32_t kTooAmbiguous = 0xFFFFFFFE;  // instead of a number: more items or stacks than the limits allow
   static constexpr uint32_t kUnset = 0xFFFFFFFF;
-  static constexpr uint32_t kEmpty = 0, kBottom = 1, kUnknown = 2;  // nodes: no stack; the stack of the answer's start; what a local mask does not know
+  static constexpr uint32_t kEmpty = 0, kBottom = 1,
+                            kUnknown = 2;  // nodes: no stack; the stack of the answer's start; what a local mask does not know
   static constexpr uint32_t kMostItems = 1024, kMostEntries = 4096;
   static constexpr uint32_t kMostReachable = 1u << 14;  // entries below one configuration that has a wide node
 
@@ -40,9 +41,10 @@ class Space {
   bool escapes(uint32_t configuration) const { return configurations_[configuration].escapes; }  // the end of a rule leads to kUnknown
   // A deferred rule begins here, so the configuration's steps are not known.
   bool deferred(uint32_t configuration) const { return configurations_[configuration].deferred; }
-  void add_deferred(uint32_t configuration, std::vector<uint32_t>* numbers) const;   // of the rules that begin here
+  void add_deferred(uint32_t configuration, std::vector<uint32_t>* numbers) const;  // of the rules that begin here
 
-  // A stack's top and the node below it. Nodes below have smaller numbers; kBottom and kUnknown have one entry, of kBottomState or kUnknownState.
+  // A stack's top and the node below it. Nodes below have smaller numbers; kBottom and kUnknown have one entry, of kBottomState or
+  // kUnknownState.
   struct Entry {
     uint32_t state, count, parent;
     bool operator==(const Entry& o) const { return state == o.state && count == o.count && parent == o.parent; }
@@ -59,13 +61,13 @@ class Space {
 
  private:
   struct Node {
-    uint32_t begin, n;    // in entries_
-    uint32_t popped;      // the configuration after_pop(), or kUnset
-    uint32_t width;       // most entries of a node that can be reached from here
+    uint32_t begin, n;  // in entries_
+    uint32_t popped;    // the configuration after_pop(), or kUnset
+    uint32_t width;     // most entries of a node that can be reached from here
   };
   struct Configuration {
-    uint32_t begin, n;    // in items_
-    uint32_t row;         // in rows_, or kUnset
+    uint32_t begin, n;  // in items_
+    uint32_t row;       // in rows_, or kUnset
     bool may_end, escapes, deferred;
   };
   // Numbers by hash; the caller compares.

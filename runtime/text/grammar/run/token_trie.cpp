@@ -74,7 +74,8 @@ Result<std::shared_ptr<TokenTrie>> TokenTrie::build(std::string text, std::vecto
   std::vector<uint32_t> path;  // the nodes of the last token's bytes
   std::string_view last;
   const auto close = [&](size_t depth) {
-    for (; path.size() > depth; path.pop_back()) trie->nodes_[path.back()].size = static_cast<uint32_t>(trie->nodes_.size() - path.back()) & 0xFFFFFF;
+    for (; path.size() > depth; path.pop_back())
+      trie->nodes_[path.back()].size = static_cast<uint32_t>(trie->nodes_.size() - path.back()) & 0xFFFFFF;
   };
   const auto open = [&](uint8_t byte, size_t depth, uint32_t token) {
     path.push_back(static_cast<uint32_t>(trie->nodes_.size()));
@@ -89,7 +90,8 @@ Result<std::shared_ptr<TokenTrie>> TokenTrie::build(std::string text, std::vecto
     for (size_t d = common; d < bytes.size(); ++d) open(static_cast<uint8_t>(bytes[d]), d, d + 1 == bytes.size() ? s.id : kNoToken);
     last = bytes;
     trie->depth_ = std::max(trie->depth_, static_cast<uint32_t>(bytes.size()));
-    if (trie->nodes_.size() >= (1u << 24)) return error(Code::unsupported, "the vocabulary's texts need more than %u nodes of a tree", 1u << 24);
+    if (trie->nodes_.size() >= (1u << 24))
+      return error(Code::unsupported, "the vocabulary's texts need more than %u nodes of a tree", 1u << 24);
   }
   close(0);
   trie->nodes_.shrink_to_fit();

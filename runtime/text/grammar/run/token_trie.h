@@ -1,5 +1,5 @@
-// A vocabulary as a tree of bytes, in depth-first order, so that all tokens are tried at once: a refused node's subtree is skipped by adding
-// its size. Control, unknown, unused and padding tokens are not in it, nor are tokens longer than 2,047 bytes.
+// A vocabulary as a tree of bytes, in depth-first order, so that all tokens are tried at once: a refused node's subtree is skipped by
+// adding its size. Control, unknown, unused and padding tokens are not in it, nor are tokens longer than 2,047 bytes.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct LeafMask;
 class TokenTrie {
  public:
   struct Node {
-    uint32_t size : 24;   // nodes of the subtree, this one included
+    uint32_t size : 24;  // nodes of the subtree, this one included
     uint32_t byte : 8;
     uint32_t depth : 11;  // of the byte in its token
     uint32_t token : 21;  // or kNoToken
@@ -38,7 +38,8 @@ class TokenTrie {
   uint32_t depth() const { return depth_; }  // bytes of the longest token
   const std::vector<int32_t>& ends() const { return ends_; }
   std::string_view bytes(int32_t id) const {  // empty: not in the tree
-    return std::string_view(text_).substr(offset_[static_cast<size_t>(id)], offset_[static_cast<size_t>(id) + 1] - offset_[static_cast<size_t>(id)]);
+    return std::string_view(text_).substr(offset_[static_cast<size_t>(id)],
+                                          offset_[static_cast<size_t>(id) + 1] - offset_[static_cast<size_t>(id)]);
   }
   // The token of exactly these bytes, or -1; the longest token that begins `text`.
   int32_t longest_prefix(std::string_view text) const;

@@ -1,4 +1,5 @@
-// Sets of Unicode scalar values: what one place of a text may hold. Surrogates are never members, so a complement is a set of characters too.
+// Sets of Unicode scalar values: what one place of a text may hold. Surrogates are never members, so a complement is a set of characters
+// too.
 #pragma once
 
 #include <cstdint>

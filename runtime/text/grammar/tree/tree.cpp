@@ -55,8 +55,8 @@ uint32_t Tree::graph(Graph graph) {
 
 uint32_t Tree::graft(const Tree& other) {
   const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
-  const uint32_t n_nodes = size(nodes), n_children = size(children), n_bytes = size(bytes), n_sets = size(sets), n_token_sets = size(token_sets),
-                 n_graphs = size(graphs), n_machines = size(machines), n_rules = size(rules);
+  const uint32_t n_nodes = size(nodes), n_children = size(children), n_bytes = size(bytes), n_sets = size(sets),
+                 n_token_sets = size(token_sets), n_graphs = size(graphs), n_machines = size(machines), n_rules = size(rules);
   const auto moved = [&](uint32_t node) { return node == kNoNode ? kNoNode : node + n_nodes; };
   for (TreeNode node : other.nodes) {
     switch (node.type) {

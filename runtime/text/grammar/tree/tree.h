@@ -1,6 +1,6 @@
-// The tree that every language becomes: rules over literals, sets of characters, sequences, choices, repetitions, references, sets of tokens,
-// and automata over characters (graphs). A node's children have smaller numbers than the node, so a loop over the numbers visits children
-// first, and no walk recurses. Nodes may be shared: the tree is a directed graph without cycles but for references to rules.
+// The tree that every language becomes: rules over literals, sets of characters, sequences, choices, repetitions, references, sets of
+// tokens, and automata over characters (graphs). A node's children have smaller numbers than the node, so a loop over the numbers visits
+// children first, and no walk recurses. Nodes may be shared: the tree is a directed graph without cycles but for references to rules.
 #pragma once
 
 #include <cstdint>
@@ -86,7 +86,7 @@ class Tree {
   uint32_t add_rule(std::string name, uint32_t line = 0, uint32_t column = 0);
   uint32_t deferred_rule(std::string name, uint32_t number, uint32_t bytes);
   uint32_t add_set(CharSet set);
-  uint32_t graft(const Tree& other);   // takes over another tree's rules; a node that refers to its root
+  uint32_t graft(const Tree& other);  // takes over another tree's rules; a node that refers to its root
 
   std::string_view text(const TreeNode& literal) const { return std::string_view(bytes).substr(literal.a, literal.b); }
   size_t memory_bytes() const;

@@ -112,8 +112,7 @@ bool safe(Interp& in, const Value& v, Args& args, Value* out) {
 bool format_filter(Interp& in, const Value& v, Args& args, Value* out) {
   Value text;
   TRY(as_text(in, v, &text));
-  if (!args.positional.empty() && !args.keywords.empty())
-    return in.fail("format takes either positional or named arguments");
+  if (!args.positional.empty() && !args.keywords.empty()) return in.fail("format takes either positional or named arguments");
   if (args.keywords.empty()) return in.percent_format(text, Value::tuple(std::move(args.positional)), out);
   Map named;
   for (auto& keyword : args.keywords) named.set(keyword.first, std::move(keyword.second));
@@ -159,8 +158,7 @@ bool truncate(Interp& in, const Value& v, Args& args, Value* out) {
   if (a[3] != nullptr && !a[3]->is_none()) TRY(in.want_int(*a[3], "the leeway", &leeway));
   const Value end = a[2] != nullptr ? *a[2] : Value::literal("...");
   const auto end_length = static_cast<int64_t>(end.string_length());
-  if (length < end_length || leeway < 0)
-    return in.fail("truncate: the length is too small or the leeway negative");
+  if (length < end_length || leeway < 0) return in.fail("truncate: the length is too small or the leeway negative");
   int64_t present;
   TRY(in.length_of(v, &present));  // a short enough value stays as it is, text or not
   if (present <= length || present - length <= leeway) {
@@ -184,8 +182,7 @@ bool center(Interp& in, const Value& v, Args& args, Value* out) {
 
 bool word_count(Interp& in, const Value& v, Args& args, Value* out) {
   Value text;
-  TRY(in.bind(args, "wordcount", {}, 0, nullptr) && as_text(in, v, &text) &&
-      in.step(text.as_string().size()));
+  TRY(in.bind(args, "wordcount", {}, 0, nullptr) && as_text(in, v, &text) && in.step(text.as_string().size()));
   const std::string_view s = text.as_string();
   int64_t words = 0;
   bool inside = false;
@@ -205,9 +202,7 @@ std::string number_text(std::string_view s) {
   s = strip_blanks(s, true, true);
   std::string out;
   for (size_t i = 0; i < s.size(); ++i) {
-    const auto digit = [&](size_t at) {
-      return at < s.size() && std::isxdigit(static_cast<unsigned char>(s[at])) != 0;
-    };
+    const auto digit = [&](size_t at) { return at < s.size() && std::isxdigit(static_cast<unsigned char>(s[at])) != 0; };
     if (s[i] == '_') {
       if (i == 0 || !digit(i - 1) || !digit(i + 1)) return {};
       continue;
@@ -250,12 +245,9 @@ int parse_int(std::string_view text, int64_t base, int64_t* out) {
   const bool negative = !s.empty() && s[0] == '-';
   if (!s.empty() && (s[0] == '-' || s[0] == '+')) s.erase(0, 1);
   const auto prefixed = [&s](char mark) { return s.size() > 2 && s[0] == '0' && s[1] == mark; };
-  if ((base == 16 || base == 0) && prefixed('x'))
-    s.erase(0, 2), base = 16;
-  else if ((base == 8 || base == 0) && prefixed('o'))
-    s.erase(0, 2), base = 8;
-  else if ((base == 2 || base == 0) && prefixed('b'))
-    s.erase(0, 2), base = 2;
+  if ((base == 16 || base == 0) && prefixed('x')) s.erase(0, 2), base = 16;
+  else if ((base == 8 || base == 0) && prefixed('o')) s.erase(0, 2), base = 8;
+  else if ((base == 2 || base == 0) && prefixed('b')) s.erase(0, 2), base = 2;
   else if (base == 0) {
     if (s.size() > 1 && s[0] == '0' && s.find_first_not_of('0') != std::string::npos) return 0;
     base = 10;
@@ -312,11 +304,9 @@ bool int_filter(Interp& in, const Value& v, Args& args, Value* out) {
 
 bool float_filter(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* fallback;
-  TRY(in.bind(args, "float", {"default"}, 0, &fallback) && in.not_undefined(v) &&
-      in.step(v.is_string() ? v.as_string().size() : 1));
+  TRY(in.bind(args, "float", {"default"}, 0, &fallback) && in.not_undefined(v) && in.step(v.is_string() ? v.as_string().size() : 1));
   double d = 0;
-  if (v.is_number())
-    d = v.as_float();
+  if (v.is_number()) d = v.as_float();
   else if ((!v.is_string() && v.kind() != Kind::big_integer) || !parse_float(v.as_string(), &d)) {
     *out = fallback != nullptr ? *fallback : Value::floating(0.0);
     return true;
@@ -344,9 +334,7 @@ double round_to(double v, int64_t digits) {
   double result = v;
   if (digits >= 0) {
     char buffer[700];
-    const auto end =
-        std::to_chars(buffer, buffer + sizeof buffer, v, std::chars_format::fixed, static_cast<int>(digits))
-            .ptr;
+    const auto end = std::to_chars(buffer, buffer + sizeof buffer, v, std::chars_format::fixed, static_cast<int>(digits)).ptr;
     std::from_chars(buffer, end, result);
     return result;
   }
@@ -359,10 +347,8 @@ bool round_filter(Interp& in, const Value& v, Args& args, Value* out) {
   int64_t precision = 0;
   TRY(in.bind(args, "round", {"precision", "method"}, 0, a) && in.not_undefined(v));
   if (a[0] != nullptr) TRY(in.want_int(*a[0], "the precision", &precision));
-  const std::string_view method =
-      a[1] != nullptr && a[1]->is_string() ? a[1]->as_string() : (a[1] ? "?" : "common");
-  if (method != "common" && method != "ceil" && method != "floor")
-    return in.fail("round: the method must be common, ceil or floor");
+  const std::string_view method = a[1] != nullptr && a[1]->is_string() ? a[1]->as_string() : (a[1] ? "?" : "common");
+  if (method != "common" && method != "ceil" && method != "floor") return in.fail("round: the method must be common, ceil or floor");
   if (!v.is_number()) return in.fail("round wants a number, not %s", Interp::type_name(v));
   if (method == "common") {
     if (v.is_float()) {

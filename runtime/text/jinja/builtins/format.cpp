@@ -85,9 +85,7 @@ std::string upper_ascii(std::string s) {
 
 std::string fixed(double magnitude, std::chars_format how, int64_t precision) {
   std::string buffer(static_cast<size_t>(precision) + 340, '\0');
-  const auto end =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), magnitude, how, static_cast<int>(precision))
-          .ptr;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), magnitude, how, static_cast<int>(precision)).ptr;
   buffer.resize(static_cast<size_t>(end - buffer.data()));
   return buffer;
 }
@@ -99,8 +97,7 @@ std::string float_digits(double magnitude, char type, int64_t precision, bool al
     if (alternate && precision == 0) s.insert(s.find('e'), ".");
     return s;
   }
-  if (type == 'f')
-    return fixed(magnitude, std::chars_format::fixed, precision) + (alternate && precision == 0 ? "." : "");
+  if (type == 'f') return fixed(magnitude, std::chars_format::fixed, precision) + (alternate && precision == 0 ? "." : "");
   const int64_t significant = precision == 0 ? 1 : precision;
   std::string e = fixed(magnitude, std::chars_format::scientific, significant - 1);
   const size_t mark = e.find('e');
@@ -187,8 +184,7 @@ bool parse_spec(Interp& in, TextView source, Spec* spec) {
   if (take('.') && !parse_count(s, &at, &spec->precision)) return in.fail("the format lacks its precision");
   if (at < s.size()) spec->type = s[at++];
   if (at != s.size()) return in.fail("the format '%s' is invalid", std::string(s.substr(0, 40)).c_str());
-  if (spec->width > kMaxWidth || spec->precision > kMaxPrecision)
-    return in.fail("the format's width or precision is too large");
+  if (spec->width > kMaxWidth || spec->precision > kMaxPrecision) return in.fail("the format's width or precision is too large");
   return true;
 }
 
@@ -198,28 +194,17 @@ bool format_integer(Interp& in, int64_t v, const Spec& spec, Text* out) {
   switch (spec.type) {
     case 0:
     case 'd':
-    case 'n':
-      body = digits_of(v, 10);
-      break;
-    case 'b':
-      body = digits_of(v, 2), prefix = "0b";
-      break;
-    case 'o':
-      body = digits_of(v, 8), prefix = "0o";
-      break;
-    case 'x':
-      body = digits_of(v, 16), prefix = "0x";
-      break;
-    case 'X':
-      body = upper_ascii(digits_of(v, 16)), prefix = "0X";
-      break;
+    case 'n': body = digits_of(v, 10); break;
+    case 'b': body = digits_of(v, 2), prefix = "0b"; break;
+    case 'o': body = digits_of(v, 8), prefix = "0o"; break;
+    case 'x': body = digits_of(v, 16), prefix = "0x"; break;
+    case 'X': body = upper_ascii(digits_of(v, 16)), prefix = "0X"; break;
     case 'c':
       if (v < 0 || v > 0x10FFFF || (v >= 0xD800 && v < 0xE000)) return in.fail("the number is no character");
       unicode::append(static_cast<uint32_t>(v), &body);
       out->append(pad(spec, "", body, true));
       return true;
-    default:
-      return in.fail("unknown format '%c' for an integer", spec.type);
+    default: return in.fail("unknown format '%c' for an integer", spec.type);
   }
   if (spec.grouping != 0) {
     const bool decimal = prefix.empty();
@@ -249,30 +234,23 @@ bool Interp::format_value(const Value& v, TextView text, Text* out) {
   if (v.is_undefined()) return fail("an undefined value takes no format");
   Spec spec;
   TRY(parse_spec(*this, text, &spec));
-  TRY(charge(static_cast<uint64_t>(spec.width) * spec.fill.size()) &&
-      step(static_cast<uint64_t>(spec.width) / 16));
+  TRY(charge(static_cast<uint64_t>(spec.width) * spec.fill.size()) && step(static_cast<uint64_t>(spec.width) / 16));
   if (v.is_string()) {
-    if ((spec.type != 0 && spec.type != 's') || spec.align == '=' || spec.sign != '-' || spec.alternate ||
-        spec.grouping != 0) {
-      if (!(spec.zero && spec.align == '=' && (spec.type == 0 || spec.type == 's')))
-        return fail("the format does not apply to text");
-      if (spec.sign != '-' || spec.alternate || spec.grouping != 0)
-        return fail("the format does not apply to text");
+    if ((spec.type != 0 && spec.type != 's') || spec.align == '=' || spec.sign != '-' || spec.alternate || spec.grouping != 0) {
+      if (!(spec.zero && spec.align == '=' && (spec.type == 0 || spec.type == 's'))) return fail("the format does not apply to text");
+      if (spec.sign != '-' || spec.alternate || spec.grouping != 0) return fail("the format does not apply to text");
       spec.align = '<';
     }
     TextView s = v.as_text();
-    if (spec.precision >= 0)
-      s = s.substr(0, v.string_offset(std::min(static_cast<size_t>(spec.precision), v.string_length())));
+    if (spec.precision >= 0) s = s.substr(0, v.string_offset(std::min(static_cast<size_t>(spec.precision), v.string_length())));
     TRY(charge(s.size() + s.n_changes() * 4));
     out->append(pad(spec, "", s, false));
     return true;
   }
   const char lower = static_cast<char>(spec.type | 0x20);
-  const bool float_type =
-      spec.type == '%' || (spec.type != 0 && (lower == 'e' || lower == 'f' || lower == 'g'));
+  const bool float_type = spec.type == '%' || (spec.type != 0 && (lower == 'e' || lower == 'f' || lower == 'g'));
   if (v.is_float() || (v.is_intlike() && float_type)) {
-    if (spec.type != 0 && !float_type && spec.type != 'n')
-      return fail("unknown format '%c' for a float", spec.type);
+    if (spec.type != 0 && !float_type && spec.type != 'n') return fail("unknown format '%c' for a float", spec.type);
     out->append(format_double(v.as_float(), spec));
     return true;
   }
@@ -331,18 +309,12 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
     Spec spec;
     bool left = false, zero = false;
     for (; i < s.size(); ++i) {
-      if (s[i] == '-')
-        left = true;
-      else if (s[i] == '+')
-        spec.sign = '+';
-      else if (s[i] == ' ')
-        spec.sign = spec.sign == '+' ? '+' : ' ';
-      else if (s[i] == '#')
-        spec.alternate = true;
-      else if (s[i] == '0')
-        zero = true;
-      else
-        break;
+      if (s[i] == '-') left = true;
+      else if (s[i] == '+') spec.sign = '+';
+      else if (s[i] == ' ') spec.sign = spec.sign == '+' ? '+' : ' ';
+      else if (s[i] == '#') spec.alternate = true;
+      else if (s[i] == '0') zero = true;
+      else break;
     }
     const auto count = [&](int64_t* result) {
       if (i < s.size() && s[i] == '*') {
@@ -375,10 +347,8 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
       continue;
     }
     if (!named) TRY(take(&v));
-    if (left)
-      spec.align = '<';
-    else
-      spec.align = '>';
+    if (left) spec.align = '<';
+    else spec.align = '>';
     std::string body;
     switch (type) {
       case 's':
@@ -400,11 +370,9 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
           text.append(pad(spec, "", v.as_text(), false));
           break;
         }
-        if (v.is_intlike() && v.as_int() >= 0 && v.as_int() <= 0x10FFFF &&
-                 (v.as_int() & ~0x7FF) != 0xD800)
+        if (v.is_intlike() && v.as_int() >= 0 && v.as_int() <= 0x10FFFF && (v.as_int() & ~0x7FF) != 0xD800)
           unicode::append(static_cast<uint32_t>(v.as_int()), &body);
-        else
-          return fail("%%c wants a character");
+        else return fail("%%c wants a character");
         text.append(pad(spec, "", body, false));
         break;
       case 'd':
@@ -415,8 +383,7 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
       case 'o': {
         const bool decimal = type == 'd' || type == 'i' || type == 'u';
         if (spec.precision > kMaxPrecision) return fail("the format's precision is too large");
-        if (!v.is_intlike() && !(decimal && v.is_float()))
-          return fail("%%%c wants a number, not %s", type, type_name(v));
+        if (!v.is_intlike() && !(decimal && v.is_float())) return fail("%%%c wants a number, not %s", type, type_name(v));
         int64_t n;
         if (v.is_float()) {
           if (!(std::fabs(v.as_float()) < 9.2e18)) return fail("the number is too large for %%%c", type);
@@ -447,14 +414,13 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
         spec.type = type;
         text.append(format_double(v.as_float(), spec));
         break;
-      default:
-        return fail("unknown conversion '%%%c' in a format", type);
+      default: return fail("unknown conversion '%%%c' in a format", type);
     }
     TRY(charge(body.size()));
   }
   const bool all_used = args.is_tuple() ? next_arg >= args.as_items().size()
-                                        : next_arg > 0 || mapping || named_used || args.is_undefined() ||
-                                              args.is_list() || args.view_type() == Value::ViewType::range;
+                                        : next_arg > 0 || mapping || named_used || args.is_undefined() || args.is_list() ||
+                                              args.view_type() == Value::ViewType::range;
   if (!all_used) return fail("not all arguments are used by the format");
   return string_value(std::move(text), out);
 }
@@ -510,15 +476,11 @@ class BraceFormatter {
     TRY(lookup(s.substr(0, name_end), &v));
     std::string_view rest = s.substr(name_end);
     if (!rest.empty() && rest[0] == '!') {
-      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':'))
-        return in_.fail("the format's conversion is incomplete");
+      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':')) return in_.fail("the format's conversion is incomplete");
       Text text;
-      if (rest[1] == 's')
-        TRY(in_.text_of(v, &text));
-      else if (rest[1] == 'r')
-        TRY(in_.repr_of(v, &text));
-      else
-        return in_.fail("unknown conversion '!%c' in a format", rest[1]);
+      if (rest[1] == 's') TRY(in_.text_of(v, &text));
+      else if (rest[1] == 'r') TRY(in_.repr_of(v, &text));
+      else return in_.fail("unknown conversion '!%c' in a format", rest[1]);
       TRY(in_.string_value(std::move(text), &v));
       rest = rest.substr(2);
     }
@@ -542,8 +504,7 @@ class BraceFormatter {
         manual_ = true;
         index = first.size() < 9 ? static_cast<size_t>(std::stoul(first)) : SIZE_MAX;
       }
-      if (index >= args_.positional.size())
-        return in_.fail("the format refers to an argument that is not there");
+      if (index >= args_.positional.size()) return in_.fail("the format refers to an argument that is not there");
       *out = args_.positional[index];
     } else {
       bool found = false;

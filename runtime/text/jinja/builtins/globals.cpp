@@ -25,20 +25,16 @@ bool range(Interp& in, Args& args, Value* out) {
   }
   const int64_t start = bounds[0], stop = bounds[1], step = bounds[2];
   if (step == 0) return in.fail("the step of a range must not be zero");
-  const auto distance =
-      static_cast<uint64_t>(step > 0 ? stop : start) - static_cast<uint64_t>(step > 0 ? start : stop);
+  const auto distance = static_cast<uint64_t>(step > 0 ? stop : start) - static_cast<uint64_t>(step > 0 ? start : stop);
   const uint64_t stride = step > 0 ? static_cast<uint64_t>(step) : 0 - static_cast<uint64_t>(step);
   const bool empty = step > 0 ? start >= stop : start <= stop;
   const uint64_t count = empty ? 0 : (distance - 1) / stride + 1;
-  if (count > kMaxRange)
-    return in.fail("the range has more than the %llu items allowed",
-                   static_cast<unsigned long long>(kMaxRange));
+  if (count > kMaxRange) return in.fail("the range has more than the %llu items allowed", static_cast<unsigned long long>(kMaxRange));
   TRY(in.charge_items(count));
   std::vector<Value> items;
   items.reserve(count);
   auto at = static_cast<uint64_t>(start);
-  for (uint64_t i = 0; i < count; ++i, at += static_cast<uint64_t>(step))
-    items.push_back(Value::integer(static_cast<int64_t>(at)));
+  for (uint64_t i = 0; i < count; ++i, at += static_cast<uint64_t>(step)) items.push_back(Value::integer(static_cast<int64_t>(at)));
   *out = Value::view(Value::ViewType::range, std::move(items), start, stop, step);
   return true;
 }
@@ -94,8 +90,7 @@ bool joiner(Interp& in, Args& args, Value* out) {
 }
 
 bool cycler(Interp& in, Args& args, Value* out) {
-  if (args.positional.empty() || !args.keywords.empty())
-    return in.fail("cycler wants items to cycle through");
+  if (args.positional.empty() || !args.keywords.empty()) return in.fail("cycler wants items to cycle through");
   TRY(in.charge(sizeof(CyclerObject)));
   auto* c = new CyclerObject;
   *out = Value::object(c);
@@ -113,8 +108,7 @@ bool raise_exception(Interp& in, Args& args, Value* out) {
 }
 
 // The C locale's names, because the application may have set another locale.
-constexpr const char* kDays[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
-                                 "Thursday", "Friday", "Saturday"};
+constexpr const char* kDays[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
 constexpr const char* kMonths[] = {"January", "February", "March",     "April",   "May",      "June",
                                    "July",    "August",   "September", "October", "November", "December"};
 
@@ -136,92 +130,38 @@ bool format_time(Interp& in, const std::tm& t, std::string_view how, std::string
     }
     const auto two = [&](int v) { *out += format(plain ? "%d" : "%02d", v); };
     switch (how[++i]) {
-      case 'a':
-        *out += name(kDays, t.tm_wday).substr(0, 3);
-        break;
-      case 'A':
-        *out += name(kDays, t.tm_wday);
-        break;
+      case 'a': *out += name(kDays, t.tm_wday).substr(0, 3); break;
+      case 'A': *out += name(kDays, t.tm_wday); break;
       case 'b':
-      case 'h':
-        *out += name(kMonths, t.tm_mon).substr(0, 3);
-        break;
-      case 'B':
-        *out += name(kMonths, t.tm_mon);
-        break;
-      case 'c':
-        TRY(format_time(in, t, "%a %b %e %H:%M:%S %Y", out));
-        break;
-      case 'd':
-        two(t.tm_mday);
-        break;
-      case 'e':
-        *out += format(plain ? "%d" : "%2d", t.tm_mday);
-        break;
+      case 'h': *out += name(kMonths, t.tm_mon).substr(0, 3); break;
+      case 'B': *out += name(kMonths, t.tm_mon); break;
+      case 'c': TRY(format_time(in, t, "%a %b %e %H:%M:%S %Y", out)); break;
+      case 'd': two(t.tm_mday); break;
+      case 'e': *out += format(plain ? "%d" : "%2d", t.tm_mday); break;
       case 'D':
-      case 'x':
-        TRY(format_time(in, t, "%m/%d/%y", out));
-        break;
-      case 'F':
-        TRY(format_time(in, t, "%Y-%m-%d", out));
-        break;
-      case 'H':
-        two(t.tm_hour);
-        break;
-      case 'I':
-        two(hour12);
-        break;
-      case 'j':
-        *out += format(plain ? "%d" : "%03d", t.tm_yday + 1);
-        break;
-      case 'm':
-        two(t.tm_mon + 1);
-        break;
-      case 'M':
-        two(t.tm_min);
-        break;
-      case 'n':
-        *out += '\n';
-        break;
-      case 'p':
-        *out += t.tm_hour < 12 ? "AM" : "PM";
-        break;
-      case 'R':
-        TRY(format_time(in, t, "%H:%M", out));
-        break;
-      case 'S':
-        two(t.tm_sec);
-        break;
-      case 't':
-        *out += '\t';
-        break;
+      case 'x': TRY(format_time(in, t, "%m/%d/%y", out)); break;
+      case 'F': TRY(format_time(in, t, "%Y-%m-%d", out)); break;
+      case 'H': two(t.tm_hour); break;
+      case 'I': two(hour12); break;
+      case 'j': *out += format(plain ? "%d" : "%03d", t.tm_yday + 1); break;
+      case 'm': two(t.tm_mon + 1); break;
+      case 'M': two(t.tm_min); break;
+      case 'n': *out += '\n'; break;
+      case 'p': *out += t.tm_hour < 12 ? "AM" : "PM"; break;
+      case 'R': TRY(format_time(in, t, "%H:%M", out)); break;
+      case 'S': two(t.tm_sec); break;
+      case 't': *out += '\t'; break;
       case 'T':
-      case 'X':
-        TRY(format_time(in, t, "%H:%M:%S", out));
-        break;
-      case 'u':
-        *out += format("%d", t.tm_wday == 0 ? 7 : t.tm_wday);
-        break;
-      case 'w':
-        *out += format("%d", t.tm_wday);
-        break;
-      case 'y':
-        two((t.tm_year + 1900) % 100);
-        break;
-      case 'Y':
-        *out += format("%d", t.tm_year + 1900);
-        break;
-      case 'f':
-        *out += "000000";
-        break;  // the clock is read in seconds
+      case 'X': TRY(format_time(in, t, "%H:%M:%S", out)); break;
+      case 'u': *out += format("%d", t.tm_wday == 0 ? 7 : t.tm_wday); break;
+      case 'w': *out += format("%d", t.tm_wday); break;
+      case 'y': two((t.tm_year + 1900) % 100); break;
+      case 'Y': *out += format("%d", t.tm_year + 1900); break;
+      case 'f': *out += "000000"; break;  // the clock is read in seconds
       case 'z':
-      case 'Z':
-        break;  // a local time without zone, as datetime.now() is
-      case '%':
-        *out += '%';
-        break;
-      default:
-        return in.fail("strftime_now does not know '%%%c'", how[i]);
+      case 'Z': break;  // a local time without zone, as datetime.now() is
+      case '%': *out += '%'; break;
+      default: return in.fail("strftime_now does not know '%%%c'", how[i]);
     }
   }
   return true;

@@ -136,8 +136,7 @@ bool split(Interp& in, const Value& self, Args& args, Value* out) {
     if (v[0]->as_string().empty()) return in.fail("the separator is empty");
   }
   std::vector<Value> parts;
-  TRY(split_text(in, self.as_text(), blanks ? std::string_view() : v[0]->as_string(), limit, from_right,
-                 &parts));
+  TRY(split_text(in, self.as_text(), blanks ? std::string_view() : v[0]->as_string(), limit, from_right, &parts));
   return in.list_value(std::move(parts), out);
 }
 
@@ -174,8 +173,7 @@ bool partition(Interp& in, const Value& self, Args& args, Value* out) {
 // --- strings: searching ---
 
 // The bytes of self[start:end].
-bool window(Interp& in, const Value& self, const Value* start, const Value* end, size_t* from, size_t* to,
-            bool* valid) {
+bool window(Interp& in, const Value& self, const Value* start, const Value* end, size_t* from, size_t* to, bool* valid) {
   const auto length = static_cast<int64_t>(self.string_length());
   const auto bound = [&](const Value* v, int64_t fallback, int64_t* result) {
     *result = fallback;
@@ -197,8 +195,7 @@ bool find(Interp& in, const Value& self, Args& args, Value* out) {
   const Value* v[3];
   size_t from, to;
   bool valid;
-  TRY(in.bind(args, "find", {"sub", "start", "end"}, 1, v, 3) &&
-      in.want_string(*v[0], "what is searched for"));
+  TRY(in.bind(args, "find", {"sub", "start", "end"}, 1, v, 3) && in.want_string(*v[0], "what is searched for"));
   TRY(window(in, self, v[1], v[2], &from, &to, &valid));
   const std::string_view s = valid ? self.as_string().substr(from, to - from) : std::string_view();
   size_t at = std::string_view::npos;
@@ -247,8 +244,7 @@ bool affixed(Interp& in, const Value& self, Args& args, Value* out) {
   const std::string_view s = valid ? self.as_string().substr(from, to - from) : std::string_view();
   const auto matches = [&](const Value& affix) {
     const std::string_view a = affix.as_string();
-    return valid && s.size() >= a.size() &&
-           (prefix ? s.substr(0, a.size()) : s.substr(s.size() - a.size())) == a;
+    return valid && s.size() >= a.size() && (prefix ? s.substr(0, a.size()) : s.substr(s.size() - a.size())) == a;
   };
   bool found = false;
   if (v[0]->is_tuple()) {
@@ -272,8 +268,7 @@ bool every(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(none(in, args, "string method") && in.step(self.string_length()));
   const std::string_view s = self.as_string();
   bool holds = !s.empty();
-  for (size_t i = 0; holds && i < s.size(); i += unicode::sequence_length(s, i))
-    holds = unicode::is(unicode::decode(s, i), all_of);
+  for (size_t i = 0; holds && i < s.size(); i += unicode::sequence_length(s, i)) holds = unicode::is(unicode::decode(s, i), all_of);
   *out = Value::boolean(holds);
   return true;
 }
@@ -285,9 +280,7 @@ bool tested(Interp& in, const Value& self, Args& args, Value* out) {
   return true;
 }
 
-bool format_method(Interp& in, const Value& self, Args& args, Value* out) {
-  return in.brace_format(self.as_text(), args, out);
-}
+bool format_method(Interp& in, const Value& self, Args& args, Value* out) { return in.brace_format(self.as_text(), args, out); }
 
 bool format_map(Interp& in, const Value& self, Args& args, Value* out) {
   const Value* mapping;
@@ -398,9 +391,8 @@ bool list_append(Interp& in, const Value& self, Args& args, Value* out) {
 }
 
 constexpr Method kListMethods[] = {
-    {"index", list_index}, {"count", list_count}, {"copy", copy},      {"append", nullptr},
-    {"clear", nullptr},    {"extend", nullptr},   {"insert", nullptr}, {"pop", nullptr},
-    {"remove", nullptr},   {"reverse", nullptr},  {"sort", nullptr},
+    {"index", list_index}, {"count", list_count}, {"copy", copy},      {"append", nullptr},  {"clear", nullptr}, {"extend", nullptr},
+    {"insert", nullptr},   {"pop", nullptr},      {"remove", nullptr}, {"reverse", nullptr}, {"sort", nullptr},
 };
 // Of lists that the template has made. (Jinja2's sandbox refuses this, but engines that publishers test with do not.)
 constexpr Method kGrowingListMethods[] = {{"append", list_append}};
@@ -410,15 +402,12 @@ constexpr Method kTupleMethods[] = {{"index", list_index}, {"count", list_count}
 
 template <Value::ViewType type>
 bool view(Interp& in, const Value& self, Args& args, Value* out) {
-  TRY(none(in, args, "mapping method") && in.charge_items(self.as_map().size() * 4) &&
-      in.step(self.as_map().size()));
+  TRY(none(in, args, "mapping method") && in.charge_items(self.as_map().size() * 4) && in.step(self.as_map().size()));
   std::vector<Value> items;
   items.reserve(self.as_map().size());
   for (const Map::Entry& e : self.as_map().entries()) {
-    if (type == Value::ViewType::items)
-      items.push_back(Value::tuple({e.first, e.second}));
-    else
-      items.push_back(type == Value::ViewType::keys ? e.first : e.second);
+    if (type == Value::ViewType::items) items.push_back(Value::tuple({e.first, e.second}));
+    else items.push_back(type == Value::ViewType::keys ? e.first : e.second);
   }
   *out = Value::view(type, std::move(items));
   return true;
@@ -507,19 +496,13 @@ const Method* container_method(const Value& object, std::string_view name) {
       if (object.is_growing())
         if (const Method* method = find_in(kGrowingListMethods, name)) return method;
       return find_in(kListMethods, name);
-    case Kind::tuple:
-      return find_in(kTupleMethods, name);
-    case Kind::view:
-      return object.view_type() == Value::ViewType::range ? find_in(kTupleMethods, name) : nullptr;
-    case Kind::map:
-      return find_in(kMapMethods, name);
-    case Kind::floating:
-      return find_in(kFloatMethods, name);
+    case Kind::tuple: return find_in(kTupleMethods, name);
+    case Kind::view: return object.view_type() == Value::ViewType::range ? find_in(kTupleMethods, name) : nullptr;
+    case Kind::map: return find_in(kMapMethods, name);
+    case Kind::floating: return find_in(kFloatMethods, name);
     case Kind::boolean:
-    case Kind::integer:
-      return find_in(kIntegerMethods, name);
-    default:
-      return nullptr;
+    case Kind::integer: return find_in(kIntegerMethods, name);
+    default: return nullptr;
   }
 }
 

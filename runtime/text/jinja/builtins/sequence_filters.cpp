@@ -30,14 +30,12 @@ bool sorted_order(Interp& in, const std::vector<Value>& keys, bool descending, s
   for (size_t i = 0; i < from.size(); ++i) from[i] = i;
   for (size_t width = 1; width < keys.size(); width *= 2) {
     for (size_t start = 0; start < keys.size(); start += 2 * width) {
-      const size_t middle = std::min(start + width, keys.size()),
-                   end = std::min(start + 2 * width, keys.size());
+      const size_t middle = std::min(start + width, keys.size()), end = std::min(start + 2 * width, keys.size());
       size_t a = start, b = middle;
       for (size_t i = start; i < end; ++i) {
         bool take_b = a == middle;
         if (!take_b && b < end)
-          TRY(descending ? in.less(keys[from[a]], keys[from[b]], &take_b)
-                         : in.less(keys[from[b]], keys[from[a]], &take_b));
+          TRY(descending ? in.less(keys[from[a]], keys[from[b]], &take_b) : in.less(keys[from[b]], keys[from[a]], &take_b));
         to[i] = from[take_b ? b++ : a++];
       }
     }
@@ -47,8 +45,7 @@ bool sorted_order(Interp& in, const std::vector<Value>& keys, bool descending, s
   return true;
 }
 
-bool sort_by(Interp& in, const std::vector<Value>& values, const std::vector<Value>& keys, bool descending,
-             std::vector<Value>* out) {
+bool sort_by(Interp& in, const std::vector<Value>& values, const std::vector<Value>& keys, bool descending, std::vector<Value>* out) {
   std::vector<size_t> order;
   TRY(in.charge(values.size() * 2 * sizeof(size_t)) && sorted_order(in, keys, descending, &order));
   out->reserve(values.size());
@@ -66,10 +63,8 @@ bool take_named(Interp& in, Args& args, size_t at, bool test, Named* out) {
   const Value& name = args.positional[at];
   TRY(in.want_string(name, test ? "the name of a test" : "the name of a filter"));
   out->index = test ? find_test(name.as_string()) : find_filter(name.as_string());
-  if (out->index == kNoFunction)
-    return in.fail("there is no %s '%s'", test ? "test" : "filter", std::string(name.as_string()).c_str());
-  out->args.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(at) + 1,
-                              args.positional.end());
+  if (out->index == kNoFunction) return in.fail("there is no %s '%s'", test ? "test" : "filter", std::string(name.as_string()).c_str());
+  out->args.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(at) + 1, args.positional.end());
   out->args.keywords = args.keywords;
   return true;
 }
@@ -99,8 +94,7 @@ template <bool largest>
 bool extreme(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[2];
   std::vector<Value> values;
-  TRY(in.bind(args, largest ? "max" : "min", {"case_sensitive", "attribute"}, 0, a) &&
-      in.items_of(v, &values));
+  TRY(in.bind(args, largest ? "max" : "min", {"case_sensitive", "attribute"}, 0, a) && in.items_of(v, &values));
   if (values.empty()) {
     *out = Value::undefined("the sequence is empty");
     return true;
@@ -192,10 +186,8 @@ bool last(Interp& in, const Value& v, Args& args, Value* out) {
 bool fallback(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[2];
   TRY(in.bind(args, "default", {"default_value", "boolean"}, 0, a));
-  if (!v.is_undefined() && !(flag(a[1]) && !Interp::truth(v)))
-    *out = v;
-  else
-    *out = a[0] != nullptr ? *a[0] : Value::literal("");
+  if (!v.is_undefined() && !(flag(a[1]) && !Interp::truth(v))) *out = v;
+  else *out = a[0] != nullptr ? *a[0] : Value::literal("");
   return true;
 }
 
@@ -242,12 +234,9 @@ bool map(Interp& in, const Value& v, Args& args, Value* out) {
   const Value *attribute = nullptr, *missing = nullptr;
   if (args.positional.empty()) {
     for (const auto& keyword : args.keywords) {
-      if (keyword.first == "attribute")
-        attribute = &keyword.second;
-      else if (keyword.first == "default")
-        missing = &keyword.second;
-      else
-        return in.fail("map takes no argument named '%s'", keyword.first.c_str());
+      if (keyword.first == "attribute") attribute = &keyword.second;
+      else if (keyword.first == "default") missing = &keyword.second;
+      else return in.fail("map takes no argument named '%s'", keyword.first.c_str());
     }
     if (attribute == nullptr) return in.fail("map wants a filter or an attribute");
     if (missing != nullptr && missing->is_none()) missing = nullptr;
@@ -260,25 +249,16 @@ bool map(Interp& in, const Value& v, Args& args, Value* out) {
     Value result;
     Args filter_args = filter.args;
     TRY(in.step(1 + filter.args.positional.size() / 16));
-    TRY(attribute != nullptr ? in.path(item, *attribute, missing, &result)
-                             : in.call_filter(filter.index, item, filter_args, &result));
+    TRY(attribute != nullptr ? in.path(item, *attribute, missing, &result) : in.call_filter(filter.index, item, filter_args, &result));
     mapped.push_back(std::move(result));
   }
   return in.make_generator(std::move(mapped), out);
 }
 
-bool select(Interp& in, const Value& v, Args& args, Value* out) {
-  return choose(in, v, args, true, false, out);
-}
-bool reject(Interp& in, const Value& v, Args& args, Value* out) {
-  return choose(in, v, args, false, false, out);
-}
-bool selectattr(Interp& in, const Value& v, Args& args, Value* out) {
-  return choose(in, v, args, true, true, out);
-}
-bool rejectattr(Interp& in, const Value& v, Args& args, Value* out) {
-  return choose(in, v, args, false, true, out);
-}
+bool select(Interp& in, const Value& v, Args& args, Value* out) { return choose(in, v, args, true, false, out); }
+bool reject(Interp& in, const Value& v, Args& args, Value* out) { return choose(in, v, args, false, false, out); }
+bool selectattr(Interp& in, const Value& v, Args& args, Value* out) { return choose(in, v, args, true, true, out); }
+bool rejectattr(Interp& in, const Value& v, Args& args, Value* out) { return choose(in, v, args, false, true, out); }
 
 bool unique(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[2];
@@ -288,8 +268,7 @@ bool unique(Interp& in, const Value& v, Args& args, Value* out) {
   Map seen;
   for (Value& item : values) {
     Value key;
-    TRY(in.path(item, or_none(a[1], none), nullptr, &key) && fold_case(in, flag(a[0]), &key) &&
-        in.hash_check(key));
+    TRY(in.path(item, or_none(a[1], none), nullptr, &key) && fold_case(in, flag(a[0]), &key) && in.hash_check(key));
     TRY(in.charge(128) && in.step(8));
     if (seen.find(key) != nullptr) continue;
     seen.set(std::move(key), Value::none());
@@ -318,8 +297,7 @@ bool sort(Interp& in, const Value& v, Args& args, Value* out) {
   for (const Value& item : values) {
     std::vector<Value> key(parts.size());
     TRY(in.charge_items(parts.size()));
-    for (size_t i = 0; i < parts.size(); ++i)
-      TRY(in.path(item, parts[i], nullptr, &key[i]) && fold_case(in, flag(a[1]), &key[i]));
+    for (size_t i = 0; i < parts.size(); ++i) TRY(in.path(item, parts[i], nullptr, &key[i]) && fold_case(in, flag(a[1]), &key[i]));
     keys.push_back(Value::list(std::move(key)));
   }
   TRY(sort_by(in, values, keys, flag(a[0]), &sorted));
@@ -360,8 +338,7 @@ bool batch(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[2];
   int64_t count;
   std::vector<Value> values, rows, row;
-  TRY(in.bind(args, "batch", {"linecount", "fill_with"}, 1, a) &&
-      in.want_int(*a[0], "the line count", &count));
+  TRY(in.bind(args, "batch", {"linecount", "fill_with"}, 1, a) && in.want_int(*a[0], "the line count", &count));
   TRY(in.items_of(v, &values));
   for (Value& item : values) {
     if (static_cast<int64_t>(row.size()) == count) {
@@ -385,8 +362,7 @@ bool slice(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[2];
   int64_t count;
   std::vector<Value> values, columns;
-  TRY(in.bind(args, "slice", {"slices", "fill_with"}, 1, a) &&
-      in.want_int(*a[0], "the number of slices", &count));
+  TRY(in.bind(args, "slice", {"slices", "fill_with"}, 1, a) && in.want_int(*a[0], "the number of slices", &count));
   TRY(in.items_of(v, &values));
   if (count == 0) return in.fail("division by zero");
   const uint64_t n = count > 0 ? static_cast<uint64_t>(count) : 0;
@@ -395,8 +371,7 @@ bool slice(Interp& in, const Value& v, Args& args, Value* out) {
   size_t start = 0;
   for (size_t i = 0; i < n; ++i) {
     const size_t end = start + each + (i < extra ? 1 : 0);
-    std::vector<Value> column(values.begin() + static_cast<std::ptrdiff_t>(start),
-                              values.begin() + static_cast<std::ptrdiff_t>(end));
+    std::vector<Value> column(values.begin() + static_cast<std::ptrdiff_t>(start), values.begin() + static_cast<std::ptrdiff_t>(end));
     if (a[1] != nullptr && !a[1]->is_none() && i >= extra) column.push_back(*a[1]);
     columns.push_back(Value::list(std::move(column)));
     start = end;

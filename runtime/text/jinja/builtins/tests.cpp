@@ -34,12 +34,11 @@ bool is_string(const Value& v) { return v.is_string(); }
 bool is_mapping(const Value& v) { return v.is_map(); }
 bool is_escaped(const Value& v) { return v.is_markup(); }
 bool is_sequence(const Value& v) {
-  return v.is_undefined() || v.is_string() || v.is_list() || v.is_tuple() || v.is_map() ||
-         v.view_type() == Value::ViewType::range;
+  return v.is_undefined() || v.is_string() || v.is_list() || v.is_tuple() || v.is_map() || v.view_type() == Value::ViewType::range;
 }
 bool is_iterable(const Value& v) {
-  return v.is_undefined() || v.is_string() || v.is_sequence() || v.is_map() ||
-         is_object(v, ObjectType::generator) || is_object(v, ObjectType::loop);
+  return v.is_undefined() || v.is_string() || v.is_sequence() || v.is_map() || is_object(v, ObjectType::generator) ||
+         is_object(v, ObjectType::loop);
 }
 bool is_callable(const Value& v) {
   if (v.is_undefined()) return true;  // Jinja2's undefined counts as callable; calling it fails
@@ -86,14 +85,10 @@ bool in_container(Interp& in, const Value& v, Args& args, bool* out) {
 bool same_as(Interp& in, const Value& v, Args& args, bool* out) {
   const Value* other;
   TRY(in.bind(args, "sameas", {"other"}, 1, &other));
-  if (v.kind() != other->kind())
-    *out = false;
-  else if (v.is_none())
-    *out = true;
-  else if (v.is_number())
-    return in.same(v, *other, out);
-  else
-    *out = v.as_node() == other->as_node() || (v.is_string() && v.as_string() == other->as_string());
+  if (v.kind() != other->kind()) *out = false;
+  else if (v.is_none()) *out = true;
+  else if (v.is_number()) return in.same(v, *other, out);
+  else *out = v.as_node() == other->as_node() || (v.is_string() && v.as_string() == other->as_string());
   return true;
 }
 

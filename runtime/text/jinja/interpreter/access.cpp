@@ -33,8 +33,7 @@ bool cycle_next(Interp& interp, const Value& self, Args& args, Value* out) {
 }
 
 bool loop_cycle(Interp& interp, const Value& self, Args& args, Value* out) {
-  if (args.positional.empty() || !args.keywords.empty())
-    return interp.fail("loop.cycle wants items to cycle through");
+  if (args.positional.empty() || !args.keywords.empty()) return interp.fail("loop.cycle wants items to cycle through");
   *out = args.positional[static_cast<const LoopObject*>(as_object(self))->index % args.positional.size()];
   return true;
 }
@@ -57,26 +56,18 @@ bool loop_member(Interp& interp, LoopObject& loop, const std::string& name, Valu
   const auto number = [out](size_t v) { *out = Value::integer(static_cast<int64_t>(v)); };
   int64_t length = 0;
   *found = true;
-  if (name == "index")
-    number(loop.index + 1);
-  else if (name == "index0")
-    number(loop.index);
-  else if (name == "first")
-    *out = Value::boolean(loop.index == 0);
-  else if (name == "depth")
-    number(loop.depth + 1);
-  else if (name == "depth0")
-    number(loop.depth);
+  if (name == "index") number(loop.index + 1);
+  else if (name == "index0") number(loop.index);
+  else if (name == "first") *out = Value::boolean(loop.index == 0);
+  else if (name == "depth") number(loop.depth + 1);
+  else if (name == "depth0") number(loop.depth);
   else if (name == "last" || name == "nextitem") {
     bool more;
     TRY(interp.loop_has(loop, loop.index + 1, &more));
-    if (name == "last")
-      *out = Value::boolean(!more);
-    else
-      *out = more ? Interp::loop_item(loop, loop.index + 1) : Value::undefined("there is no next item");
+    if (name == "last") *out = Value::boolean(!more);
+    else *out = more ? Interp::loop_item(loop, loop.index + 1) : Value::undefined("there is no next item");
   } else if (name == "previtem") {
-    *out = loop.index > 0 ? Interp::loop_item(loop, loop.index - 1)
-                          : Value::undefined("there is no previous item");
+    *out = loop.index > 0 ? Interp::loop_item(loop, loop.index - 1) : Value::undefined("there is no previous item");
   } else if (name == "length" || name == "revindex" || name == "revindex0") {
     TRY(interp.loop_length(loop, &length));
     const auto n = static_cast<size_t>(length);
@@ -113,14 +104,10 @@ bool Interp::attribute(const Value& object, const std::string& name, Value* out)
         break;
       case ObjectType::macro: {
         const Stmt& s = *static_cast<MacroObject*>(o)->definition;
-        if (name == "name")
-          *out = s.kind == StmtKind::macro ? Value::literal(s.text) : Value::none();
-        else if (name == "caller")
-          *out = Value::boolean(s.uses_caller);
-        else if (name == "catch_kwargs")
-          *out = Value::boolean(s.uses_kwargs);
-        else if (name == "catch_varargs")
-          *out = Value::boolean(s.uses_varargs);
+        if (name == "name") *out = s.kind == StmtKind::macro ? Value::literal(s.text) : Value::none();
+        else if (name == "caller") *out = Value::boolean(s.uses_caller);
+        else if (name == "catch_kwargs") *out = Value::boolean(s.uses_kwargs);
+        else if (name == "catch_varargs") *out = Value::boolean(s.uses_varargs);
         else if (name == "arguments") {
           std::vector<Value> names;
           for (const Param& p : s.params) names.push_back(Value::literal(program_.names[p.id]));
@@ -130,8 +117,7 @@ bool Interp::attribute(const Value& object, const std::string& name, Value* out)
         }
         return true;
       }
-      default:
-        break;
+      default: break;
     }
   }
   if (object.is_group() && (name == "grouper" || name == "list")) {
@@ -140,8 +126,7 @@ bool Interp::attribute(const Value& object, const std::string& name, Value* out)
   }
   if (const Method* method = find_method(object, name)) {
     if (method->function == nullptr) {
-      *out = Value::undefined("'" + name + "' would change " + type_name(object) +
-                              ", which templates may not do");
+      *out = Value::undefined("'" + name + "' would change " + type_name(object) + ", which templates may not do");
       return true;
     }
     TRY(charge(sizeof(MethodObject)));
@@ -164,14 +149,12 @@ bool Interp::attribute(const Value& object, const std::string& name, Value* out)
 
 const Method* Interp::find_method(const Value& object, std::string_view name) {
   switch (object.kind()) {
-    case Kind::string:
-      return string_method(name);
+    case Kind::string: return string_method(name);
     case Kind::object:
       if (as_object(object)->type == ObjectType::loop) return find_in(kLoopMethods, name);
       if (as_object(object)->type == ObjectType::cycler) return find_in(kCyclerMethods, name);
       return nullptr;
-    default:
-      return container_method(object, name);
+    default: return container_method(object, name);
   }
 }
 
@@ -185,8 +168,8 @@ bool Interp::item(const Value& object, const Value& key, Value* out) {
         return true;
       }
     }
-  } else if (key.is_intlike() && (object.is_string() || object.is_list() || object.is_tuple() ||
-                                  object.view_type() == Value::ViewType::range)) {
+  } else if (key.is_intlike() &&
+             (object.is_string() || object.is_list() || object.is_tuple() || object.view_type() == Value::ViewType::range)) {
     int64_t length, index = key.as_int();
     TRY(length_of(object, &length));
     if (index < 0) index += length;
@@ -203,8 +186,7 @@ bool Interp::item(const Value& object, const Value& key, Value* out) {
   }
   if (key.is_string()) {
     // An absent key may still name a member. The items of a mapping were searched above.
-    if (!object.is_map() || find_method(object, key.as_string()) != nullptr)
-      return attribute(object, std::string(key.as_string()), out);
+    if (!object.is_map() || find_method(object, key.as_string()) != nullptr) return attribute(object, std::string(key.as_string()), out);
     *out = missing(object, std::string(key.as_string()));
     return true;
   }
@@ -214,11 +196,9 @@ bool Interp::item(const Value& object, const Value& key, Value* out) {
   return true;
 }
 
-bool Interp::slice(const Value& object, const Value& start, const Value& stop, const Value& step_value,
-                   Value* out) {
+bool Interp::slice(const Value& object, const Value& start, const Value& stop, const Value& step_value, Value* out) {
   TRY(not_undefined(object));
-  if (!object.is_string() && !object.is_list() && !object.is_tuple() &&
-      object.view_type() != Value::ViewType::range)
+  if (!object.is_string() && !object.is_list() && !object.is_tuple() && object.view_type() != Value::ViewType::range)
     return fail("%s cannot be sliced", type_name(object));
   int64_t by = 1, length;
   if (!step_value.is_none()) TRY(want_int(step_value, "the step of a slice", &by));
@@ -229,15 +209,11 @@ bool Interp::slice(const Value& object, const Value& start, const Value& stop, c
     *result = fallback;
     if (v.is_none()) return true;
     TRY(want_int(v, "the bound of a slice", result));
-    if (*result < 0)
-      *result = *result < -length ? -1 : *result + length;
-    else
-      *result = std::min(*result, length);
+    if (*result < 0) *result = *result < -length ? -1 : *result + length;
+    else *result = std::min(*result, length);
     // Below the start: a rising slice begins at the first item, a falling slice before the first item.
-    if (by > 0)
-      *result = std::max<int64_t>(*result, 0);
-    else
-      *result = std::min(*result, length - 1);
+    if (by > 0) *result = std::max<int64_t>(*result, 0);
+    else *result = std::min(*result, length - 1);
     return true;
   };
   int64_t from, to;
@@ -283,8 +259,7 @@ bool Interp::slice(const Value& object, const Value& start, const Value& stop, c
     *out = Value::tuple(std::move(items));
   } else {
     const int64_t* r = object.range_bounds();
-    *out = Value::view(Value::ViewType::range, std::move(items), r[0] + from * r[2], r[0] + to * r[2],
-                       r[2] * by);
+    *out = Value::view(Value::ViewType::range, std::move(items), r[0] + from * r[2], r[0] + to * r[2], r[2] * by);
   }
   return true;
 }
@@ -302,8 +277,7 @@ bool Interp::path(const Value& object, const Value& attribute_path, const Value*
     for (size_t from = 0; from <= text.size();) {
       const size_t dot = std::min(text.find('.', from), text.size());
       const std::string part(text.substr(from, dot - from));
-      const bool number =
-          !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == std::string::npos;
+      const bool number = !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == std::string::npos;
       TRY(walk(number ? Value::integer(std::stoll(part)) : Value::string(part)));
       from = dot + 1;
     }

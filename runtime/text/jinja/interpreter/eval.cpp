@@ -12,8 +12,7 @@ void Interp::lookup(NameId id, Value* out) {
     for (const auto& var : env->vars) {
       if (var.first == id) {
         *out = var.second;
-        if (out->is_undefined() && out->as_node() == nullptr)
-          *out = Value::undefined("'" + program_.names[id] + "' is undefined");
+        if (out->is_undefined() && out->as_node() == nullptr) *out = Value::undefined("'" + program_.names[id] + "' is undefined");
         return;
       }
     }
@@ -28,12 +27,8 @@ bool Interp::eval(const Expr& e, Value* out) {
   at_ = e.at;
   TRY(deeper.ok() && step());
   switch (e.kind) {
-    case ExprKind::constant:
-      *out = e.value;
-      return true;
-    case ExprKind::name:
-      lookup(e.name, out);
-      return true;
+    case ExprKind::constant: *out = e.value; return true;
+    case ExprKind::name: lookup(e.name, out); return true;
     case ExprKind::list:
     case ExprKind::tuple: {
       TRY(charge_items(e.items.size()));
@@ -42,8 +37,7 @@ bool Interp::eval(const Expr& e, Value* out) {
       *out = e.kind == ExprKind::list ? Value::growing_list(std::move(items)) : Value::tuple(std::move(items));
       return true;
     }
-    case ExprKind::dict:
-      return eval_dict(e, out);
+    case ExprKind::dict: return eval_dict(e, out);
     case ExprKind::attribute: {
       Value object;
       TRY(eval(*e.a, &object));
@@ -70,8 +64,7 @@ bool Interp::eval(const Expr& e, Value* out) {
       TRY(eval(*e.a, &v));
       at_ = e.at;
       TRY(not_undefined(v));
-      if (!v.is_number())
-        return fail("bad operand for unary %s: %s", e.kind == ExprKind::plus ? "+" : "-", type_name(v));
+      if (!v.is_number()) return fail("bad operand for unary %s: %s", e.kind == ExprKind::plus ? "+" : "-", type_name(v));
       if (e.kind == ExprKind::plus) {
         *out = v.is_float() ? v : Value::integer(v.as_int());
         return true;
@@ -88,8 +81,7 @@ bool Interp::eval(const Expr& e, Value* out) {
       *out = Value::boolean(!truth(v));
       return true;
     }
-    case ExprKind::binary:
-      return eval_chain(e, out);
+    case ExprKind::binary: return eval_chain(e, out);
     case ExprKind::concat: {
       Text text;
       for (const ExprPtr& part : e.items) {
@@ -100,8 +92,7 @@ bool Interp::eval(const Expr& e, Value* out) {
       at_ = e.at;
       return string_value(std::move(text), out);
     }
-    case ExprKind::compare:
-      return eval_compare(e, out);
+    case ExprKind::compare: return eval_compare(e, out);
     case ExprKind::and_:
     case ExprKind::or_:
       for (const ExprPtr& part : e.items) {
@@ -124,8 +115,7 @@ bool Interp::eval(const Expr& e, Value* out) {
       at_ = e.at;
       return call(callee, args, out);
     }
-    case ExprKind::filter:
-      return eval_filter(e, out);
+    case ExprKind::filter: return eval_filter(e, out);
     case ExprKind::test: {
       Value v;
       Args args;
@@ -191,10 +181,8 @@ bool Interp::eval_compare(const Expr& e, Value* out) {
 
 bool Interp::eval_filter(const Expr& e, Value* out) {
   Value v;
-  if (e.a)
-    TRY(eval(*e.a, &v));
-  else if (block_input_ != nullptr)
-    v = *block_input_;
+  if (e.a) TRY(eval(*e.a, &v));
+  else if (block_input_ != nullptr) v = *block_input_;
   Args args;
   TRY(eval_args(e.call, &args));
   at_ = e.at;
@@ -222,8 +210,7 @@ bool Interp::eval_args(const CallSyntax& syntax, Args* out) {
     for (const Map::Entry& entry : more.as_map().entries()) {
       if (!entry.first.is_string()) return fail("keywords must be strings");
       for (const auto& other : out->keywords)
-        if (other.first == entry.first.as_string())
-          return fail("the argument '%s' is given twice", other.first.c_str());
+        if (other.first == entry.first.as_string()) return fail("the argument '%s' is given twice", other.first.c_str());
       TRY(step(1 + out->keywords.size() / 16));
       out->keywords.emplace_back(std::string(entry.first.as_string()), entry.second);
     }
@@ -239,16 +226,13 @@ bool Interp::call(const Value& callee, Args& args, Value* out) {
   if (!callee.is_object()) return fail("%s cannot be called", type_name(callee));
   const Value alive = callee;  // a macro may rebind its own name
   switch (as_object(alive)->type) {
-    case ObjectType::macro:
-      return call_macro(*static_cast<const MacroObject*>(as_object(alive)), args, out);
-    case ObjectType::builtin:
-      return static_cast<const BuiltinObject*>(as_object(alive))->function(*this, args, out);
+    case ObjectType::macro: return call_macro(*static_cast<const MacroObject*>(as_object(alive)), args, out);
+    case ObjectType::builtin: return static_cast<const BuiltinObject*>(as_object(alive))->function(*this, args, out);
     case ObjectType::method: {
       const auto& method = *static_cast<const MethodObject*>(as_object(alive));
       return pay_for(method.self, args) && method.method->function(*this, method.self, args, out);
     }
-    case ObjectType::loop:
-      return call_loop(alive, args, out);
+    case ObjectType::loop: return call_loop(alive, args, out);
     case ObjectType::joiner: {
       auto& joiner = *static_cast<JoinerObject*>(as_mutable_object(alive));
       if (!args.positional.empty() || !args.keywords.empty()) return fail("a joiner takes no arguments");
@@ -256,22 +240,19 @@ bool Interp::call(const Value& callee, Args& args, Value* out) {
       joiner.used = true;
       return true;
     }
-    default:
-      return fail("%s cannot be called", type_name(callee));
+    default: return fail("%s cannot be called", type_name(callee));
   }
 }
 
-bool Interp::bind(const Args& args, const char* what, std::initializer_list<const char*> names,
-                  size_t required, const Value** out, size_t positional_only) {
+bool Interp::bind(const Args& args, const char* what, std::initializer_list<const char*> names, size_t required, const Value** out,
+                  size_t positional_only) {
   if (args.positional.size() > names.size())
     return fail("%s takes at most %zu arguments, %zu were given", what, names.size(), args.positional.size());
-  for (size_t i = 0; i < names.size(); ++i)
-    out[i] = i < args.positional.size() ? &args.positional[i] : nullptr;
+  for (size_t i = 0; i < names.size(); ++i) out[i] = i < args.positional.size() ? &args.positional[i] : nullptr;
   for (const auto& keyword : args.keywords) {
     size_t i = 0;
     while (i < names.size() && keyword.first != names.begin()[i]) ++i;
-    if (i == names.size() || i < positional_only)
-      return fail("%s takes no argument named '%s'", what, keyword.first.c_str());
+    if (i == names.size() || i < positional_only) return fail("%s takes no argument named '%s'", what, keyword.first.c_str());
     if (out[i] != nullptr) return fail("%s: the argument '%s' is given twice", what, names.begin()[i]);
     out[i] = &keyword.second;
   }

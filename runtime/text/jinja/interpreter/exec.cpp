@@ -23,10 +23,8 @@ Interp::~Interp() {
   // A scope that a macro captured holds that macro. Clearing the variables first breaks every such cycle.
   for (const auto& env : envs_) env->vars.clear();
   for (const Value& v : tracked_) {
-    if (v.is_list())
-      v.clear();
-    else
-      static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
+    if (v.is_list()) v.clear();
+    else static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
   }
 }
 
@@ -68,8 +66,7 @@ bool Interp::step(uint64_t count) {
   if (steps_ <= limits_.max_steps && count <= limits_.max_steps)
     return !is_cancelled(limits_.cancel) || stop(error(Code::cancelled, "the chat template was cancelled"));
   exhausted_ = true;
-  return fail("the template takes more than the %llu steps allowed",
-              static_cast<unsigned long long>(limits_.max_steps));
+  return fail("the template takes more than the %llu steps allowed", static_cast<unsigned long long>(limits_.max_steps));
 }
 
 bool Interp::charge(uint64_t bytes) {
@@ -78,8 +75,7 @@ bool Interp::charge(uint64_t bytes) {
     return true;
   }
   exhausted_ = true;
-  fail("the template makes more than the %llu bytes of text and lists allowed",
-       static_cast<unsigned long long>(limits_.max_work_bytes));
+  fail("the template makes more than the %llu bytes of text and lists allowed", static_cast<unsigned long long>(limits_.max_work_bytes));
   if (status_.detail().bytes_requested == 0) {
     status_.detail().bytes_requested = bytes;
     status_.detail().bytes_available = limits_.max_work_bytes - work_bytes_;
@@ -96,14 +92,11 @@ bool Interp::stop(Status status) {
   return false;
 }
 
-bool Interp::too_deep() {
-  return fail("evaluation is nested deeper than the %u levels allowed", limits_.max_depth);
-}
+bool Interp::too_deep() { return fail("evaluation is nested deeper than the %u levels allowed", limits_.max_depth); }
 
 // --- scopes ---
 
-Interp::Scope::Scope(Interp* interp, Env* parent, const std::vector<NameId>& hidden)
-    : interp_(interp), saved_(interp->env_) {
+Interp::Scope::Scope(Interp* interp, Env* parent, const std::vector<NameId>& hidden) : interp_(interp), saved_(interp->env_) {
   if (interp->free_ == nullptr) {
     interp->envs_.push_back(std::make_unique<Env>());
     env_ = interp->envs_.back().get();
@@ -120,7 +113,7 @@ Interp::Scope::~Scope() {
   interp_->env_ = saved_;
   if (env_->captured) return;
   env_->vars.clear();
-  env_->next_free = interp_->free_;   // the list links the scopes themselves, because a destructor must not allocate
+  env_->next_free = interp_->free_;  // the list links the scopes themselves, because a destructor must not allocate
   interp_->free_ = env_;
 }
 
@@ -139,25 +132,20 @@ bool Interp::assign(const Target& target, const Value& v) {
   if (stack_.low()) return elsewhere([&] { return assign(target, v); });
   at_ = target.at;
   switch (target.kind) {
-    case Target::name:
-      set_variable(target.id, v);
-      return true;
+    case Target::name: set_variable(target.id, v); return true;
     case Target::attribute: {
       Value ns;
       lookup(target.id, &ns);
-      if (!is_object(ns, ObjectType::name_space))
-        return fail("only a namespace's attributes can be assigned to");
+      if (!is_object(ns, ObjectType::name_space)) return fail("only a namespace's attributes can be assigned to");
       TRY(charge(2 * sizeof(Value)));
       static_cast<NamespaceObject*>(as_mutable_object(ns))->attributes.set(target.attribute_name, v);
       return true;
     }
-    case Target::tuple:
-      break;
+    case Target::tuple: break;
   }
   std::vector<Value> items;
   TRY(items_of(v, &items));
-  if (items.size() != target.items.size())
-    return fail("cannot unpack %zu values into %zu names", items.size(), target.items.size());
+  if (items.size() != target.items.size()) return fail("cannot unpack %zu values into %zu names", items.size(), target.items.size());
   for (size_t i = 0; i < items.size(); ++i) TRY(assign(target.items[i], items[i]));
   return true;
 }
@@ -168,8 +156,8 @@ bool Interp::emit(TextView text) {
     TRY(charge(text.size()));
   } else if (const uint64_t bytes = uint64_t{output_.size()} + text.size(); bytes > limits_.max_output_bytes) {
     return stop(memory_error(Code::context_full, bytes, limits_.max_output_bytes,
-                             "chat template, line %u, column %u: the text is longer than the %llu bytes allowed",
-                             at_.line, at_.column, static_cast<unsigned long long>(limits_.max_output_bytes)));
+                             "chat template, line %u, column %u: the text is longer than the %llu bytes allowed", at_.line, at_.column,
+                             static_cast<unsigned long long>(limits_.max_output_bytes)));
   }
   out_->append(text);
   return true;
@@ -191,8 +179,7 @@ bool Interp::run_statement(const Stmt& s, Flow* flow) {
   at_ = s.at;
   TRY(deeper.ok() && step());
   switch (s.kind) {
-    case StmtKind::data:
-      return emit(TextView(s.text, Origin::chat_template));
+    case StmtKind::data: return emit(TextView(s.text, Origin::chat_template));
     case StmtKind::output: {
       Value v;
       TRY(eval(*s.expr, &v));
@@ -248,16 +235,10 @@ bool Interp::run_statement(const Stmt& s, Flow* flow) {
       set_variable(s.name, std::move(macro));
       return true;
     }
-    case StmtKind::call_block:
-      return run_call_block(s);
-    case StmtKind::with:
-      return run_with(s, flow);
-    case StmtKind::break_:
-      *flow = Flow::break_loop;
-      return true;
-    case StmtKind::continue_:
-      *flow = Flow::continue_loop;
-      return true;
+    case StmtKind::call_block: return run_call_block(s);
+    case StmtKind::with: return run_with(s, flow);
+    case StmtKind::break_: *flow = Flow::break_loop; return true;
+    case StmtKind::continue_: *flow = Flow::continue_loop; return true;
   }
   return true;
 }
@@ -388,10 +369,8 @@ bool Interp::call_macro(const MacroObject& macro, Args& args, Value* out) {
   for (size_t i = 0; i < s.params.size(); ++i) {
     Value v;
     if (s.params[i].id == kCaller) named_caller = true;
-    if (i < args.positional.size())
-      v = args.positional[i];
-    else
-      missing[i] = !take_keyword(program_.names[s.params[i].id], &v);
+    if (i < args.positional.size()) v = args.positional[i];
+    else missing[i] = !take_keyword(program_.names[s.params[i].id], &v);
     if (!missing[i]) set_variable(s.params[i].id, std::move(v));
     TRY(step());
   }
@@ -412,8 +391,7 @@ bool Interp::call_macro(const MacroObject& macro, Args& args, Value* out) {
     for (size_t i = s.params.size(); i < args.positional.size(); ++i) rest.push_back(args.positional[i]);
     set_variable(kVarargs, Value::tuple(std::move(rest)));
   } else if (args.positional.size() > s.params.size()) {
-    return fail("macro '%s' takes %zu arguments, %zu were given", s.text.c_str(), s.params.size(),
-                args.positional.size());
+    return fail("macro '%s' takes %zu arguments, %zu were given", s.text.c_str(), s.params.size(), args.positional.size());
   }
   for (size_t i = 0; i < s.params.size(); ++i) {
     if (!missing[i]) continue;

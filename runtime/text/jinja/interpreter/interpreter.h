@@ -139,8 +139,8 @@ class Interp {
 
   // --- failure and budgets ---
   bool fail(const char* fmt, ...) ORRERY_PRINTF(2, 3);  // at the current expression
-  bool raise(std::string message);  // the template's own raise_exception
-  bool stop(Status status);                // a limit or the caller ends the rendering; `status` becomes the failure
+  bool raise(std::string message);                      // the template's own raise_exception
+  bool stop(Status status);                             // a limit or the caller ends the rendering; `status` becomes the failure
   bool step(uint64_t count = 1);
   bool charge(uint64_t bytes);  // announces `bytes` of new values
   bool charge_items(uint64_t count) { return step(count / 16 + 1) && charge(count * sizeof(Value)); }
@@ -165,7 +165,7 @@ class Interp {
   static bool truth(const Value& v);
   bool text_of(const Value& v, Text* out);  // appends str(v)
   bool repr_of(const Value& v, Text* out);  // appends repr(v)
-  bool string_value(Text s, Value* out);           // charges and creates a string
+  bool string_value(Text s, Value* out);    // charges and creates a string
   bool string_value(TextView s, Value* out);
   bool list_value(std::vector<Value> items, Value* out);
   bool items_of(const Value& v, std::vector<Value>* out);  // iterates over v; uses up a generator
@@ -175,7 +175,7 @@ class Interp {
   bool same(const Value& a, const Value& b, bool* out);
   bool less(const Value& a, const Value& b, bool* out);
   bool contains(const Value& container, const Value& item, bool* out);
-  bool hash_check(const Value& key);   // fails unless hashable; pays for looking it up
+  bool hash_check(const Value& key);  // fails unless hashable; pays for looking it up
   bool pay_for_key(const Value& key);
   // For reading the texts that a function is given; what it does with them it pays itself.
   bool pay_for(const Value& self, const Args& args);
@@ -195,23 +195,21 @@ class Interp {
   bool call_test(uint16_t index, const Value& v, Args& args, bool* out);
   // Assigns `args` to `names`; missing arguments become null. The first `positional_only` parameters cannot be passed
   // by name.
-  bool bind(const Args& args, const char* what, std::initializer_list<const char*> names, size_t required,
-            const Value** out, size_t positional_only = 0);
+  bool bind(const Args& args, const char* what, std::initializer_list<const char*> names, size_t required, const Value** out,
+            size_t positional_only = 0);
   bool want_int(const Value& v, const char* what, int64_t* out);
   bool want_string(const Value& v, const char* what);
   bool make_generator(std::vector<Value> items, Value* out);
   bool generator_end(GeneratorObject& generator);  // fails if the generator's own computation failed
 
   // --- formatting (jinja/builtins/format.cpp) ---
-  bool percent_format(const Value& format, const Value& args, Value* out);   // format % args
-  bool brace_format(TextView format, const Args& args, Value* out);          // format.format(*args)
+  bool percent_format(const Value& format, const Value& args, Value* out);  // format % args
+  bool brace_format(TextView format, const Args& args, Value* out);         // format.format(*args)
   bool format_value(const Value& v, TextView spec, Text* out);
 
   // --- loops (jinja/interpreter/exec.cpp) ---
   bool loop_has(LoopObject& loop, size_t index, bool* out);  // whether item `index` exists
-  static const Value& loop_item(const LoopObject& loop, size_t index) {
-    return loop.filtered() ? loop.chosen[index] : loop.items[index];
-  }
+  static const Value& loop_item(const LoopObject& loop, size_t index) { return loop.filtered() ? loop.chosen[index] : loop.items[index]; }
   bool loop_length(LoopObject& loop, int64_t* out);
 
   const std::tm* now() const { return now_; }

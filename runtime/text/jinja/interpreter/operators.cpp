@@ -20,36 +20,21 @@ constexpr uint32_t kMaxValueDepth = 150;  // of nested lists when printing or or
 
 const char* op_name(Op op) {
   switch (op) {
-    case Op::add:
-      return "+";
-    case Op::sub:
-      return "-";
-    case Op::mul:
-      return "*";
-    case Op::div:
-      return "/";
-    case Op::floordiv:
-      return "//";
-    case Op::mod:
-      return "%";
-    case Op::pow:
-      return "**";
-    case Op::eq:
-      return "==";
-    case Op::ne:
-      return "!=";
-    case Op::lt:
-      return "<";
-    case Op::le:
-      return "<=";
-    case Op::gt:
-      return ">";
-    case Op::ge:
-      return ">=";
-    case Op::in:
-      return "in";
-    case Op::not_in:
-      return "not in";
+    case Op::add: return "+";
+    case Op::sub: return "-";
+    case Op::mul: return "*";
+    case Op::div: return "/";
+    case Op::floordiv: return "//";
+    case Op::mod: return "%";
+    case Op::pow: return "**";
+    case Op::eq: return "==";
+    case Op::ne: return "!=";
+    case Op::lt: return "<";
+    case Op::le: return "<=";
+    case Op::gt: return ">";
+    case Op::ge: return ">=";
+    case Op::in: return "in";
+    case Op::not_in: return "not in";
   }
   return "?";
 }
@@ -58,45 +43,27 @@ const char* op_name(Op op) {
 
 const char* Interp::type_name(const Value& v) {
   switch (v.kind()) {
-    case Kind::undefined:
-      return "undefined";
-    case Kind::none:
-      return "none";
-    case Kind::boolean:
-      return "a boolean";
+    case Kind::undefined: return "undefined";
+    case Kind::none: return "none";
+    case Kind::boolean: return "a boolean";
     case Kind::integer:
-    case Kind::big_integer:
-      return "an integer";
-    case Kind::floating:
-      return "a float";
-    case Kind::string:
-      return "a string";
-    case Kind::list:
-      return "a list";
-    case Kind::tuple:
-      return "a tuple";
-    case Kind::view:
-      return "a view";
-    case Kind::map:
-      return "a mapping";
-    case Kind::object:
-      break;
+    case Kind::big_integer: return "an integer";
+    case Kind::floating: return "a float";
+    case Kind::string: return "a string";
+    case Kind::list: return "a list";
+    case Kind::tuple: return "a tuple";
+    case Kind::view: return "a view";
+    case Kind::map: return "a mapping";
+    case Kind::object: break;
   }
   switch (as_object(v)->type) {
-    case ObjectType::name_space:
-      return "a namespace";
-    case ObjectType::macro:
-      return "a macro";
-    case ObjectType::generator:
-      return "a generator";
-    case ObjectType::loop:
-      return "a loop";
-    case ObjectType::cycler:
-      return "a cycler";
-    case ObjectType::joiner:
-      return "a joiner";
-    default:
-      return "a function";
+    case ObjectType::name_space: return "a namespace";
+    case ObjectType::macro: return "a macro";
+    case ObjectType::generator: return "a generator";
+    case ObjectType::loop: return "a loop";
+    case ObjectType::cycler: return "a cycler";
+    case ObjectType::joiner: return "a joiner";
+    default: return "a function";
   }
 }
 
@@ -109,25 +76,17 @@ bool Interp::not_undefined(const Value& v) {
 bool Interp::truth(const Value& v) {
   switch (v.kind()) {
     case Kind::undefined:
-    case Kind::none:
-      return false;
-    case Kind::boolean:
-      return v.as_bool();
-    case Kind::integer:
-      return v.as_int() != 0;
-    case Kind::floating:
-      return v.as_float() != 0;
-    case Kind::string:
-      return !v.as_string().empty();
+    case Kind::none: return false;
+    case Kind::boolean: return v.as_bool();
+    case Kind::integer: return v.as_int() != 0;
+    case Kind::floating: return v.as_float() != 0;
+    case Kind::string: return !v.as_string().empty();
     case Kind::list:
     case Kind::tuple:
-    case Kind::view:
-      return !v.as_items().empty();
-    case Kind::map:
-      return v.as_map().size() != 0;
+    case Kind::view: return !v.as_items().empty();
+    case Kind::map: return v.as_map().size() != 0;
     case Kind::big_integer:
-    case Kind::object:
-      return true;
+    case Kind::object: return true;
   }
   return true;
 }
@@ -160,24 +119,18 @@ bool Interp::list_value(std::vector<Value> items, Value* out) {
 namespace {
 
 void repr_run(std::string_view s, Origin origin, char quote, Text* out) {
-  size_t plain = 0;   // bytes from here on stay as they are
+  size_t plain = 0;  // bytes from here on stay as they are
   for (size_t i = 0; i < s.size();) {
     const size_t n = unicode::sequence_length(s, i);
     const uint32_t c = unicode::decode(s, i);
     const bool stray = n == 1 && static_cast<unsigned char>(s[i]) >= 0x80;
     std::string escaped;
-    if (c == static_cast<uint32_t>(quote) || c == '\\')
-      escaped = {'\\', static_cast<char>(c)};
-    else if (c == '\n')
-      escaped = "\\n";
-    else if (c == '\r')
-      escaped = "\\r";
-    else if (c == '\t')
-      escaped = "\\t";
-    else if (stray)
-      escaped = format("\\x%02x", static_cast<unsigned char>(s[i]));
-    else if (unicode::is(c, unicode::kUnprintable))
-      escaped = format(c < 0x100 ? "\\x%02x" : (c < 0x10000 ? "\\u%04x" : "\\U%08x"), c);
+    if (c == static_cast<uint32_t>(quote) || c == '\\') escaped = {'\\', static_cast<char>(c)};
+    else if (c == '\n') escaped = "\\n";
+    else if (c == '\r') escaped = "\\r";
+    else if (c == '\t') escaped = "\\t";
+    else if (stray) escaped = format("\\x%02x", static_cast<unsigned char>(s[i]));
+    else if (unicode::is(c, unicode::kUnprintable)) escaped = format(c < 0x100 ? "\\x%02x" : (c < 0x10000 ? "\\u%04x" : "\\U%08x"), c);
     if (!escaped.empty()) {
       out->append(s.substr(plain, i - plain), origin).append(escaped, origin);
       plain = i + n;
@@ -215,24 +168,12 @@ bool Interp::text_of_nested(const Value& v, Text* out, uint32_t depth) {
   if (depth > kMaxValueDepth) return fail("the value is nested too deeply to print");
   TRY(step());
   switch (v.kind()) {
-    case Kind::undefined:
-      *out += "Undefined";
-      return true;
-    case Kind::none:
-      *out += "None";
-      return true;
-    case Kind::boolean:
-      *out += v.as_bool() ? "True" : "False";
-      return true;
-    case Kind::integer:
-      *out += std::to_string(v.as_int());
-      return true;
-    case Kind::big_integer:
-      *out += v.as_string();
-      return true;
-    case Kind::floating:
-      *out += format_float(v.as_float());
-      return true;
+    case Kind::undefined: *out += "Undefined"; return true;
+    case Kind::none: *out += "None"; return true;
+    case Kind::boolean: *out += v.as_bool() ? "True" : "False"; return true;
+    case Kind::integer: *out += std::to_string(v.as_int()); return true;
+    case Kind::big_integer: *out += v.as_string(); return true;
+    case Kind::floating: *out += format_float(v.as_float()); return true;
     case Kind::string:
       TRY(charge(v.as_string().size() + v.as_text().n_changes() * 4 + 8) && step(v.as_string().size() / 16));
       if (v.is_markup()) *out += "Markup(";
@@ -280,26 +221,20 @@ bool Interp::text_of_nested(const Value& v, Text* out, uint32_t depth) {
       *out += '}';
       return true;
     }
-    case Kind::object:
-      break;
+    case Kind::object: break;
   }
   const Object* object = as_object(v);
   switch (object->type) {
     case ObjectType::name_space:
       *out += "<Namespace ";
-      TRY(text_of_nested(Value::map(static_cast<const NamespaceObject*>(object)->attributes), out,
-                         depth + 1));
+      TRY(text_of_nested(Value::map(static_cast<const NamespaceObject*>(object)->attributes), out, depth + 1));
       *out += '>';
       return true;
-    case ObjectType::macro:
-      *out += "<Macro '" + static_cast<const MacroObject*>(object)->definition->text + "'>";
-      return true;
+    case ObjectType::macro: *out += "<Macro '" + static_cast<const MacroObject*>(object)->definition->text + "'>"; return true;
     case ObjectType::method:
       *out += std::string("<built-in method ") + static_cast<const MethodObject*>(object)->method->name + ">";
       return true;
-    case ObjectType::builtin:
-      *out += std::string("<function ") + static_cast<const BuiltinObject*>(object)->name + ">";
-      return true;
+    case ObjectType::builtin: *out += std::string("<function ") + static_cast<const BuiltinObject*>(object)->name + ">"; return true;
     case ObjectType::loop: {
       const auto* loop = static_cast<const LoopObject*>(object);
       int64_t length;
@@ -307,15 +242,9 @@ bool Interp::text_of_nested(const Value& v, Text* out, uint32_t depth) {
       *out += format("<LoopContext %zu/%lld>", loop->index + 1, static_cast<long long>(length));
       return true;
     }
-    case ObjectType::generator:
-      *out += "<generator object>";
-      return true;
-    case ObjectType::cycler:
-      *out += "<Cycler>";
-      return true;
-    case ObjectType::joiner:
-      *out += "<Joiner>";
-      return true;
+    case ObjectType::generator: *out += "<generator object>"; return true;
+    case ObjectType::cycler: *out += "<Cycler>"; return true;
+    case ObjectType::joiner: *out += "<Joiner>"; return true;
   }
   return true;
 }
@@ -324,8 +253,7 @@ bool Interp::text_of_nested(const Value& v, Text* out, uint32_t depth) {
 
 bool Interp::items_of(const Value& v, std::vector<Value>* out) {
   switch (v.kind()) {
-    case Kind::undefined:
-      return true;
+    case Kind::undefined: return true;
     case Kind::list:
     case Kind::tuple:
     case Kind::view:
@@ -359,41 +287,28 @@ bool Interp::items_of(const Value& v, std::vector<Value>* out) {
       }
       if (as_object(v)->type == ObjectType::cycler) return fail("a cycler cannot be iterated over");
       break;
-    default:
-      break;
+    default: break;
   }
   return fail("%s cannot be iterated over", type_name(v));
 }
 
 bool Interp::length_of(const Value& v, int64_t* out) {
   switch (v.kind()) {
-    case Kind::undefined:
-      *out = 0;
-      return true;
-    case Kind::string:
-      *out = static_cast<int64_t>(v.string_length());
-      return true;
+    case Kind::undefined: *out = 0; return true;
+    case Kind::string: *out = static_cast<int64_t>(v.string_length()); return true;
     case Kind::list:
     case Kind::tuple:
-    case Kind::view:
-      *out = static_cast<int64_t>(v.as_items().size());
-      return true;
-    case Kind::map:
-      *out = static_cast<int64_t>(v.as_map().size());
-      return true;
+    case Kind::view: *out = static_cast<int64_t>(v.as_items().size()); return true;
+    case Kind::map: *out = static_cast<int64_t>(v.as_map().size()); return true;
     case Kind::object:
-      if (as_object(v)->type == ObjectType::loop)
-        return loop_length(*static_cast<LoopObject*>(as_mutable_object(v)), out);
+      if (as_object(v)->type == ObjectType::loop) return loop_length(*static_cast<LoopObject*>(as_mutable_object(v)), out);
       break;
-    default:
-      break;
+    default: break;
   }
   return fail("%s has no length", type_name(v));
 }
 
-bool Interp::hash_check(const Value& key) {
-  return is_hashable(key) ? pay_for_key(key) : fail("%s cannot be a key", type_name(key));
-}
+bool Interp::hash_check(const Value& key) { return is_hashable(key) ? pay_for_key(key) : fail("%s cannot be a key", type_name(key)); }
 
 // A look-up compares with a dozen keys or two.
 bool Interp::pay_for_key(const Value& key) {
@@ -490,15 +405,9 @@ bool Interp::arithmetic(Op op, const Value& a, const Value& b, Value* out) {
   const double x = a.as_float(), y = b.as_float();
   double r = 0;
   switch (op) {
-    case Op::add:
-      r = x + y;
-      break;
-    case Op::sub:
-      r = x - y;
-      break;
-    case Op::mul:
-      r = x * y;
-      break;
+    case Op::add: r = x + y; break;
+    case Op::sub: r = x - y; break;
+    case Op::mul: r = x * y; break;
     case Op::div:
       if (y == 0) return fail("division by zero");
       r = x / y;
@@ -527,8 +436,7 @@ bool Interp::arithmetic(Op op, const Value& a, const Value& b, Value* out) {
     }
     default:
       if (x == 0 && y < 0) return fail("zero cannot be raised to a negative power");
-      if (x < 0 && std::isfinite(x) && std::isfinite(y) && y != std::floor(y))
-        return fail("the result would be a complex number");
+      if (x < 0 && std::isfinite(x) && std::isfinite(y) && y != std::floor(y)) return fail("the result would be a complex number");
       r = std::pow(x, y);
       if (std::isinf(r) && std::isfinite(x) && std::isfinite(y)) return fail("the result is too large");
   }
@@ -568,8 +476,7 @@ bool Interp::binary(Op op, const Value& a, const Value& b, Value* out) {
     if (repeatable(a) && b.is_intlike()) return repeat(a, b.as_int(), out);
     if (repeatable(b) && a.is_intlike()) return repeat(b, a.as_int(), out);
   }
-  if (a.kind() == Kind::big_integer || b.kind() == Kind::big_integer)
-    return fail("integers beyond 64 bits cannot be calculated with");
+  if (a.kind() == Kind::big_integer || b.kind() == Kind::big_integer) return fail("integers beyond 64 bits cannot be calculated with");
   return fail("unsupported operands for %s: %s and %s", op_name(op), type_name(a), type_name(b));
 }
 
@@ -612,18 +519,14 @@ bool Interp::less_nested(const Value& a, const Value& b, bool* out, uint32_t dep
 
 bool Interp::compare(Op op, const Value& a, const Value& b, bool* out) {
   switch (op) {
-    case Op::eq:
-      return same(a, b, out);
+    case Op::eq: return same(a, b, out);
     case Op::ne:
       TRY(same(a, b, out));
       *out = !*out;
       return true;
-    case Op::lt:
-      return less(a, b, out);
-    case Op::gt:
-      return less(b, a, out);
-    default:
-      break;
+    case Op::lt: return less(a, b, out);
+    case Op::gt: return less(b, a, out);
+    default: break;
   }
   if (a.is_number() && b.is_number()) {
     const int order = compare_numbers(a, b);
@@ -638,9 +541,7 @@ bool Interp::compare(Op op, const Value& a, const Value& b, bool* out) {
 bool Interp::contains(const Value& container, const Value& value, bool* out) {
   size_t at = 0;
   switch (container.kind()) {
-    case Kind::undefined:
-      *out = false;
-      return true;
+    case Kind::undefined: *out = false; return true;
     case Kind::string:
       TRY(want_string(value, "what is searched for in a string"));
       TRY(find_text<false>(*this, container.as_string(), value.as_string(), &at));
@@ -672,8 +573,7 @@ bool Interp::contains(const Value& container, const Value& value, bool* out) {
         return true;
       }
       break;
-    default:
-      break;
+    default: break;
   }
   return fail("'in' wants a container, not %s", type_name(container));
 }

@@ -133,10 +133,8 @@ bool strip_text(Interp& in, std::string_view s, const Value* chars, bool left, b
   for (size_t i = 0; i < c.size();) {
     const size_t n = unicode::sequence_length(c, i);
     const uint32_t number = number_of(c, i, n);
-    if (number < 128)
-      ascii[number] = true;
-    else if (others.empty() || others.back() != number)
-      others.push_back(number);
+    if (number < 128) ascii[number] = true;
+    else if (others.empty() || others.back() != number) others.push_back(number);
     i += n;
   }
   std::sort(others.begin(), others.end());
@@ -224,8 +222,7 @@ bool split_lines(Interp& in, TextView text, bool keep_ends, std::vector<Value>* 
   for (size_t i = 0; i < s.size();) {
     const uint32_t c = unicode::decode(s, i);
     size_t n = unicode::sequence_length(s, i);
-    const bool boundary =
-        (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+    const bool boundary = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
     if (!boundary) {
       i += n;
       continue;

@@ -62,8 +62,7 @@ bool replace_text(Interp& in, const Value& s, std::string_view old, TextView wit
 
 // The parts between `separator`s, or between runs of white space if `separator` is empty. Cuts at most `limit` times,
 // unless `limit` is negative.
-bool split_text(Interp& in, TextView s, std::string_view separator, int64_t limit, bool from_right,
-                std::vector<Value>* out);
+bool split_text(Interp& in, TextView s, std::string_view separator, int64_t limit, bool from_right, std::vector<Value>* out);
 
 // The lines; any of Python's line boundaries ends a line.
 bool split_lines(Interp& in, TextView s, bool keep_ends, std::vector<Value>* out);

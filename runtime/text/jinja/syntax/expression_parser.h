@@ -24,8 +24,7 @@ constexpr uint32_t kMaxHeight = 250;   // of an expression's tree
 
 class ExpressionParser {
  protected:
-  explicit ExpressionParser(std::vector<Token> tokens)
-      : tokens_(std::move(tokens)), program_(std::make_shared<Program>()) {
+  explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)), program_(std::make_shared<Program>()) {
     for (const char* name : {"loop", "caller", "varargs", "kwargs"}) intern(name);
   }
 
@@ -37,8 +36,7 @@ class ExpressionParser {
   // Forgives the unknown names found since an `if` began with `from` of them.
   void forgive(size_t from) {
     const auto start = unknown_.begin() + static_cast<std::ptrdiff_t>(from);
-    unknown_.erase(std::remove_if(start, unknown_.end(), [](const Unknown& u) { return !u.inner; }),
-                   unknown_.end());
+    unknown_.erase(std::remove_if(start, unknown_.end(), [](const Unknown& u) { return !u.inner; }), unknown_.end());
   }
   void make_inner(size_t from) {
     for (size_t i = from; i < unknown_.size(); ++i) unknown_[i].inner = true;
@@ -66,9 +64,7 @@ class ExpressionParser {
     status_ = template_error(where, message);
     return false;
   }
-  std::string found() const {
-    return at(TokenType::name) ? "'" + cur().text + "'" : std::string(describe(cur().type));
-  }
+  std::string found() const { return at(TokenType::name) ? "'" + cur().text + "'" : std::string(describe(cur().type)); }
   bool expect(TokenType type) {
     if (skip(type)) return true;
     return fail(cur().at, std::string("expected ") + describe(type) + ", found " + found());
@@ -94,10 +90,7 @@ class ExpressionParser {
   struct Nested {
     explicit Nested(ExpressionParser* p) : parser(p) { ++parser->nesting_; }
     ~Nested() { --parser->nesting_; }
-    bool ok() const {
-      return parser->nesting_ <= kMaxNesting ||
-             parser->fail(parser->cur().at, "the template is nested too deeply");
-    }
+    bool ok() const { return parser->nesting_ <= kMaxNesting || parser->fail(parser->cur().at, "the template is nested too deeply"); }
     ExpressionParser* parser;
   };
 
@@ -139,15 +132,12 @@ class ExpressionParser {
 
   bool parse_expression(ExprPtr* out) { return parse_condition(out); }
 
-  bool parse_tuple(ExprPtr* out, bool with_condition = true, std::string_view end = {},
-                   bool parentheses = false) {
+  bool parse_tuple(ExprPtr* out, bool with_condition = true, std::string_view end = {}, bool parentheses = false) {
     const Position where = cur().at;
     std::vector<ExprPtr> items;
     bool comma = false;
     while (true) {
-      if (at(TokenType::variable_end) || at(TokenType::block_end) || at(TokenType::rparen) ||
-          (!end.empty() && at_name(end)))
-        break;
+      if (at(TokenType::variable_end) || at(TokenType::block_end) || at(TokenType::rparen) || (!end.empty() && at_name(end))) break;
       ExprPtr item;
       ORRERY_JINJA_TRY(with_condition ? parse_condition(&item) : parse_or(&item));
       items.push_back(std::move(item));
@@ -218,24 +208,12 @@ class ExpressionParser {
 
   bool compare_op(Op* op) {
     switch (cur().type) {
-      case TokenType::eq:
-        *op = Op::eq;
-        break;
-      case TokenType::ne:
-        *op = Op::ne;
-        break;
-      case TokenType::lt:
-        *op = Op::lt;
-        break;
-      case TokenType::le:
-        *op = Op::le;
-        break;
-      case TokenType::gt:
-        *op = Op::gt;
-        break;
-      case TokenType::ge:
-        *op = Op::ge;
-        break;
+      case TokenType::eq: *op = Op::eq; break;
+      case TokenType::ne: *op = Op::ne; break;
+      case TokenType::lt: *op = Op::lt; break;
+      case TokenType::le: *op = Op::le; break;
+      case TokenType::gt: *op = Op::gt; break;
+      case TokenType::ge: *op = Op::ge; break;
       case TokenType::name:
         if (cur().text == "in") {
           *op = Op::in;
@@ -247,33 +225,24 @@ class ExpressionParser {
           break;
         }
         return false;
-      default:
-        return false;
+      default: return false;
     }
     advance();
     return true;
   }
   bool sum_op(Op* op) {
-    if (at(TokenType::add))
-      *op = Op::add;
-    else if (at(TokenType::sub))
-      *op = Op::sub;
-    else
-      return false;
+    if (at(TokenType::add)) *op = Op::add;
+    else if (at(TokenType::sub)) *op = Op::sub;
+    else return false;
     advance();
     return true;
   }
   bool product_op(Op* op) {
-    if (at(TokenType::mul))
-      *op = Op::mul;
-    else if (at(TokenType::div))
-      *op = Op::div;
-    else if (at(TokenType::floordiv))
-      *op = Op::floordiv;
-    else if (at(TokenType::mod))
-      *op = Op::mod;
-    else
-      return false;
+    if (at(TokenType::mul)) *op = Op::mul;
+    else if (at(TokenType::div)) *op = Op::div;
+    else if (at(TokenType::floordiv)) *op = Op::floordiv;
+    else if (at(TokenType::mod)) *op = Op::mod;
+    else return false;
     advance();
     return true;
   }
@@ -304,9 +273,7 @@ class ExpressionParser {
   bool parse_compare(ExprPtr* out) {
     return parse_chain(ExprKind::compare, &ExpressionParser::compare_op, &ExpressionParser::parse_sum, out);
   }
-  bool parse_sum(ExprPtr* out) {
-    return parse_chain(ExprKind::binary, &ExpressionParser::sum_op, &ExpressionParser::parse_concat, out);
-  }
+  bool parse_sum(ExprPtr* out) { return parse_chain(ExprKind::binary, &ExpressionParser::sum_op, &ExpressionParser::parse_concat, out); }
   bool parse_product(ExprPtr* out) {
     return parse_chain(ExprKind::binary, &ExpressionParser::product_op, &ExpressionParser::parse_power, out);
   }
@@ -348,14 +315,10 @@ class ExpressionParser {
     }
     ORRERY_JINJA_TRY(parse_postfix(&e));
     while (with_filter) {
-      if (at(TokenType::pipe))
-        ORRERY_JINJA_TRY(parse_filters(&e, false));
-      else if (at_name("is"))
-        ORRERY_JINJA_TRY(parse_test(&e));
-      else if (at(TokenType::lparen))
-        ORRERY_JINJA_TRY(parse_call(&e));  // after a filter or a test
-      else
-        break;
+      if (at(TokenType::pipe)) ORRERY_JINJA_TRY(parse_filters(&e, false));
+      else if (at_name("is")) ORRERY_JINJA_TRY(parse_test(&e));
+      else if (at(TokenType::lparen)) ORRERY_JINJA_TRY(parse_call(&e));  // after a filter or a test
+      else break;
     }
     *out = std::move(e);
     return true;
@@ -387,12 +350,9 @@ class ExpressionParser {
       case TokenType::name: {
         advance();
         const std::string& name = token.text;
-        if (name == "true" || name == "True")
-          e->value = Value::boolean(true);
-        else if (name == "false" || name == "False")
-          e->value = Value::boolean(false);
-        else if (name == "none" || name == "None")
-          e->value = Value::none();
+        if (name == "true" || name == "True") e->value = Value::boolean(true);
+        else if (name == "false" || name == "False") e->value = Value::boolean(false);
+        else if (name == "none" || name == "None") e->value = Value::none();
         else {
           e->kind = ExprKind::name;
           e->name = intern(name);
@@ -451,22 +411,17 @@ class ExpressionParser {
         }
         advance();
         break;
-      default:
-        return fail(token.at, "expected an expression, found " + found());
+      default: return fail(token.at, "expected an expression, found " + found());
     }
     return finish(std::move(e), out);
   }
 
   bool parse_postfix(ExprPtr* e) {
     while (true) {
-      if (at(TokenType::dot))
-        ORRERY_JINJA_TRY(parse_attribute(e));
-      else if (at(TokenType::lbracket))
-        ORRERY_JINJA_TRY(parse_subscript(e));
-      else if (at(TokenType::lparen))
-        ORRERY_JINJA_TRY(parse_call(e));
-      else
-        return true;
+      if (at(TokenType::dot)) ORRERY_JINJA_TRY(parse_attribute(e));
+      else if (at(TokenType::lbracket)) ORRERY_JINJA_TRY(parse_subscript(e));
+      else if (at(TokenType::lparen)) ORRERY_JINJA_TRY(parse_call(e));
+      else return true;
     }
   }
 
@@ -480,8 +435,7 @@ class ExpressionParser {
       advance();
       return finish(std::move(node), e);
     }
-    if (!at(TokenType::integer))
-      return fail(cur().at, "expected a name or number after '.', found " + found());
+    if (!at(TokenType::integer)) return fail(cur().at, "expected a name or number after '.', found " + found());
     ExprPtr node = make(ExprKind::item, where);
     node->a = std::move(*e);
     ORRERY_JINJA_TRY(parse_primary(&node->b));
@@ -501,8 +455,7 @@ class ExpressionParser {
       node->items.push_back(std::move(first));
       for (int part = 0; part < 2; ++part) {
         ExprPtr bound;
-        if (skip(TokenType::colon) && !at(TokenType::colon) && !at(TokenType::rbracket))
-          ORRERY_JINJA_TRY(parse_expression(&bound));
+        if (skip(TokenType::colon) && !at(TokenType::colon) && !at(TokenType::rbracket)) ORRERY_JINJA_TRY(parse_expression(&bound));
         node->items.push_back(std::move(bound));
       }
     } else if (at(TokenType::comma)) {
@@ -541,8 +494,7 @@ class ExpressionParser {
         ORRERY_JINJA_TRY(parse_expression(&out->double_star));
       } else if (at(TokenType::name) && next().type == TokenType::assign) {
         if (out->double_star) return misplaced();
-        if (!named.insert(cur().text).second)
-          return fail(cur().at, "the argument '" + cur().text + "' is named twice");
+        if (!named.insert(cur().text).second) return fail(cur().at, "the argument '" + cur().text + "' is named twice");
         out->keywords.emplace_back(cur().text, nullptr);
         advance();
         advance();
@@ -581,8 +533,7 @@ class ExpressionParser {
       ExprPtr node = make(ExprKind::filter, cur().at);
       ORRERY_JINJA_TRY(take_dotted_name(&node->text));
       node->function = find_filter(node->text);
-      if (node->function == kNoFunction)
-        unknown_.push_back({node->at, "there is no filter '" + node->text + "'", false});
+      if (node->function == kNoFunction) unknown_.push_back({node->at, "there is no filter '" + node->text + "'", false});
       if (at(TokenType::lparen)) ORRERY_JINJA_TRY(parse_arguments(&node->call));
       node->a = std::move(*e);
       ORRERY_JINJA_TRY(finish(std::move(node), e));
@@ -596,13 +547,11 @@ class ExpressionParser {
     const bool negated = skip_name("not");
     ORRERY_JINJA_TRY(take_dotted_name(&node->text));
     node->function = find_test(node->text);
-    if (node->function == kNoFunction)
-      unknown_.push_back({node->at, "there is no test '" + node->text + "'", false});
+    if (node->function == kNoFunction) unknown_.push_back({node->at, "there is no test '" + node->text + "'", false});
     if (at(TokenType::lparen)) {
       ORRERY_JINJA_TRY(parse_arguments(&node->call));
-    } else if ((at(TokenType::name) && !at_name("else") && !at_name("or") && !at_name("and")) ||
-               at(TokenType::string) || at(TokenType::integer) || at(TokenType::floating) ||
-               at(TokenType::lbracket) || at(TokenType::lbrace)) {
+    } else if ((at(TokenType::name) && !at_name("else") && !at_name("or") && !at_name("and")) || at(TokenType::string) ||
+               at(TokenType::integer) || at(TokenType::floating) || at(TokenType::lbracket) || at(TokenType::lbrace)) {
       if (at_name("is")) return fail(cur().at, "tests cannot be chained with 'is'");
       node->call.positional.emplace_back();
       ORRERY_JINJA_TRY(parse_primary(&node->call.positional.back()));

@@ -18,15 +18,12 @@ struct Operator {
 };
 // Longer operators first.
 constexpr Operator kOperators[] = {
-    {"//", TokenType::floordiv}, {"**", TokenType::pow},      {"==", TokenType::eq},
-    {"!=", TokenType::ne},       {">=", TokenType::ge},       {"<=", TokenType::le},
-    {"+", TokenType::add},       {"-", TokenType::sub},       {"/", TokenType::div},
-    {"*", TokenType::mul},       {"%", TokenType::mod},       {"~", TokenType::tilde},
-    {"[", TokenType::lbracket},  {"]", TokenType::rbracket},  {"(", TokenType::lparen},
-    {")", TokenType::rparen},    {"{", TokenType::lbrace},    {"}", TokenType::rbrace},
-    {">", TokenType::gt},        {"<", TokenType::lt},        {"=", TokenType::assign},
-    {".", TokenType::dot},       {":", TokenType::colon},     {"|", TokenType::pipe},
-    {",", TokenType::comma},     {";", TokenType::semicolon},
+    {"//", TokenType::floordiv}, {"**", TokenType::pow},   {"==", TokenType::eq},      {"!=", TokenType::ne},      {">=", TokenType::ge},
+    {"<=", TokenType::le},       {"+", TokenType::add},    {"-", TokenType::sub},      {"/", TokenType::div},      {"*", TokenType::mul},
+    {"%", TokenType::mod},       {"~", TokenType::tilde},  {"[", TokenType::lbracket}, {"]", TokenType::rbracket}, {"(", TokenType::lparen},
+    {")", TokenType::rparen},    {"{", TokenType::lbrace}, {"}", TokenType::rbrace},   {">", TokenType::gt},       {"<", TokenType::lt},
+    {"=", TokenType::assign},    {".", TokenType::dot},    {":", TokenType::colon},    {"|", TokenType::pipe},     {",", TokenType::comma},
+    {";", TokenType::semicolon},
 };
 
 class Lexer {
@@ -65,14 +62,11 @@ class Lexer {
     status_ = template_error(position(at), message);
     return false;
   }
-  void add(TokenType type, size_t at, std::string text) {
-    tokens_.push_back({type, position(at), std::move(text)});
-  }
+  void add(TokenType type, size_t at, std::string text) { tokens_.push_back({type, position(at), std::move(text)}); }
 
   bool starts(size_t at, std::string_view what) const { return s_.compare(at, what.size(), what) == 0; }
   size_t skip_space(size_t at) const {
-    while (at < s_.size() && unicode::is(unicode::decode(s_, at), unicode::kSpace))
-      at += unicode::sequence_length(s_, at);
+    while (at < s_.size() && unicode::is(unicode::decode(s_, at), unicode::kSpace)) at += unicode::sequence_length(s_, at);
     return at;
   }
   bool is_space_only(size_t from, size_t to) const { return from < to && skip_space(from) >= to; }
@@ -140,10 +134,8 @@ class Lexer {
     if (close == std::string::npos) return fail(tag, "the comment does not end");
     size_t end = close + 2;
     const char sign = close > inside ? s_[close - 1] : '\0';
-    if (sign == '-')
-      end = skip_space(end);
-    else if (sign != '+' && end < s_.size() && s_[end] == '\n')
-      ++end;
+    if (sign == '-') end = skip_space(end);
+    else if (sign != '+' && end < s_.size() && s_[end] == '\n') ++end;
     moved_to(end);
     return true;
   }
@@ -179,12 +171,9 @@ class Lexer {
     while (pos_ < s_.size()) {
       if (open.empty()) {
         size_t end = std::string::npos;
-        if (!is_variable)
-          end = block_end(pos_);
-        else if (starts(pos_, "-}}"))
-          end = skip_space(pos_ + 3);
-        else if (starts(pos_, "}}"))
-          end = pos_ + 2;
+        if (!is_variable) end = block_end(pos_);
+        else if (starts(pos_, "-}}")) end = skip_space(pos_ + 3);
+        else if (starts(pos_, "}}")) end = pos_ + 2;
         if (end != std::string::npos) {
           add(is_variable ? TokenType::variable_end : TokenType::block_end, pos_, {});
           moved_to(end);
@@ -197,8 +186,7 @@ class Lexer {
         continue;
       }
       const char c = s_[pos_];
-      if (c >= '0' && c <= '9')
-        number();
+      if (c >= '0' && c <= '9') number();
       else if (c == '\'' || c == '"') {
         if (!string()) return false;
       } else if (c == '_' || unicode::is(unicode::decode(s_, pos_), unicode::kWord)) {
@@ -280,16 +268,12 @@ class Lexer {
     for (const Operator& o : kOperators) {
       if (!starts(pos_, o.text)) continue;
       const char c = o.text[0];
-      if (c == '{')
-        open->push_back('}');
-      else if (c == '(')
-        open->push_back(')');
-      else if (c == '[')
-        open->push_back(']');
+      if (c == '{') open->push_back('}');
+      else if (c == '(') open->push_back(')');
+      else if (c == '[') open->push_back(']');
       else if (c == '}' || c == ')' || c == ']') {
         if (open->empty()) return fail(pos_, std::string("unexpected '") + c + "'");
-        if (open->back() != c)
-          return fail(pos_, std::string("unexpected '") + c + "', expected '" + open->back() + "'");
+        if (open->back() != c) return fail(pos_, std::string("unexpected '") + c + "', expected '" + open->back() + "'");
         open->pop_back();
       }
       add(o.type, pos_, std::string(o.text));
@@ -306,12 +290,9 @@ class Lexer {
     for (size_t i = at; i < at + count; ++i) {
       const char c = s_[i];
       const char low = static_cast<char>(c | 0x20);
-      if (c >= '0' && c <= '9')
-        v = v * 16 + static_cast<uint32_t>(c - '0');
-      else if (low >= 'a' && low <= 'f')
-        v = v * 16 + static_cast<uint32_t>(low - 'a' + 10);
-      else
-        return false;
+      if (c >= '0' && c <= '9') v = v * 16 + static_cast<uint32_t>(c - '0');
+      else if (low >= 'a' && low <= 'f') v = v * 16 + static_cast<uint32_t>(low - 'a' + 10);
+      else return false;
     }
     *out = v;
     return true;
@@ -341,44 +322,24 @@ class Lexer {
     const char c = s_[start + 1];
     *at = start + 2;
     switch (c) {
-      case '\n':
-        return true;  // a continued line
+      case '\n': return true;  // a continued line
       case '\\':
       case '\'':
-      case '"':
-        *text += c;
-        return true;
-      case 'a':
-        *text += '\a';
-        return true;
-      case 'b':
-        *text += '\b';
-        return true;
-      case 'f':
-        *text += '\f';
-        return true;
-      case 'n':
-        *text += '\n';
-        return true;
-      case 'r':
-        *text += '\r';
-        return true;
-      case 't':
-        *text += '\t';
-        return true;
-      case 'v':
-        *text += '\v';
-        return true;
-      case 'N':
-        return fail(start, "\\N{...} escapes are not supported");
-      default:
-        break;
+      case '"': *text += c; return true;
+      case 'a': *text += '\a'; return true;
+      case 'b': *text += '\b'; return true;
+      case 'f': *text += '\f'; return true;
+      case 'n': *text += '\n'; return true;
+      case 'r': *text += '\r'; return true;
+      case 't': *text += '\t'; return true;
+      case 'v': *text += '\v'; return true;
+      case 'N': return fail(start, "\\N{...} escapes are not supported");
+      default: break;
     }
     uint32_t code = 0;
     if (c >= '0' && c <= '7') {
       size_t i = start + 1;
-      for (; i < end && i < start + 4 && s_[i] >= '0' && s_[i] <= '7'; ++i)
-        code = code * 8 + static_cast<uint32_t>(s_[i] - '0');
+      for (; i < end && i < start + 4 && s_[i] >= '0' && s_[i] <= '7'; ++i) code = code * 8 + static_cast<uint32_t>(s_[i] - '0');
       *at = i;
       unicode::append(code, text);
       return true;
@@ -388,13 +349,11 @@ class Lexer {
       if (!hex(*at, count, end, &code)) return fail(start, std::string("truncated \\") + c + " escape");
       *at += count;
       uint32_t low = 0;
-      if (code >= 0xD800 && code < 0xDC00 && starts(*at, "\\u") && hex(*at + 2, 4, end, &low) &&
-          low >= 0xDC00 && low < 0xE000) {
+      if (code >= 0xD800 && code < 0xDC00 && starts(*at, "\\u") && hex(*at + 2, 4, end, &low) && low >= 0xDC00 && low < 0xE000) {
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
         *at += 6;
       }
-      if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-        return fail(start, "the escape names no character");
+      if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return fail(start, "the escape names no character");
       unicode::append(code, text);
       return true;
     }
@@ -422,8 +381,7 @@ class Lexer {
 }  // namespace
 
 Status template_error(Position at, const std::string& message) {
-  Status status = error(Code::unsupported_template, "chat template, line %u, column %u: %s", at.line,
-                        at.column, message.c_str());
+  Status status = error(Code::unsupported_template, "chat template, line %u, column %u: %s", at.line, at.column, message.c_str());
   status.detail().line = at.line;
   status.detail().column = at.column;
   return status;
@@ -431,78 +389,42 @@ Status template_error(Position at, const std::string& message) {
 
 const char* describe(TokenType type) {
   switch (type) {
-    case TokenType::end:
-      return "end of template";
-    case TokenType::data:
-      return "template text";
-    case TokenType::variable_begin:
-      return "'{{'";
-    case TokenType::variable_end:
-      return "'}}'";
-    case TokenType::block_begin:
-      return "'{%'";
-    case TokenType::block_end:
-      return "'%}'";
-    case TokenType::name:
-      return "a name";
-    case TokenType::string:
-      return "a string";
-    case TokenType::integer:
-      return "an integer";
-    case TokenType::floating:
-      return "a float";
-    case TokenType::add:
-      return "'+'";
-    case TokenType::sub:
-      return "'-'";
-    case TokenType::mul:
-      return "'*'";
-    case TokenType::div:
-      return "'/'";
-    case TokenType::floordiv:
-      return "'//'";
-    case TokenType::mod:
-      return "'%'";
-    case TokenType::pow:
-      return "'**'";
-    case TokenType::tilde:
-      return "'~'";
-    case TokenType::assign:
-      return "'='";
-    case TokenType::eq:
-      return "'=='";
-    case TokenType::ne:
-      return "'!='";
-    case TokenType::lt:
-      return "'<'";
-    case TokenType::le:
-      return "'<='";
-    case TokenType::gt:
-      return "'>'";
-    case TokenType::ge:
-      return "'>='";
-    case TokenType::dot:
-      return "'.'";
-    case TokenType::comma:
-      return "','";
-    case TokenType::colon:
-      return "':'";
-    case TokenType::semicolon:
-      return "';'";
-    case TokenType::pipe:
-      return "'|'";
-    case TokenType::lparen:
-      return "'('";
-    case TokenType::rparen:
-      return "')'";
-    case TokenType::lbracket:
-      return "'['";
-    case TokenType::rbracket:
-      return "']'";
-    case TokenType::lbrace:
-      return "'{'";
-    case TokenType::rbrace:
-      return "'}'";
+    case TokenType::end: return "end of template";
+    case TokenType::data: return "template text";
+    case TokenType::variable_begin: return "'{{'";
+    case TokenType::variable_end: return "'}}'";
+    case TokenType::block_begin: return "'{%'";
+    case TokenType::block_end: return "'%}'";
+    case TokenType::name: return "a name";
+    case TokenType::string: return "a string";
+    case TokenType::integer: return "an integer";
+    case TokenType::floating: return "a float";
+    case TokenType::add: return "'+'";
+    case TokenType::sub: return "'-'";
+    case TokenType::mul: return "'*'";
+    case TokenType::div: return "'/'";
+    case TokenType::floordiv: return "'//'";
+    case TokenType::mod: return "'%'";
+    case TokenType::pow: return "'**'";
+    case TokenType::tilde: return "'~'";
+    case TokenType::assign: return "'='";
+    case TokenType::eq: return "'=='";
+    case TokenType::ne: return "'!='";
+    case TokenType::lt: return "'<'";
+    case TokenType::le: return "'<='";
+    case TokenType::gt: return "'>'";
+    case TokenType::ge: return "'>='";
+    case TokenType::dot: return "'.'";
+    case TokenType::comma: return "','";
+    case TokenType::colon: return "':'";
+    case TokenType::semicolon: return "';'";
+    case TokenType::pipe: return "'|'";
+    case TokenType::lparen: return "'('";
+    case TokenType::rparen: return "')'";
+    case TokenType::lbracket: return "'['";
+    case TokenType::rbracket: return "']'";
+    case TokenType::lbrace: return "'{'";
+    case TokenType::rbrace: return "'}'";
   }
   return "?";
 }

@@ -102,22 +102,14 @@ class Parser : ExpressionParser {
     s->at = cur().at;
     advance();
     const size_t unknown_before = unknown_.size();
-    if (tag == "if")
-      TRY(parse_if(s.get()));
-    else if (tag == "for")
-      TRY(parse_for(s.get()));
-    else if (tag == "set")
-      TRY(parse_set(s.get()));
-    else if (tag == "macro")
-      TRY(parse_macro(s.get()));
-    else if (tag == "call")
-      TRY(parse_call_block(s.get()));
-    else if (tag == "filter")
-      TRY(parse_filter_block(s.get()));
-    else if (tag == "with")
-      TRY(parse_with(s.get()));
-    else if (tag == "print")
-      return parse_print(std::move(s), out);
+    if (tag == "if") TRY(parse_if(s.get()));
+    else if (tag == "for") TRY(parse_for(s.get()));
+    else if (tag == "set") TRY(parse_set(s.get()));
+    else if (tag == "macro") TRY(parse_macro(s.get()));
+    else if (tag == "call") TRY(parse_call_block(s.get()));
+    else if (tag == "filter") TRY(parse_filter_block(s.get()));
+    else if (tag == "with") TRY(parse_with(s.get()));
+    else if (tag == "print") return parse_print(std::move(s), out);
     else if (tag == "generation") {
       s->kind = StmtKind::generation;
       TRY(parse_function_body("endgeneration", &s->body));
@@ -125,8 +117,7 @@ class Parser : ExpressionParser {
       if (loops_ == 0) return fail(s->at, "'" + tag + "' outside of a loop");
       s->kind = tag == "break" ? StmtKind::break_ : StmtKind::continue_;
     } else {
-      for (std::string_view known :
-           {"extends", "include", "import", "from", "block", "autoescape", "do", "trans"})
+      for (std::string_view known : {"extends", "include", "import", "from", "block", "autoescape", "do", "trans"})
         if (tag == known) return fail(s->at, "the tag '" + tag + "' is not supported");
       return fail(s->at, "unknown or misplaced tag '" + tag + "'");
     }
@@ -171,9 +162,9 @@ class Parser : ExpressionParser {
   }
 
   static bool assigns(const Target& target, NameId id) {
-    return target.kind == Target::tuple ? std::any_of(target.items.begin(), target.items.end(),
-                                                      [id](const Target& t) { return assigns(t, id); })
-                                        : target.id == id;
+    return target.kind == Target::tuple
+               ? std::any_of(target.items.begin(), target.items.end(), [id](const Target& t) { return assigns(t, id); })
+               : target.id == id;
   }
 
   bool parse_for(Stmt* s) {
@@ -285,9 +276,7 @@ class Parser : ExpressionParser {
     const Position where = cur().at;
     bool comma = false;
     while (true) {
-      if (at(TokenType::variable_end) || at(TokenType::block_end) || at(TokenType::rparen) ||
-          (!end.empty() && at_name(end)))
-        break;
+      if (at(TokenType::variable_end) || at(TokenType::block_end) || at(TokenType::rparen) || (!end.empty() && at_name(end))) break;
       items.emplace_back();
       TRY(parse_target_item(&items.back(), with_attribute));
       if (!skip(TokenType::comma)) break;

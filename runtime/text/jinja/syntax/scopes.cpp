@@ -15,7 +15,7 @@ constexpr uint64_t kMaxWork = 5'000'000;
 
 struct Names {
   const Names* parent = nullptr;
-  uint64_t* work = nullptr;     // names copied and visited so far in the whole template
+  uint64_t* work = nullptr;  // names copied and visited so far in the whole template
   StackRoom* stack = nullptr;
   std::map<NameId, bool> refs;  // names known in this scope; true: undefined when the scope opens
   std::set<NameId> stores;
@@ -80,14 +80,11 @@ void read(const Expr* e, Names* names) {
 
 void write(const Target& target, bool as_parameter, Names* names) {
   if (names->stack->low()) return elsewhere(*names, [&] { write(target, as_parameter, names); });
-  if (target.kind == Target::attribute)
-    names->load(target.id);
+  if (target.kind == Target::attribute) names->load(target.id);
   else if (target.kind == Target::tuple)
     for (const Target& item : target.items) write(item, as_parameter, names);
-  else if (as_parameter)
-    names->parameter(target.id);
-  else
-    names->store(target.id);
+  else if (as_parameter) names->parameter(target.id);
+  else names->store(target.id);
 }
 
 void visit(const Body& body, Names* names);
@@ -113,14 +110,11 @@ void visit(const Stmt& s, Names* names) {
       if (s.kind == StmtKind::set) read(s.expr.get(), names);
       write(s.target, false, names);
       break;
-    case StmtKind::macro:
-      names->store(s.name);
-      break;
+    case StmtKind::macro: names->store(s.name); break;
     case StmtKind::with:
       for (const auto& binding : s.bindings) read(binding.second.get(), names);
       break;
-    default:
-      read(s.expr.get(), names);  // output, for, call, filter: the expression is evaluated outside their own scope
+    default: read(s.expr.get(), names);  // output, for, call, filter: the expression is evaluated outside their own scope
   }
 }
 
@@ -168,11 +162,8 @@ void open_scopes(const Body& body, const Names& around) {
         break;
       case StmtKind::set_block:
       case StmtKind::filter_block:
-      case StmtKind::generation:
-        open_scope(*s, &names, s->body, &s->hidden);
-        break;
-      default:
-        break;
+      case StmtKind::generation: open_scope(*s, &names, s->body, &s->hidden); break;
+      default: break;
     }
   }
 }

@@ -1,0 +1,150 @@
+/* orrery_lab.h - what measures, compares and tunes Orrery: the regions of a plan, the header of a file, the table of KV policies, where KV lies,
+ * head profiles, and grammars over tokens for samplers of the caller's own.
+ *
+ * A program that chats does without it: orrery.h is enough. The library is the same one, and so are the conventions of orrery.h. All of
+ * these functions may change in a minor version (ORRERY_UNSTABLE).
+ */
+#ifndef ORRERY_LAB_H
+#define ORRERY_LAB_H
+
+#include "orrery.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Plan and file, in detail --------------------------------------------------------------------------------- */
+
+#define ORRERY_REGION_WEIGHTS 0   /* the model's weights */
+#define ORRERY_REGION_WORKSPACE 1 /* activations, scratch, logits */
+#define ORRERY_REGION_KV 2        /* pages, or the resident KV of a policy */
+#define ORRERY_REGION_SUMMARIES 3 /* digests, low-rank keys, compensation tokens: they stand for KV that is not on the device */
+#define ORRERY_REGION_STAGING 4   /* memory through which KV and queries pass */
+#define ORRERY_REGION_TABLES 5    /* host memory beside the KV */
+ORRERY_UNSTABLE ORRERY_API const char *orrery_region_kind_name(uint32_t kind);
+
+/* One region of a plan: memory that one part of the library takes. */
+typedef struct orrery_plan_region {
+  uint32_t struct_size;
+  uint32_t kind;             /* ORRERY_REGION_: the kind of part that takes it */
+  const char *name;          /* "page digests"; static */
+  uint64_t device_bytes;     /* in the arena */
+  uint64_t full_heads_bytes; /* of device_bytes: KV of heads that are full on the device */
+  uint64_t reservoir_bytes;  /* in the reservoir */
+  uint64_t host_bytes;       /* in other host memory, at most; of WEIGHTS: mapped, or read */
+} orrery_plan_region;
+ORRERY_UNSTABLE ORRERY_API void orrery_plan_region_init(orrery_plan_region *region, size_t struct_size);
+/* Writes the plan of orrery_plan(), with its arguments, region by region. Regions without bytes are left out.
+     regions   (capacity). _init has filled the first one; the others may hold anything. Every region then has the struct_size
+               of the first one, which is also the distance between two. *n_regions depends on the options. See "Sizes out"
+   The regions add up exactly to orrery_plan_result. Over all regions: device_bytes, reservoir_bytes, full_kv_bytes (full_heads_bytes).
+   device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING: weights_bytes, workspace_bytes, digests_bytes, staging_bytes; of KV, less
+   full_kv_bytes: compressed_kv_bytes. host_bytes of WEIGHTS: weights_mapped_bytes; of all others: host_bytes.
+   Errors are those of orrery_plan(), and of "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_regions(const char *path, const orrery_runtime_options *runtime,
+                                                             const orrery_model_options *model, const orrery_session_options *session,
+                                                             orrery_plan_region *regions, size_t capacity, size_t *n_regions,
+                                                             orrery_error *error);
+
+/* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes,
+                                                        orrery_error *error);
+
+/* ---- KV policies ------------------------------------------------------------------------------------------------ */
+
+/* The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device",
+   "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not NUL-terminated. "device" and "link": what the policy costs
+   there, besides the budget. A "default" in parentheses depends on the thing that it names. "page": the method, as text for people. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
+
+/* Writes how many tokens each KV head holds on the device, of the layers that policies divide: those with attention and, where their
+   shapes differ, without a window. Allowed while a generation is unfinished; never waits.
+     tokens   (such layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
+   Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or
+   a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity,
+                                                                  size_t *n, orrery_error *error);
+
+/* ---- Head profiles: the heads' roles, for KV policies that tell heads apart ------------------------------------- */
+
+typedef struct orrery_calibration orrery_calibration;
+typedef struct orrery_calibrate_options {
+  uint32_t struct_size;
+  uint32_t n_steps;            /* tokens decoded behind each text, 1 to 1024; default 99 */
+  uint32_t top_k;              /* keys in a head's set, those that it attends to most; default 1024. At most a quarter of a text's tokens */
+  uint32_t n_representatives;  /* heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1 */
+  double tau_sim;              /* least overlap of two heads' sets in one cluster, median over steps; default .5 */
+  double tau_stable;           /* least overlap of an anchor's set with its set of the prompt; default .5 */
+  double tau_drift;            /* written to the profile, for "heterocache"; less than 0 (default): tau_stable */
+  double full_share;           /* > 0: at most this share of the heads keeps the whole KV; the thresholds nearest to the given
+                                     ones are used. 0 (default): the given thresholds */
+  const char *note;            /* of the profile's origin, written to it; UTF-8; NULL: none */
+  orrery_progress_fn progress; /* tokens read and decoded; NULL: none */
+  void *progress_user;
+  uint32_t kv_type; /* ORRERY_KV_ */
+  uint32_t reserved;
+} orrery_calibrate_options;
+ORRERY_UNSTABLE ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
+
+/* Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while tokens are generated
+   (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256 random tokens that are read four times,
+   they attend to the token after an earlier occurrence of their own (RazorAttention, section 3.2).
+     tokens       of all texts, one text behind the other; n_tokens (n_texts): of each text, at least 16
+   The same texts give the same profile under any number of threads. It takes the memory of one session of the longest text and n_steps,
+   of at least 1,025 tokens. Layers with a window are not scored, unless all have one: policies skip them. ORRERY_CANCELLED: by `progress`. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,
+                                                          size_t n_texts, const orrery_calibrate_options *options,
+                                                          orrery_calibration **calibration, orrery_error *error);
+/* Writes the profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
+                                                                    size_t *json_bytes, orrery_error *error);
+/* Writes the measurements behind the profile as JSON, for pictures. All are means over texts. See "Sizes out". "n_steps"; "text_tokens": [tokens of
+   each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets; "drift": [layer][head][step], overlap of the step's set with
+   the prompt's; "layer_overlap": [layer][layer], the part of a head's set that its best match in the other layer has (on the diagonal: the best
+   match of another head of the layer; null: the layer has one head); "windowed_layers": [layers with a sliding window]. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *calibration, char *json, size_t capacity,
+                                                                  size_t *json_bytes, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
+
+/* Checks a profile, in that format or in the published HeteroCache format, and writes it as orrery_calibration_profile() does. A published
+   profile fits every model of its shape. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
+                                                                    size_t *json_bytes, orrery_error *error);
+/* Writes a profile of the gates that DuoAttention has learned (full_attention_heads.tsv).
+     gates       text: a line for each layer with a number from 0 to 1 for each KV head, separated by tabs or spaces
+     sparsity    0 to 1: heads whose gate is at least this quantile of all gates stay whole under "duoattention", as far as the
+                 budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads
+   ORRERY_INVALID_ARGUMENT names line and column. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
+                                                                          size_t *json_bytes, orrery_error *error);
+
+/* ---- Grammars over tokens --------------------------------------------------------------------------------------- */
+
+/* A grammar over tokens, for samplers of the caller's own and for checks. One thread at a time uses a matcher: else ORRERY_BUSY. */
+typedef struct orrery_matcher orrery_matcher;
+/* `options`: grammar and its grammar_ fields but grammar_tokens, with the errors of orrery_generate(); the others are not read. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_create(const orrery_vocab *vocab, const orrery_generate_options *options,
+                                                               orrery_matcher **matcher, orrery_error *error);
+/* Sets bit i of words[w] if token 32 w + i may come next. End-of-generation tokens may come where the text may end. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_mask(orrery_matcher *matcher, uint32_t *words, size_t capacity, size_t *n_words,
+                                                             orrery_error *error);
+/* Accepts tokens up to the first one that the grammar refuses; *n_accepted is their number. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_accept(orrery_matcher *matcher, const int32_t *tokens, size_t n_tokens,
+                                                               size_t *n_accepted, orrery_error *error);
+/* Keeps the first n_tokens of all accepted tokens. ORRERY_INVALID_ARGUMENT: the matcher has accepted fewer. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_rewind(orrery_matcher *matcher, size_t n_tokens, orrery_error *error);
+/* Gives the tokens of the text that every answer continues with; none where the grammar leaves a choice. See "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_forced(orrery_matcher *matcher, int32_t *tokens, size_t capacity, size_t *n_tokens,
+                                                               orrery_error *error);
+/* Reads a text from its beginning. Its first *matched_bytes bytes can begin an answer; *complete is 1 if the whole text is an answer. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_match(orrery_matcher *matcher, const char *text, size_t text_bytes,
+                                                              size_t *matched_bytes, uint32_t *complete, orrery_error *error);
+/* Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [keywords that do not constrain]}. See "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_describe(orrery_matcher *matcher, char *json, size_t capacity, size_t *json_bytes,
+                                                                 orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API void orrery_matcher_free(orrery_matcher *matcher);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* ORRERY_LAB_H */
