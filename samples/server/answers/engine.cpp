@@ -1,8 +1,11 @@
 // See engine.h.
 #include "answers/engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <new>
+#include <optional>
 #include <utility>
 
 namespace orrery::server {
@@ -65,98 +68,93 @@ void Engine::stop() {
   if (computing_.joinable()) computing_.join();
 }
 
-// A waiting job whose client has left, whose time is over, or that comes while the server ends.
-bool Engine::drop(const std::shared_ptr<Job>& job, bool stopping) {
-  if (job->outbox.gone()) ++metrics_->left, job->outbox.end();
-  else if (stopping) ++metrics_->stopped, job->refuse(kStopping);
-  else if (job->late()) ++metrics_->late, job->refuse(kLate);
-  else return false;
-  return true;
+// Ends waiting jobs whose client has left, whose time is over, or that wait while the server ends.
+void Engine::drop_waiting(std::deque<std::shared_ptr<Job>>* jobs) {
+  const auto ends = [&](const std::shared_ptr<Job>& job) {
+    if (job->outbox.gone()) ++metrics_->left, job->outbox.end();
+    else if (stopping_) ++metrics_->stopped, job->refuse(kStopping);
+    else if (job->late()) ++metrics_->late, job->refuse(kLate);
+    else return false;
+    --n_open_, --metrics_->waiting;
+    return true;
+  };
+  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), ends), jobs->end());
 }
 
 void Engine::read_requests() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !unread_.empty(); });
-    if (unread_.empty()) return;   // stopping, and all are refused
-    const std::shared_ptr<Job> job = std::move(unread_.front());
-    unread_.pop_front();
-    const bool stopping = stopping_;
-    lock.unlock();
-    bool good = !drop(job, stopping);
-    if (good) {
-      good = false;
-      try {
-        reader_->read(job.get());
-        good = true;
-      } catch (const Refusal& refusal) {
-        job->refuse(refusal);
-      } catch (const ApiError& error) {
-        job->refuse(refusal_of(error));
-      } catch (const std::exception& error) {   // memory
-        job->refuse({500, error.what(), "", ""});
-      }
-    }
-    lock.lock();
-    if (good) ready_.push_back(job), changed_.notify_all();
-    else --n_open_, --metrics_->waiting;
-  }
-}
-
-void Engine::compute() {
-  while (wait_for_work()) {
-    seat_requests();
-    cancel_answers();
-    step();
-    metrics_->busy = static_cast<int64_t>(seats_->busy());
-  }
-}
-
-// False: the server ends, and nothing is under way.
-bool Engine::wait_for_work() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (seats_->busy() > 0) return true;
-  while (ready_.empty()) {
-    if (stopping_ && n_open_ == 0) return false;
-    changed_.wait_for(lock, kLook);
-  }
-  return true;
-}
-
-void Engine::seat_requests() {
-  std::deque<std::shared_ptr<Job>> jobs;
-  std::unique_lock<std::mutex> lock(mutex_);
-  const bool stopping = stopping_;
-  jobs.swap(ready_);
-  lock.unlock();
-  std::deque<std::shared_ptr<Job>> wait;
-  size_t ended = 0;
-  for (const std::shared_ptr<Job>& job : jobs) {
-    Seat* seat = nullptr;
-    if (drop(job, stopping)) {
-      ++ended;
-    } else if (wait.empty() && (seat = seats_->best(job->prompt))) {   // first come, first served
-      begin_answer(seat, job);
-      ended += seat->job == nullptr;
-    } else {
-      wait.push_back(job);
+    drop_waiting(&unread_);
+    drop_waiting(&ready_);
+    if (stopping_) return;   // all are refused, and submit() takes no more
+    Seat* seat = ready_.empty() ? nullptr : seats_->best(ready_.front()->prompt);   // first come, first served
+    std::deque<std::shared_ptr<Job>>& from = seat ? ready_ : unread_;
+    if (from.empty()) {
+      changed_.wait_for(lock, kLook);
       continue;
     }
-    --metrics_->waiting;
+    const std::shared_ptr<Job> job = std::move(from.front());
+    from.pop_front();
+    if (seat) {
+      seat->state = Seat::State::beginning;
+      --metrics_->waiting;
+      note_seats();
+    }
+    lock.unlock();
+    std::optional<Refusal> refusal;
+    try {
+      if (seat) begin_answer(seat, job);
+      else reader_->read(job.get());
+    } catch (const Refusal& found) {
+      refusal = found;
+    } catch (const ApiError& error) {
+      refusal = refusal_of(error);
+      // Everything else that could be wrong has been checked.
+      if (seat && !job->request.grammar.empty() && refusal->status == 400) refusal->param = "response_format.json_schema.schema";
+    } catch (const std::exception& error) {   // memory
+      refusal = Refusal{500, error.what(), "", ""};
+    }
+    if (refusal) job->refuse(*refusal);
+    lock.lock();
+    if (seat) seat->state = refusal ? Seat::State::idle : Seat::State::under_way, note_seats();
+    else if (refusal) --metrics_->waiting;
+    else ready_.push_back(job);
+    if (refusal) --n_open_;
+    changed_.notify_all();
   }
-  lock.lock();
-  n_open_ -= ended;
-  ready_.insert(ready_.begin(), wait.begin(), wait.end());
 }
 
 void Engine::begin_answer(Seat* seat, const std::shared_ptr<Job>& job) {
   metrics_->queued_us += us_since(job->arrived);
-  try {
-    seats_->begin(seat, job, options_);
-    seat->answer = std::make_unique<Answer>(job->request, &job->outbox, vocab_.get(), options_.name, job->id);
-    ++metrics_->answers;
-  } catch (const ApiError& error) {
-    job->refuse(refusal_of(error));
+  seat->answer = std::make_unique<Answer>(job->request, &job->outbox, vocab_.get(), options_.name, job->id);
+  seats_->begin(seat, job, options_);
+  ++metrics_->answers;
+}
+
+void Engine::note_seats() {
+  metrics_->busy = static_cast<int64_t>(seats_->busy());
+  if (metrics_->busy == 0) metrics_->resting = 0;
+}
+
+void Engine::compute() {
+  while (wait_for_answers()) {
+    cancel_answers();
+    step();
+  }
+}
+
+// False: the server ends, and nothing is under way.
+bool Engine::wait_for_answers() {
+  std::vector<Seat>& seats = seats_->all();
+  under_way_.assign(seats.size(), nullptr);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    bool any = false;
+    for (size_t i = 0; i < seats.size(); ++i)
+      if (seats[i].state == Seat::State::under_way) under_way_[i] = &seats[i], any = true;
+    if (any) return true;
+    if (stopping_ && n_open_ == 0) return false;
+    changed_.wait_for(lock, kLook);
   }
 }
 
@@ -164,30 +162,30 @@ void Engine::cancel_answers() {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool stopping = stopping_;
   lock.unlock();
-  for (Seat& seat : seats_->all()) {
-    if (!seat.job || seat.cancelled) continue;
-    if (seat.job->outbox.gone()) ++metrics_->left;
-    else if (stopping) ++metrics_->stopped, seat.answer->fail(kStopping);
-    else if (seat.job->late()) ++metrics_->late, seat.answer->fail(kLate);
+  for (Seat* seat : under_way_) {
+    if (!seat || seat->cancelled) continue;
+    if (seat->job->outbox.gone()) ++metrics_->left;
+    else if (stopping) ++metrics_->stopped, seat->answer->fail(kStopping);
+    else if (seat->job->late()) ++metrics_->late, seat->answer->fail(kLate);
     else continue;
-    seat.cancelled = true;
-    orrery_cancel(seat.generation.get());
+    seat->cancelled = true;
+    orrery_cancel(seat->generation.get());
   }
 }
 
 void Engine::step() {
-  std::vector<Seat>& seats = seats_->all();
-  std::vector<orrery_generation*> generations(seats.size(), nullptr);
-  bool any = false;
+  std::vector<orrery_generation*> generations(under_way_.size(), nullptr);
   int64_t resting = 0;
-  for (size_t i = 0; i < seats.size(); ++i) {
-    const bool rests = seats[i].job && !seats[i].cancelled && seats[i].job->outbox.waiting_bytes() > options_.unread_bytes;
+  bool any = false;
+  for (size_t i = 0; i < under_way_.size(); ++i) {
+    Seat* seat = under_way_[i];
+    if (!seat) continue;
+    const bool rests = !seat->cancelled && seat->job->outbox.waiting_bytes() > options_.unread_bytes;
     resting += rests;
-    if (!rests) generations[i] = seats[i].generation.get();
-    any = any || generations[i];
+    if (!rests) generations[i] = seat->generation.get(), any = true;
   }
   metrics_->resting = resting;
-  if (!any) {   // all rest
+  if (!any) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, kLook);
     return;
@@ -195,18 +193,20 @@ void Engine::step() {
   auto event = defaults(&orrery_event_init);
   try {
     call([&](orrery_error* error) { return orrery_next_any(generations.data(), generations.size(), &which_, &event, error); });
-    if (which_ >= seats.size()) return;
-    Seat& seat = seats[which_];
-    if (event.type == ORRERY_EVENT_DONE) end_answer(&seat, event);
-    else if (!seat.cancelled) seat.answer->event(event);
+    if (which_ >= under_way_.size()) return;
+    Seat* seat = under_way_[which_];
+    if (event.type == ORRERY_EVENT_DONE) end_answer(seat, event);
+    else if (!seat->cancelled) seat->answer->event(event);
   } catch (const ApiError& error) {
     if (error.status == ORRERY_DEVICE_LOST) lost_ = true;
-    for (size_t i = 0; i < seats.size(); ++i) {
-      if (!seats[i].job || (which_ < seats.size() && which_ != i)) continue;   // an error of none of them ends all
-      if (!seats[i].cancelled) seats[i].answer->fail(refusal_of(error));
-      seats[i].cancelled = true;
-      end_answer(&seats[i], defaults(&orrery_event_init));
+    for (size_t i = 0; i < under_way_.size(); ++i) {
+      if (!under_way_[i] || (which_ < under_way_.size() && which_ != i)) continue;   // an error of none of them ends all
+      if (!under_way_[i]->cancelled) under_way_[i]->answer->fail(refusal_of(error));
+      under_way_[i]->cancelled = true;
+      end_answer(under_way_[i], defaults(&orrery_event_init));
     }
+  } catch (const std::bad_alloc&) {   // an answer that cannot be kept is given up
+    if (which_ < under_way_.size()) under_way_[which_]->job->outbox.mark_gone();
   }
 }
 
@@ -220,7 +220,10 @@ void Engine::end_answer(Seat* seat, const orrery_event& done) {
   if (!seat->cancelled) seat->answer->done(done);
   seats_->end(seat);
   std::lock_guard<std::mutex> lock(mutex_);
+  seat->state = Seat::State::idle;
+  note_seats();
   --n_open_;
+  changed_.notify_all();
 }
 
 }  // namespace orrery::server

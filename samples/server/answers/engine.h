@@ -1,6 +1,6 @@
-// The answers. Two threads: one reads requests (reader.h), one computes. The computing thread holds every session and generation, and asks
-// orrery_next_any() for the next event of any of them, so answers under way share passes over the weights. Between two events it looks after
-// the rest: it seats waiting requests, and cancels answers whose client has left or whose time is over.
+// The answers. Two threads. The reading thread makes bodies requests and begins answers in idle sessions: parsing, tokenizing, compiling a
+// schema. The computing thread asks orrery_next_any() for the next event of any answer under way, so the answers share passes over the weights,
+// and none waits for the reading of another. Between two events it cancels answers whose client has left or whose time is over.
 //
 // Every submitted job ends: with an answer, or with a refusal. An answer whose reader is slow rests when much of it waits to be sent.
 #pragma once
@@ -37,15 +37,17 @@ class Engine {
   void stop();
 
  private:
+  // The reading thread.
   void read_requests();
-  void compute();
-  bool wait_for_work();
-  void seat_requests();
+  void drop_waiting(std::deque<std::shared_ptr<Job>>* jobs);   // with the lock held
   void begin_answer(Seat* seat, const std::shared_ptr<Job>& job);
+  // The computing thread.
+  void compute();
+  bool wait_for_answers();
   void cancel_answers();
   void step();
   void end_answer(Seat* seat, const orrery_event& done);
-  bool drop(const std::shared_ptr<Job>& job, bool stopping);
+  void note_seats();   // with the lock held
 
   const Options& options_;
   Metrics* metrics_;
@@ -54,9 +56,11 @@ class Engine {
   Vocab vocab_;
   std::unique_ptr<Reader> reader_;
   std::unique_ptr<Seats> seats_;
-  size_t which_ = 0;   // the generation of the last event
+  // The computing thread's: the seats under way, with nullptr for the others; the index of the last event.
+  std::vector<Seat*> under_way_;
+  size_t which_ = 0;
 
-  std::mutex mutex_;
+  std::mutex mutex_;   // of the following, and of the seats' states
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> unread_, ready_;
   size_t n_open_ = 0;   // jobs that have not ended

@@ -25,7 +25,6 @@ struct Job {
   // Of the reader.
   Request request;
   std::vector<int32_t> prompt;   // what the session will see, nearly: chat messages that spell control tokens have other tokens there
-  Matcher matcher;               // keeps the compiled grammar until the answer begins
 
   Outbox outbox;
 

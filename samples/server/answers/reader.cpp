@@ -70,15 +70,6 @@ void Reader::read(Job* job) const {
                   request.chat ? "messages" : "prompt", "context_length_exceeded"};
   for (const orrery_logit_bias& bias : request.logit_bias)
     if (bias.token >= info_.n_tokens) refuse_field("logit_bias", "the vocabulary has " + std::to_string(info_.n_tokens) + " tokens");
-  if (!request.grammar.empty()) {
-    std::vector<const char*> stops;
-    const orrery_generate_options o = request.options(&stops);
-    try {
-      job->matcher = make<Matcher>([&](orrery_matcher** out, orrery_error* error) { return orrery_matcher_create(vocab_, &o, out, error); });
-    } catch (const ApiError& error) {
-      refuse_field("response_format.json_schema.schema", error.what());
-    }
-  }
   job->request = std::move(request);
 }
 

@@ -1,5 +1,4 @@
-// Makes a body a request: JSON, fields, the prompt's tokens, the compiled grammar. It takes longest of what comes before the answer, so it
-// has a thread of its own: answers under way do not wait for it.
+// Makes a body a request: JSON, fields, the prompt's tokens.
 #pragma once
 
 #include "answers/job.h"
@@ -9,7 +8,7 @@ namespace orrery::server {
 class Reader {
  public:
   Reader(const Options& options, const orrery_vocab* vocab, uint32_t context_tokens);
-  // Fills the job's request, prompt and matcher. Throws a Refusal or an ApiError.
+  // Fills the job's request and prompt. Throws a Refusal or an ApiError.
   void read(Job* job) const;
 
  private:

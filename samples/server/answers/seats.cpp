@@ -41,14 +41,14 @@ Seats::Seats(orrery_model* model, const Options& options) {
 }
 
 size_t Seats::busy() const {
-  return static_cast<size_t>(std::count_if(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.job != nullptr; }));
+  return static_cast<size_t>(std::count_if(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.state != Seat::State::idle; }));
 }
 
 Seat* Seats::best(const std::vector<int32_t>& prompt) {
   Seat *oldest = nullptr, *nearest = nullptr;
   size_t most = 0;
   for (Seat& seat : seats_) {
-    if (seat.job) continue;
+    if (seat.state != Seat::State::idle) continue;
     if (!oldest || seat.last_used < oldest->last_used) oldest = &seat;
     const size_t n = std::min(seat.held.size(), prompt.size());
     const auto differs = std::mismatch(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(n), seat.held.begin());
@@ -75,7 +75,6 @@ void Seats::begin(Seat* seat, const std::shared_ptr<Job>& job, const Options& op
       return orrery_generate_tokens(session, job->prompt.data(), job->prompt.size(), &o, out, error);
     });
   }
-  job->matcher.reset();
   seat->job = job;
   seat->cancelled = false;
   seat->last_used = ++n_answers_;

@@ -14,6 +14,7 @@
 namespace orrery::server {
 
 struct Seat {
+  enum class State { idle, beginning, under_way } state = State::idle;
   Session session;
   std::vector<int32_t> held;   // tokens whose KV the session has
   size_t held_prompt = 0;      // of them: the last prompt; the others are its answer
@@ -31,11 +32,11 @@ class Seats {
   uint32_t context_tokens() const { return context_tokens_; }
   std::vector<Seat>& all() { return seats_; }
   size_t busy() const;
-  // nullptr: all are busy.
+  // An idle seat; nullptr: all are busy.
   Seat* best(const std::vector<int32_t>& prompt);
-  // Begins the job's answer. Throws ApiError; the seat stays idle then.
+  // Begins the job's answer, and compiles its schema. Throws ApiError; then the seat has no job.
   void begin(Seat* seat, const std::shared_ptr<Job>& job, const Options& options);
-  // Frees the seat, and notes its tokens.
+  // Ends the answer, and notes the session's tokens.
   void end(Seat* seat);
 
  private:

@@ -19,14 +19,12 @@ struct FreeHandle {
   void operator()(orrery_vocab* handle) const { orrery_vocab_free(handle); }
   void operator()(orrery_session* handle) const { orrery_session_free(handle); }
   void operator()(orrery_generation* handle) const { orrery_generation_free(handle); }
-  void operator()(orrery_matcher* handle) const { orrery_matcher_free(handle); }
 };
 using Runtime = std::unique_ptr<orrery_runtime, FreeHandle>;
 using Model = std::unique_ptr<orrery_model, FreeHandle>;
 using Vocab = std::unique_ptr<orrery_vocab, FreeHandle>;
 using Session = std::unique_ptr<orrery_session, FreeHandle>;
 using Generation = std::unique_ptr<orrery_generation, FreeHandle>;
-using Matcher = std::unique_ptr<orrery_matcher, FreeHandle>;
 
 class ApiError : public std::runtime_error {
  public:
