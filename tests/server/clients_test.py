@@ -31,13 +31,14 @@ class Clients(unittest.TestCase):
         template = os.path.join(cls.folder.name, "calling.jinja")
         with open(template, "w") as file:
             file.write(CALLING_TEMPLATE)
-        cls.server = Server("--template", template, "--queue", "300")
+        cls.server, cls.calling_server = Server("--queue", "300"), Server("--template", template)
         cls.url = "http://127.0.0.1:%d/v1" % cls.server.port
         cls.client = openai.OpenAI(base_url=cls.url, api_key="none", max_retries=0)
+        cls.calling_client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % cls.calling_server.port, api_key="none", max_retries=0)
 
     @classmethod
     def tearDownClass(cls):
-        assert cls.server.stop() == 0
+        assert cls.server.stop() == 0 and cls.calling_server.stop() == 0
         cls.folder.cleanup()
 
     def test_chat(self):
@@ -73,14 +74,14 @@ class Clients(unittest.TestCase):
             "type": "object", "properties": {"who": {"enum": ["Ada", "Bruno"]}}, "required": ["who"], "additionalProperties": False}}}
         messages = [{"role": "user", "content": "Where does Ada live?"}]
         ask = dict(model=MODEL, tools=[tool], temperature=0, parallel_tool_calls=False)
-        answer = self.client.chat.completions.create(messages=messages, tool_choice="required", **ask).choices[0]
+        answer = self.calling_client.chat.completions.create(messages=messages, tool_choice="required", **ask).choices[0]
         self.assertEqual(answer.finish_reason, "tool_calls")
         call = answer.message.tool_calls[0]
         self.assertIn(json.loads(call.function.arguments)["who"], ["Ada", "Bruno"])
         messages += [answer.message, {"role": "tool", "tool_call_id": call.id, "content": "Oslo"}]
-        self.assertTrue(self.client.chat.completions.create(messages=messages, tool_choice="none", max_tokens=10, **ask).choices[0].message.content)
+        self.assertTrue(self.calling_client.chat.completions.create(messages=messages, tool_choice="none", max_tokens=10, **ask).choices[0].message.content)
         arguments = ""
-        for chunk in self.client.chat.completions.create(messages=messages[:1], tool_choice="required", stream=True, **ask):
+        for chunk in self.calling_client.chat.completions.create(messages=messages[:1], tool_choice="required", stream=True, **ask):
             for part in chunk.choices[0].delta.tool_calls or []:
                 arguments += part.function.arguments
         self.assertEqual(arguments, call.function.arguments)
