@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-from serving import ServerCase, chat_body, long_body, text_of
+from serving import FACT, ServerCase, chat_body, long_body, text_of
 
 ANSWER = "Magnus owns a gray wolf. Magnus owns a gray wolf."
 
@@ -83,6 +83,13 @@ class Answers(ServerCase):
         _, answer = self.server.chat(logprobs=True, stop=" gray")
         self.assertEqual("".join(t["token"] for t in answer["choices"][0]["logprobs"]["content"]), "Magnus owns a")
         self.assertIsNone(self.server.chat()[1]["choices"][0]["logprobs"])
+
+    def test_continue(self):
+        talk = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "Magnus owns a"}]
+        status, answer = self.server.chat(messages=talk, continue_final_message=True, max_tokens=2)
+        self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, " gray wolf"), answer)
+        status, answer = self.server.chat(messages=talk[:1], continue_final_message=True)
+        self.assertEqual(status, 400, answer)
 
     def test_completions(self):
         status, answer = self.server.post("/v1/completions", {"prompt": "Magnus owns a", "max_tokens": 6, "temperature": 0, "logprobs": 2})

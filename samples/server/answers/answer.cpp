@@ -33,11 +33,10 @@ void Answer::event(const orrery_event& e) {
       break;
     case ORRERY_EVENT_TOKEN:
       ++n_pending_;
-      if (logprobs_wanted_ && !(orrery_token_flags(vocab_, e.token) & ORRERY_TOKEN_END_OF_GENERATION)) pending_.push_back(token_json(vocab_, e));
+      if (logprobs_wanted_ && !(orrery_token_flags(vocab_, e.token) & ORRERY_TOKEN_END_OF_GENERATION))
+        pending_.push_back(token_json(vocab_, e));
       break;
-    case ORRERY_EVENT_TEXT:
-      add_text(text);
-      break;
+    case ORRERY_EVENT_TEXT: add_text(text); break;
     case ORRERY_EVENT_REASONING:
       reasoning_tokens_ += n_pending_;
       drop_pending();
@@ -50,7 +49,7 @@ void Answer::event(const orrery_event& e) {
       drop_pending();
       add_call(e);
       break;
-    default:   // of a newer library
+    default:  // of a newer library
       break;
   }
 }

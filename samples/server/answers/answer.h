@@ -37,10 +37,10 @@ class Answer {
   // Tokens since the last text, reasoning or call: of the content, if text comes next.
   std::vector<Json> pending_;
   uint64_t n_pending_ = 0;
-  uint64_t offset_ = 0;            // characters of content so far
+  uint64_t offset_ = 0;  // characters of content so far
   uint64_t reasoning_tokens_ = 0;
-  bool call_sent_ = false;         // the beginning of the call under way
-  Piece whole_;                    // of an answer that is not streamed
+  bool call_sent_ = false;  // the beginning of the call under way
+  Piece whole_;             // of an answer that is not streamed
 };
 
 }  // namespace orrery::server

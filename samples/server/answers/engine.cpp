@@ -11,7 +11,7 @@
 namespace orrery::server {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);   // how often an idle thread looks at clients and deadlines
+constexpr auto kLook = std::chrono::milliseconds(50);  // how often an idle thread looks at clients and deadlines
 
 const Refusal kStopping = {503, "the server is ending", "", "shutting_down"};
 const Refusal kLate = {504, "the time for an answer is over (--answer-seconds)", "", "timeout"};
@@ -33,7 +33,9 @@ Engine::Engine(const Options& options, Metrics* metrics) : options_(options), me
   o.log = log_to_stderr;
   o.log_level = options.verbose ? ORRERY_LOG_DEBUG : ORRERY_LOG_WARNING;
   runtime_ = make<Runtime>([&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&o, out, error); });
-  model_ = make<Model>([&](orrery_model** out, orrery_error* error) { return orrery_model_open(runtime_.get(), options.model.c_str(), nullptr, out, error); });
+  model_ = make<Model>([&](orrery_model** out, orrery_error* error) {
+    return orrery_model_open(runtime_.get(), options.model.c_str(), nullptr, out, error);
+  });
   vocab_.reset(orrery_model_vocab(model_.get()));
   seats_ = std::make_unique<Seats>(model_.get(), options);
   reader_ = std::make_unique<Reader>(options, vocab_.get(), seats_->context_tokens());
@@ -86,8 +88,8 @@ void Engine::read_requests() {
   while (true) {
     drop_waiting(&unread_);
     drop_waiting(&ready_);
-    if (stopping_) return;   // all are refused, and submit() takes no more
-    Seat* seat = ready_.empty() ? nullptr : seats_->best(ready_.front()->prompt);   // first come, first served
+    if (stopping_) return;                                                         // all are refused, and submit() takes no more
+    Seat* seat = ready_.empty() ? nullptr : seats_->best(ready_.front()->prompt);  // first come, first served
     std::deque<std::shared_ptr<Job>>& from = seat ? ready_ : unread_;
     if (from.empty()) {
       changed_.wait_for(lock, kLook);
@@ -111,7 +113,7 @@ void Engine::read_requests() {
       refusal = refusal_of(error);
       // Everything else that could be wrong has been checked.
       if (seat && !job->request.grammar.empty() && refusal->status == 400) refusal->param = "response_format.json_schema.schema";
-    } catch (const std::exception& error) {   // memory
+    } catch (const std::exception& error) {  // memory
       refusal = Refusal{500, error.what(), "", ""};
     }
     if (refusal) job->refuse(*refusal);
@@ -200,12 +202,12 @@ void Engine::step() {
   } catch (const ApiError& error) {
     if (error.status == ORRERY_DEVICE_LOST) lost_ = true;
     for (size_t i = 0; i < under_way_.size(); ++i) {
-      if (!under_way_[i] || (which_ < under_way_.size() && which_ != i)) continue;   // an error of none of them ends all
+      if (!under_way_[i] || (which_ < under_way_.size() && which_ != i)) continue;  // an error of none of them ends all
       if (!under_way_[i]->cancelled) under_way_[i]->answer->fail(refusal_of(error));
       under_way_[i]->cancelled = true;
       end_answer(under_way_[i], defaults(&orrery_event_init));
     }
-  } catch (const std::bad_alloc&) {   // an answer that cannot be kept is given up
+  } catch (const std::bad_alloc&) {  // an answer that cannot be kept is given up
     if (which_ < under_way_.size()) under_way_[which_]->job->outbox.mark_gone();
   }
 }

@@ -39,7 +39,7 @@ class Engine {
  private:
   // The reading thread.
   void read_requests();
-  void drop_waiting(std::deque<std::shared_ptr<Job>>* jobs);   // with the lock held
+  void drop_waiting(std::deque<std::shared_ptr<Job>>* jobs);  // with the lock held
   void begin_answer(Seat* seat, const std::shared_ptr<Job>& job);
   // The computing thread.
   void compute();
@@ -47,7 +47,7 @@ class Engine {
   void cancel_answers();
   void step();
   void end_answer(Seat* seat, const orrery_event& done);
-  void note_seats();   // with the lock held
+  void note_seats();  // with the lock held
 
   const Options& options_;
   Metrics* metrics_;
@@ -60,10 +60,10 @@ class Engine {
   std::vector<Seat*> under_way_;
   size_t which_ = 0;
 
-  std::mutex mutex_;   // of the following, and of the seats' states
+  std::mutex mutex_;  // of the following, and of the seats' states
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> unread_, ready_;
-  size_t n_open_ = 0;   // jobs that have not ended
+  size_t n_open_ = 0;  // jobs that have not ended
   bool stopping_ = false;
   std::atomic<bool> lost_{false};
   std::thread reading_, computing_;

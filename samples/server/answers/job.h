@@ -17,14 +17,14 @@ struct Job {
   explicit Job(MHD_Connection* connection) : outbox(connection) {}
 
   // Of the connection.
-  std::string id;      // of the answer
+  std::string id;  // of the answer
   std::string body;
   bool chat = false;
   Clock::time_point arrived, deadline;
 
   // Of the reader.
   Request request;
-  std::vector<int32_t> prompt;   // what the session will see, nearly: chat messages that spell control tokens have other tokens there
+  std::vector<int32_t> prompt;  // what the session will see, nearly: chat messages that spell control tokens have other tokens there
 
   Outbox outbox;
 

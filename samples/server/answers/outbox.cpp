@@ -71,7 +71,7 @@ ssize_t Outbox::take(char* to, size_t capacity) {
 void Outbox::leave() {
   std::lock_guard<std::mutex> lock(mutex_);
   gone_ = true;
-  parked_ = false;   // the connection is no longer there to be resumed
+  parked_ = false;  // the connection is no longer there to be resumed
   text_.clear();
   sent_ = 0;
 }

@@ -41,12 +41,12 @@ class Outbox {
 
  private:
   bool ready() const { return ended_ || (stream_ && status_ != 0); }
-  void resume();   // with the lock held
+  void resume();  // with the lock held
 
   mutable std::mutex mutex_;
   MHD_Connection* connection_;
   std::string text_;
-  size_t sent_ = 0;   // bytes at the front of text_ that are sent
+  size_t sent_ = 0;  // bytes at the front of text_ that are sent
   std::atomic<int> status_{0};
   std::atomic<bool> stream_{false}, gone_{false};
   bool ended_ = false, parked_ = false;

@@ -9,24 +9,21 @@ namespace orrery::server {
 
 Refusal refusal_of(const ApiError& error) {
   switch (error.status) {
-    case ORRERY_CONTEXT_FULL:
-      return {400, error.what(), "messages", "context_length_exceeded"};
+    case ORRERY_CONTEXT_FULL: return {400, error.what(), "messages", "context_length_exceeded"};
     case ORRERY_INVALID_ARGUMENT:
     case ORRERY_UNSUPPORTED:
-    case ORRERY_UNSUPPORTED_TEMPLATE:
-      return {400, error.what(), "", ""};
+    case ORRERY_UNSUPPORTED_TEMPLATE: return {400, error.what(), "", ""};
     case ORRERY_OUT_OF_DEVICE_MEMORY:
     case ORRERY_OUT_OF_PINNED_MEMORY:
-    case ORRERY_OUT_OF_HOST_MEMORY:
-      return {503, error.what(), "", "out_of_memory"};
-    default:
-      return {500, error.what(), "", orrery_status_name(error.status)};
+    case ORRERY_OUT_OF_HOST_MEMORY: return {503, error.what(), "", "out_of_memory"};
+    default: return {500, error.what(), "", orrery_status_name(error.status)};
   }
 }
 
 orrery_template_options template_options(const Request& request, const Options& options) {
   auto o = defaults(&orrery_template_options_init);
   if (!options.template_source.empty()) o.template_source = options.template_source.c_str();
+  o.add_generation_prompt = !request.continue_last;
   if (!request.tools.empty()) o.tools_json = request.tools.c_str();
   if (!request.variables.empty()) o.variables_json = request.variables.c_str();
   return o;

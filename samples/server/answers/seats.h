@@ -16,9 +16,9 @@ namespace orrery::server {
 struct Seat {
   enum class State { idle, beginning, under_way } state = State::idle;
   Session session;
-  std::vector<int32_t> held;   // tokens whose KV the session has
-  size_t held_prompt = 0;      // of them: the last prompt; the others are its answer
-  uint64_t last_used = 0;      // a count of answers
+  std::vector<int32_t> held;  // tokens whose KV the session has
+  size_t held_prompt = 0;     // of them: the last prompt; the others are its answer
+  uint64_t last_used = 0;     // a count of answers
   // An answer under way.
   std::shared_ptr<Job> job;
   std::unique_ptr<Answer> answer;

@@ -7,9 +7,12 @@ namespace orrery::server {
 namespace {
 
 void line(std::string& page, const char* name, const char* kind, const char* help, const std::string& value) {
-  page += std::string("# HELP orrery_") + name + " " + help + "\n# TYPE orrery_" + name + " " + kind + "\norrery_" + name + " " + value + "\n";
+  page +=
+      std::string("# HELP orrery_") + name + " " + help + "\n# TYPE orrery_" + name + " " + kind + "\norrery_" + name + " " + value + "\n";
 }
-void count(std::string& page, const char* name, const char* help, uint64_t value) { line(page, name, "counter", help, std::to_string(value)); }
+void count(std::string& page, const char* name, const char* help, uint64_t value) {
+  line(page, name, "counter", help, std::to_string(value));
+}
 void gauge(std::string& page, const char* name, const char* help, int64_t value) { line(page, name, "gauge", help, std::to_string(value)); }
 void seconds(std::string& page, const char* name, const char* help, uint64_t us) {
   char text[32];
@@ -29,7 +32,8 @@ std::string Metrics::page() const {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [key, n] : responses_)
-      page += "orrery_responses_total{route=\"" + key.first + "\",status=\"" + std::to_string(key.second) + "\"} " + std::to_string(n) + "\n";
+      page +=
+          "orrery_responses_total{route=\"" + key.first + "\",status=\"" + std::to_string(key.second) + "\"} " + std::to_string(n) + "\n";
   }
   count(page, "answers_total", "Answers that began.", answers);
   count(page, "prompt_tokens_total", "Prompt tokens, reused ones included.", prompt_tokens);

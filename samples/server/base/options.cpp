@@ -15,7 +15,8 @@ namespace {
 uint64_t whole_number(const std::string& option, const std::string& text, uint64_t most) {
   const bool digits = !text.empty() && text.size() <= 18 && text.find_first_not_of("0123456789") == std::string::npos;
   const uint64_t value = digits ? std::stoull(text) : 0;
-  if (!digits || value > most) throw std::invalid_argument(option + ": '" + text + "' is not a whole number from 0 to " + std::to_string(most));
+  if (!digits || value > most)
+    throw std::invalid_argument(option + ": '" + text + "' is not a whole number from 0 to " + std::to_string(most));
   return value;
 }
 
@@ -55,7 +56,7 @@ void set_kv_budget(Options& o, const std::string& text) {
 
 struct Option {
   const char* name;
-  const char* value;   // nullptr: a switch
+  const char* value;  // nullptr: a switch
   const char* help;
   std::function<void(Options&, const std::string&)> set;
 };
@@ -72,10 +73,14 @@ const std::vector<Option>& all_options() {
   static const std::vector<Option> options = {
       {"--host", "ADDRESS", "Address to listen on (default 127.0.0.1). Another than loopback takes an API key.", words(&Options::host)},
       {"--port", "N", "Port; 0: a free one, which is printed (default 8080).", number("--port", &Options::port, 65535)},
-      {"--api-key", "KEY", "Requests need `Authorization: Bearer KEY`. Other users of the machine can see a command line.", words(&Options::api_key)},
+      {"--api-key", "KEY", "Requests need `Authorization: Bearer KEY`. Other users of the machine can see a command line.",
+       words(&Options::api_key)},
       {"--api-key-file", "FILE", "The key is the file's first line.",
-       [](Options& o, const std::string& path) { o.api_key = file_text("--api-key-file", path), o.api_key.erase(std::min(o.api_key.find_first_of("\r\n"), o.api_key.size())); }},
-      {"--allow-origin", "ORIGIN", "Web pages of this origin may ask, as http://localhost:3000; *: all (default: none).", words(&Options::allow_origin)},
+       [](Options& o, const std::string& path) {
+         o.api_key = file_text("--api-key-file", path), o.api_key.erase(std::min(o.api_key.find_first_of("\r\n"), o.api_key.size()));
+       }},
+      {"--allow-origin", "ORIGIN", "Web pages of this origin may ask, as http://localhost:3000; *: all (default: none).",
+       words(&Options::allow_origin)},
       {"--name", "NAME", "The model's name in requests (default: the file's name without .gguf).", words(&Options::name)},
       {"--template", "FILE", "A Jinja template that replaces the model's.",
        [](Options& o, const std::string& path) { o.template_source = file_text("--template", path); }},
@@ -84,14 +89,17 @@ const std::vector<Option>& all_options() {
       {"--budget", "SIZE", "Device memory for KV cache and workspace, as in 2GiB (default: the library's).",
        [](Options& o, const std::string& text) { o.device_budget_bytes = bytes("--budget", text); }},
       {"--context", "N", "Tokens of each session; 0: as trained (default 8192, or as trained if that is less).",
-       [](Options& o, const std::string& text) { o.context_tokens = static_cast<uint32_t>(whole_number("--context", text, 1u << 30)), o.context_given = true; }},
+       [](Options& o, const std::string& text) {
+         o.context_tokens = static_cast<uint32_t>(whole_number("--context", text, 1u << 30)), o.context_given = true;
+       }},
       {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0, k8v4 or q4_0 (default f16).", words(&Options::kv_type)},
       {"--policy", "NAME", "Which KV stays on the device (default full; auto with --kv-budget).", words(&Options::policy)},
       {"--kv-budget", "SHARE|SIZE", "KV on the device of each session under a policy: 30%, or 512MiB.", set_kv_budget},
       {"--sessions", "N", "Answers under way at once, 1 to 64 (default 4).", number("--sessions", &Options::sessions, 64)},
       {"--queue", "N", "Requests that wait for a session; more get 503 (default 64).", number("--queue", &Options::queue, 10000)},
       {"--connections", "N", "Connections at once (default 256).", number("--connections", &Options::connections, 10000)},
-      {"--body", "SIZE", "The longest body of a request (default 4MiB).", [](Options& o, const std::string& text) { o.body_bytes = bytes("--body", text); }},
+      {"--body", "SIZE", "The longest body of a request (default 4MiB).",
+       [](Options& o, const std::string& text) { o.body_bytes = bytes("--body", text); }},
       {"--unread", "SIZE", "An answer rests while this much of it waits for a slow reader (default 4MiB).",
        [](Options& o, const std::string& text) { o.unread_bytes = bytes("--unread", text); }},
       {"--messages", "N", "The most messages of a request (default 4096).", number("--messages", &Options::messages, 1u << 20)},

@@ -14,8 +14,8 @@ using Json = nlohmann::ordered_json;
 struct Refusal {
   int status = 400;
   std::string message;
-  std::string param;   // the field, "messages[2].content"; empty: none
-  std::string code;    // empty: none
+  std::string param;  // the field, "messages[2].content"; empty: none
+  std::string code;   // empty: none
 
   Json json() const {
     const char* type = status == 401   ? "authentication_error"
@@ -23,10 +23,11 @@ struct Refusal {
                        : status == 404 ? "not_found_error"
                        : status >= 500 ? "server_error"
                                        : "invalid_request_error";
-    return {{"error", {{"message", message},
-                       {"type", type},
-                       {"param", param.empty() ? Json(nullptr) : Json(param)},
-                       {"code", code.empty() ? Json(nullptr) : Json(code)}}}};
+    return {{"error",
+             {{"message", message},
+              {"type", type},
+              {"param", param.empty() ? Json(nullptr) : Json(param)},
+              {"code", code.empty() ? Json(nullptr) : Json(code)}}}};
   }
 };
 

@@ -29,10 +29,12 @@ std::optional<Refusal> Door::check(const Visitor& visitor, bool public_page) con
   if (loopback_ && !visitor.host.empty() && !is_loopback(name_of(visitor.host)))
     return Refusal{403, "Host: '" + visitor.host.substr(0, 100) + "' is not a name of this machine's loopback", "", "forbidden_host"};
   if (!visitor.origin.empty() && allowed_origin(visitor.origin).empty())
-    return Refusal{403, "Origin: web pages of '" + visitor.origin.substr(0, 100) + "' may not ask; see --allow-origin", "", "forbidden_origin"};
+    return Refusal{403, "Origin: web pages of '" + visitor.origin.substr(0, 100) + "' may not ask; see --allow-origin", "",
+                   "forbidden_origin"};
   if (options_.api_key.empty() || public_page) return std::nullopt;
   const std::string scheme = "Bearer ";
-  if (visitor.authorization.compare(0, scheme.size(), scheme) == 0 && equal_keys(visitor.authorization.substr(scheme.size()), options_.api_key))
+  if (visitor.authorization.compare(0, scheme.size(), scheme) == 0 &&
+      equal_keys(visitor.authorization.substr(scheme.size()), options_.api_key))
     return std::nullopt;
   return Refusal{401, "the API key is missing or wrong: Authorization: Bearer KEY", "", "invalid_api_key"};
 }

@@ -15,7 +15,7 @@
 
 namespace orrery::server {
 
-struct Exchange;   // one request and its response, in http.cpp
+struct Exchange;  // one request and its response, in http.cpp
 
 class Http {
  public:
@@ -47,7 +47,7 @@ class Http {
   MHD_Daemon* daemon_ = nullptr;
   int port_ = 0;
   std::atomic<int> exchanges_{0};
-  uint64_t body_bytes_ = 0;   // of all requests that arrive now; of libmicrohttpd's thread
+  uint64_t body_bytes_ = 0;  // of all requests that arrive now; of libmicrohttpd's thread
 };
 
 }  // namespace orrery::server

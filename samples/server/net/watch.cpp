@@ -8,12 +8,13 @@
 #include <vector>
 
 #ifndef POLLRDHUP
-#define POLLRDHUP 0   // where the system has none, POLLHUP alone tells
+#define POLLRDHUP 0  // where the system has none, POLLHUP alone tells
 #endif
 
 namespace orrery::server {
 
-Watch::Watch(Metrics* metrics, std::function<void()> on_leave) : metrics_(metrics), on_leave_(std::move(on_leave)), thread_([this] { run(); }) {}
+Watch::Watch(Metrics* metrics, std::function<void()> on_leave)
+    : metrics_(metrics), on_leave_(std::move(on_leave)), thread_([this] { run(); }) {}
 
 Watch::~Watch() {
   {

@@ -57,12 +57,9 @@ Json token_json(const orrery_vocab* vocab, const orrery_event& event) {
 const char* finish_name(uint32_t finish_reason) {
   switch (finish_reason) {
     case ORRERY_FINISH_LENGTH:
-    case ORRERY_FINISH_CONTEXT:
-      return "length";
-    case ORRERY_FINISH_CALLS:
-      return "tool_calls";
-    default:
-      return "stop";
+    case ORRERY_FINISH_CONTEXT: return "length";
+    case ORRERY_FINISH_CALLS: return "tool_calls";
+    default: return "stop";
   }
 }
 
@@ -84,7 +81,8 @@ Json chat_chunk(const Heading& heading, Json delta, const std::vector<Json>* log
   return json;
 }
 
-Json completion_chunk(const Heading& heading, const std::string& text, const std::vector<Json>* logprobs, uint64_t offset, const char* finish) {
+Json completion_chunk(const Heading& heading, const std::string& text, const std::vector<Json>* logprobs, uint64_t offset,
+                      const char* finish) {
   Json json = heading_json(heading, true);
   json["choices"] = Json::array({{{"index", 0},
                                   {"text", text},
@@ -115,7 +113,8 @@ Json whole_body(const Heading& heading, const Piece& piece, bool logprobs, const
     if (piece.content.empty() && !piece.calls.empty()) message["content"] = nullptr;
     if (!piece.reasoning.empty()) message["reasoning_content"] = piece.reasoning;
     for (const Call& call : piece.calls)
-      message["tool_calls"].push_back({{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+      message["tool_calls"].push_back(
+          {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
     choice["message"] = std::move(message);
     choice["logprobs"] = logprobs ? chat_logprobs(piece.logprobs) : Json(nullptr);
   } else {

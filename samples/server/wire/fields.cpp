@@ -14,7 +14,7 @@ constexpr size_t kMostMembers = 4096;
 }  // namespace
 
 Json parse_body(const std::string& body) {
-  std::vector<size_t> members(kMostLevels + 2, 0);   // of the open object of each level
+  std::vector<size_t> members(kMostLevels + 2, 0);  // of the open object of each level
   const auto watch = [&](int depth, Json::parse_event_t event, Json&) {
     if (depth > kMostLevels) throw Refusal{400, "the body is more than 64 levels deep", "", ""};
     const size_t level = static_cast<size_t>(depth);
@@ -55,7 +55,8 @@ std::optional<double> Fields::number(const char* name, double least, double most
 std::optional<int64_t> Fields::integer(const char* name, int64_t least, int64_t most) {
   const Json* value = take(name);
   if (!value) return std::nullopt;
-  const bool fits = value->is_number_integer() && (!value->is_number_unsigned() || value->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
+  const bool fits =
+      value->is_number_integer() && (!value->is_number_unsigned() || value->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
   if (fits && value->get<int64_t>() >= least && value->get<int64_t>() <= most) return value->get<int64_t>();
   refuse_field(place(name), "expected a whole number from " + std::to_string(least) + " to " + std::to_string(most));
 }

@@ -25,7 +25,7 @@ class Fields {
   std::optional<double> number(const char* name, double least, double most);
   std::optional<int64_t> integer(const char* name, int64_t least, int64_t most);
   std::optional<bool> boolean(const char* name);
-  std::optional<std::string> text(const char* name);   // without NUL characters
+  std::optional<std::string> text(const char* name);  // without NUL characters
   // Fields that do not change the answer.
   void accept(std::initializer_list<const char*> names);
   // A field that may have one value alone.

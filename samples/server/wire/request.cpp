@@ -38,7 +38,8 @@ void check_calls(const Json& calls, const std::string& place) {
     Fields inner(*function, here + ".function");
     if (!inner.text("name")) refuse_field(here + ".function.name", "expected a string");
     const Json* arguments = inner.take("arguments");
-    if (!arguments || !(arguments->is_string() || arguments->is_object())) refuse_field(here + ".function.arguments", "expected a string of JSON");
+    if (!arguments || !(arguments->is_string() || arguments->is_object()))
+      refuse_field(here + ".function.arguments", "expected a string of JSON");
     inner.finish();
     call.finish();
   }
@@ -65,7 +66,7 @@ void read_messages(Fields& fields, const Options& options, Request* request) {
     message.finish();
     Json plain = (*messages)[i];
     for (const char* name : {"refusal", "annotations", "audio", "function_call"}) plain.erase(name);
-    if (!calls) plain.erase("tool_calls");   // null: none
+    if (!calls) plain.erase("tool_calls");  // null: none
     request->messages.push_back(text_of(plain));
   }
 }
@@ -103,7 +104,7 @@ void read_tools(Fields& fields, Request* request) {
     if (!name || name->empty()) refuse_field(here + ".function.name", "expected a string");
     named = named || *name == request->tool_name;
     inner.text("description");
-    inner.boolean("strict");   // calls always fit their schema
+    inner.boolean("strict");  // calls always fit their schema
     if (const Json* parameters = inner.take("parameters"); parameters && !parameters->is_object())
       refuse_field(here + ".function.parameters", "expected a JSON schema");
     inner.finish();
@@ -136,9 +137,10 @@ void read_form(Fields& fields, Request* request) {
     if (!wrapped) refuse_field("response_format.json_schema", "expected an object with the schema");
     Fields inner(*wrapped, "response_format.json_schema");
     const Json* schema = inner.take("schema");
-    if (!schema || !(schema->is_object() || schema->is_boolean())) refuse_field("response_format.json_schema.schema", "expected a JSON schema");
+    if (!schema || !(schema->is_object() || schema->is_boolean()))
+      refuse_field("response_format.json_schema.schema", "expected a JSON schema");
     inner.text("name"), inner.text("description");
-    inner.boolean("strict");   // answers always fit the schema
+    inner.boolean("strict");  // answers always fit the schema
     inner.finish();
     request->grammar = text_of(*schema);
   } else if (!type || *type != "text") {
@@ -176,6 +178,8 @@ Request read_chat(const Json& body, const Options& options) {
     if (!request.logprobs) refuse_field("top_logprobs", "it goes with logprobs: true alone");
     request.n_logprobs = static_cast<uint32_t>(*top);
   }
+  request.continue_last = fields.boolean("continue_final_message").value_or(false);
+  fields.only("add_generation_prompt", !request.continue_last, "it is the contrary of continue_final_message");
   fields.only("modalities", Json::array({"text"}), "this server answers in text alone");
   read_common(fields, options, &request);
   fields.finish();
@@ -192,7 +196,8 @@ Request read_completion(const Json& body, const Options& options) {
   } else if (prompt && prompt->is_array() && !prompt->empty()) {
     request.prompt_is_tokens = true;
     for (const Json& token : *prompt) {
-      if (!token.is_number_unsigned() || token.get<uint64_t>() > INT32_MAX) refuse_field("prompt", "expected one text, or the numbers of one text's tokens");
+      if (!token.is_number_unsigned() || token.get<uint64_t>() > INT32_MAX)
+        refuse_field("prompt", "expected one text, or the numbers of one text's tokens");
       request.prompt_tokens.push_back(token.get<int32_t>());
     }
   } else {
@@ -200,7 +205,8 @@ Request read_completion(const Json& body, const Options& options) {
   }
   fields.only("echo", false, "this server does not repeat the prompt");
   fields.only("best_of", 1, "this server gives one answer to a request");
-  if (const auto suffix = fields.text("suffix"); suffix && !suffix->empty()) refuse_field("suffix", "this server continues a prompt at its end alone");
+  if (const auto suffix = fields.text("suffix"); suffix && !suffix->empty())
+    refuse_field("suffix", "this server continues a prompt at its end alone");
   if (const auto top = fields.integer("logprobs", 0, 20)) request.logprobs = true, request.n_logprobs = static_cast<uint32_t>(*top);
   read_common(fields, options, &request);
   fields.finish();

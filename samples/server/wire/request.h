@@ -19,11 +19,12 @@ struct Request {
   bool stream = false, include_usage = false;
 
   // chat
-  std::vector<std::string> messages;   // each a JSON object
-  std::string tools, variables;        // JSON for the template; empty: none
+  std::vector<std::string> messages;  // each a JSON object
+  std::string tools, variables;       // JSON for the template; empty: none
   uint32_t tool_choice = ORRERY_TOOLS_IGNORED;
   std::string tool_name;
   bool one_call = false;
+  bool continue_last = false;  // the last message is an answer that goes on
 
   // completions: text, or tokens
   std::string prompt;

@@ -55,13 +55,15 @@ void read_streaming(Fields& fields, Request* request) {
 
 void read_common(Fields& fields, const Options& options, Request* request) {
   if (const auto name = fields.text("model"); name && *name != options.name)
-    throw Refusal{404, "model: '" + name->substr(0, 100) + "' is not here; this server has '" + options.name + "'", "model", "model_not_found"};
-  fields.accept({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"});
+    throw Refusal{404, "model: '" + name->substr(0, 100) + "' is not here; this server has '" + options.name + "'", "model",
+                  "model_not_found"};
+  fields.accept(
+      {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"});
   fields.only("n", 1, "this server gives one answer to a request");
 
   request->temperature = static_cast<float>(fields.number("temperature", 0, 2).value_or(1));
   request->top_p = static_cast<float>(fields.number("top_p", 0, 1).value_or(1));
-  if (request->top_p <= 0) request->temperature = 0, request->top_p = 1;   // the likeliest token alone
+  if (request->top_p <= 0) request->temperature = 0, request->top_p = 1;  // the likeliest token alone
   request->min_p = static_cast<float>(fields.number("min_p", 0, 1).value_or(0));
   request->top_k = static_cast<uint32_t>(fields.integer("top_k", 0, INT32_MAX).value_or(0));
   request->repetition_penalty = static_cast<float>(fields.number("repetition_penalty", 0.01, 100).value_or(1));
@@ -77,7 +79,8 @@ void read_common(Fields& fields, const Options& options, Request* request) {
   const int64_t newer = request->chat ? fields.integer("max_completion_tokens", 1, INT32_MAX).value_or(0) : 0;
   if (older && newer && older != newer) refuse_field("max_tokens", "max_completion_tokens is another number");
   request->max_tokens = static_cast<uint32_t>(newer ? newer : older);
-  if (options.max_tokens && (request->max_tokens == 0 || request->max_tokens > options.max_tokens)) request->max_tokens = options.max_tokens;
+  if (options.max_tokens && (request->max_tokens == 0 || request->max_tokens > options.max_tokens))
+    request->max_tokens = options.max_tokens;
 
   read_stops(fields, request);
   read_biases(fields, request);
@@ -106,6 +109,7 @@ orrery_generate_options Request::options(std::vector<const char*>* stops) const 
   o.tools = tool_choice;
   if (!tool_name.empty()) o.tool_name = tool_name.c_str();
   o.one_call = one_call;
+  o.continue_last = continue_last;
   o.split_reasoning = chat;
   return o;
 }
