@@ -61,7 +61,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-paths test-windows package check format models texts bindings-test bindings-wheel bindings-npm bindings-nuget desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-paths test-windows package check format models texts bindings-test bindings-wheel bindings-npm bindings-nuget desktop desktop-test server server-test server-clients test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -120,6 +120,21 @@ desktop-test:
 	@$(call configure,$(BUILD),$(without_tests) -DORRERY_DESKTOP=ON)
 	@$(call build,$(BUILD),orrery_desktop)
 	@tests/desktop/run.sh $(BUILD) $(CASES)
+
+# The server, and its test over sockets: CASES="prefix slow" names some of its cases. server-clients takes a network: clients out of PyPI.
+server:
+	@.ci/packages check build server
+	@$(call configure,$(BUILD),$(without_tests) -DORRERY_SERVER=ON)
+	@$(call build,$(BUILD),orrery_server)
+
+server-test:
+	@.ci/packages build server
+	@$(call configure,$(BUILD),$(without_tests) -DORRERY_SERVER=ON)
+	@$(call build,$(BUILD),orrery_server)
+	@ORRERY_SERVER=$(BUILD)/samples/server/orrery-server python3 tests/server/server_test.py $(CASES)
+
+server-clients: server
+	@tests/server/clients.sh $(BUILD)
 
 # The quick cases of the rooms that an edit touches (ROOM="text kv"; none named: what differs from the last commit), and the house's rules.
 format:
@@ -326,12 +341,13 @@ package: all
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
 	@[ ! -x $(BUILD)/samples/desktop/orrery-desktop ] || DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --component desktop
+	@[ ! -x $(BUILD)/samples/server/orrery-server ] || DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --component server
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 # What the last `make install` wrote is listed in its manifest.
 uninstall:
 	@test -f $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
-	@for manifest in $(BUILD)/install_manifest.txt $(BUILD)/install_manifest_desktop.txt; do [ ! -f $$manifest ] || \
+	@for manifest in $(BUILD)/install_manifest.txt $(BUILD)/install_manifest_desktop.txt $(BUILD)/install_manifest_server.txt; do [ ! -f $$manifest ] || \
 		while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$$manifest; done
 
 clean:
@@ -352,6 +368,7 @@ help:
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make bindings-npm, make bindings-nuget   packages for Node, in $(BUILD)/npm, and for .NET, in $(BUILD)/nuget"
 	@echo "make desktop         build the desktop application (GTK 4); make desktop-test tries it in a window under Xvfb"
+	@echo "make server          build the server (samples/server); make server-test tries it; make server-clients: with clients out of PyPI"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
 	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: in two orders; QUICK=1: a fourth"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"

@@ -126,10 +126,17 @@ Status next(orrery_generation* g, engine::Event* event) {
 }
 
 // Of the generations behind *which, in a ring: the first that needs nothing, else the first that needs something. If that is a step, the
-// steps of all others are computed with it.
+// steps of all others are computed with it. So the ring alone would let a generation between them wait for ever: after each step, one that
+// needs other work goes first.
 Status next_any(orrery_generation* const* generations, size_t count, size_t* which, engine::Event* event) {
   using Need = engine::Generation::Need;
   const size_t first = *which < count ? *which + 1 : 0;
+  const auto needs_other = [&](orrery_generation* g) {
+    if (!check_process(g->session->model().runtime()).ok()) return false;
+    SessionUse use(g->session.get(), SessionUse::For::generating);
+    return use.take_status().ok() && !g->generation->finished() && g->generation->need() == Need::other;
+  };
+  const bool stepped = first == 0 || !generations[*which] || !needs_other(generations[*which]);
   size_t found = count, busy = count;
   Need need = Need::other;
   for (size_t k = 0; k < count; ++k) {
@@ -145,7 +152,8 @@ Status next_any(orrery_generation* const* generations, size_t count, size_t* whi
     }
     if (g->generation->finished()) continue;
     const Need its = g->generation->need();
-    if (found < count && its != Need::nothing) continue;
+    const bool goes_first = stepped && its == Need::other && need == Need::step;
+    if (found < count && its != Need::nothing && !goes_first) continue;
     found = i, need = its;
     if (its == Need::nothing) break;
   }

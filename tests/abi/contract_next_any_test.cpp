@@ -84,27 +84,33 @@ TEST_F(NextAny, EventsAreThoseOfNextInTurns) {
   }
 }
 
-// Between two chunks of a prompt, whoever generates gets a token; and nobody is ever two tokens ahead of another.
+// Between two chunks of a prompt, whoever generates gets a token; and nobody is ever two tokens ahead of another. The long prompt comes
+// when the others generate already, at any place among them.
 TEST_F(NextAny, PromptsAndTokensTakeTurns) {
-  std::vector<Session> sessions;
-  std::vector<Generation> generations;
-  std::vector<orrery_generation*> handles;
-  for (size_t i = 0; i < 3; ++i) {
-    sessions.push_back(open(0));
-    generations.push_back(begin(sessions.back(), i == 2 ? 20 : 0, 30));  // the last prompt has many chunks
-    handles.push_back(generations.back().get());
-  }
-  orrery_event e = options(&orrery_event_init);
-  size_t which = 3, chunks = 0, tokens[3] = {}, before[2] = {};
-  while (chunks < 10) {
-    ASSERT_EQ(orrery_next_any(handles.data(), 3, &which, &e, nullptr), ORRERY_OK);
-    ASSERT_LT(which, 3u);
-    if (e.type == ORRERY_EVENT_TOKEN) ++tokens[which];
-    ASSERT_LE(std::max(tokens[0], tokens[1]), std::min(tokens[0], tokens[1]) + 1);
-    if (which != 2 || e.type != ORRERY_EVENT_PROGRESS) continue;
-    ++chunks;
-    for (size_t i = 0; i < 2 && chunks > 4; ++i) EXPECT_EQ(tokens[i], before[i] + 1) << chunks;  // by then the others generate
-    before[0] = tokens[0], before[1] = tokens[1];
+  for (size_t late = 0; late < 3; ++late) {
+    std::vector<Session> sessions;
+    std::vector<Generation> generations;
+    std::vector<orrery_generation*> handles;
+    for (size_t i = 0; i < 3; ++i) {
+      sessions.push_back(open(0));
+      generations.push_back(begin(sessions.back(), i == late ? 20 : 0, 200));  // the late prompt has many chunks
+      handles.push_back(i == late ? nullptr : generations.back().get());
+    }
+    const size_t a = (late + 1) % 3, b = (late + 2) % 3;
+    orrery_event e = options(&orrery_event_init);
+    size_t which = 3, chunks = 0, tokens[3] = {}, before[3] = {};
+    for (size_t n = 0; chunks < 10; ++n) {
+      ASSERT_LT(n, 1000u) << "the prompt at " << late << " waits";
+      if (tokens[a] == 3 && tokens[b] == 3) handles[late] = generations[late].get();
+      ASSERT_EQ(orrery_next_any(handles.data(), 3, &which, &e, nullptr), ORRERY_OK);
+      ASSERT_LT(which, 3u);
+      if (e.type == ORRERY_EVENT_TOKEN) ++tokens[which];
+      ASSERT_LE(std::max(tokens[a], tokens[b]), std::min(tokens[a], tokens[b]) + 1);
+      if (which != late || e.type != ORRERY_EVENT_PROGRESS) continue;
+      ++chunks;
+      for (size_t i : {a, b}) EXPECT_EQ(tokens[i], chunks > 1 ? before[i] + 1 : tokens[i]) << chunks;
+      before[a] = tokens[a], before[b] = tokens[b];
+    }
   }
 }
 

@@ -54,9 +54,10 @@ TEST(HouseMap, CrowdedFoldersAreSeen) {
 // Folder -> folders that its files include, each with one include as an example.
 using Arrows = std::map<std::string, std::map<std::string, std::string>>;
 
-// The path that an include of `source` names: from the root, from the tool's own folder, or from the file's.
+// The path that an include of `source` names: from the root, from its program's own folder, or from the file's.
 std::string target_of(const Source& source, const std::string& name, const std::set<std::string>& paths) {
-  for (const std::string& from : {std::string(), std::string("samples/orrery/"), folder_of(source.path) + "/"})
+  const size_t program = source.path.find('/', source.path.find('/') + 1) + 1;  // "samples/orrery/": 0 without a second folder
+  for (const std::string& from : {std::string(), source.path.substr(0, program), folder_of(source.path) + "/"})
     if (paths.count(from + name)) return from + name;
   return "";
 }

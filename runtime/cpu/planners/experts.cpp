@@ -55,9 +55,10 @@ ExpertItem ExpertsPlan::item(int64_t i) const {
   const Cut c = cut(p, group);
   const int64_t row_tiles = div_up<int64_t>(group.n_rows, c.row_step);
   const int64_t first_out = i / row_tiles * c.out_step, first_row = i % row_tiles * c.row_step;
-  return {number,
-          c.decodes,
-          {product, first_out, std::min(p.n_out, first_out + c.out_step), first_row, std::min<int64_t>(group.n_rows, first_row + c.row_step)}};
+  return {
+      number,
+      c.decodes,
+      {product, first_out, std::min(p.n_out, first_out + c.out_step), first_row, std::min<int64_t>(group.n_rows, first_row + c.row_step)}};
 }
 
 }  // namespace orrery::cpu
