@@ -360,7 +360,7 @@ def test_sampling_system_prompt_again_and_copy(data):
 
 def test_an_answer_goes_on(data):
     oracle = Oracle()
-    oracle.session.add_message("user", "Write a story.")
+    oracle.session.add_message("user", "Who are you?")
     begun = "".join(oracle.session.generate(max_tokens=3).text())
     rest = "".join(oracle.session.generate(max_tokens=3, continue_last=1).text())
     more = "".join(oracle.session.generate(max_tokens=3, continue_last=1).text())
@@ -371,7 +371,7 @@ def test_an_answer_goes_on(data):
     for name, value in (("Temperature", 0), ("Longest answer", 3)):
         set_value(app, name, value)
     app.keys("Escape")
-    app.ask("Write a story.")
+    app.ask("Who are you?")
     equal(app.answer(1), begun)
     app.press("Let answer 1 go on")
     until("the answer's next part", lambda: app.answer(1) == begun + rest)
