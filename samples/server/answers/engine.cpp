@@ -128,7 +128,7 @@ void Engine::read_requests() {
 
 void Engine::begin_answer(Seat* seat, const std::shared_ptr<Job>& job) {
   metrics_->queued_us += us_since(job->arrived);
-  seat->answer = std::make_unique<Answer>(job->request, &job->outbox, vocab_.get(), options_.name, job->id);
+  seat->answer = std::make_unique<Answer>(job->request, &job->outbox, vocab_.get(), options_.name);
   seats_->begin(seat, job, options_);
   ++metrics_->answers;
 }
