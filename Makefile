@@ -318,8 +318,8 @@ gpu-model:
 	@$(disassembler)
 	@python3 tests/bench/gpu_model.py $(BUILD) $(if $(MODELS),--models $(subst $(space),$(,),$(MODELS)))
 
-# Packages of this version in $(BUILD)/packages: for Debian, the Python wheel, a zip for Windows, the sources. Each is installed into an
-# empty root and tried there.
+# Packages of this version in $(BUILD)/packages: for Debian, Python wheels for Linux and Windows, a zip for Windows, the sources with their
+# release notes. Each is installed into an empty root and tried there.
 package: all
 	@.ci/packages windows desktop
 	@$(call configure,$(BUILD)-package,-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=OFF -DORRERY_DESKTOP=ON \
@@ -332,8 +332,10 @@ package: all
 	@$(call build,$(BUILD)-windows,orrery_shared orrery_static orrery_tool orrery_chat_sample)
 	@cd $(BUILD)-windows && rm -rf packages && cpack -G ZIP >package.log || { cat package.log; exit 1; }
 	@cp $(BUILD)-windows/packages/*.zip $(BUILD)/packages/
-	@git archive --format=tar.gz --prefix=orrery-$$(sed -n 's/^project(orrery VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)/ \
-		-o $(BUILD)/packages/orrery-$$(sed -n 's/^project(orrery VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt).tar.gz HEAD
+	@python3 bindings/python/build_wheel.py $(BUILD)-windows $(BUILD)/packages
+	@.ci/release_notes >$(BUILD)/RELEASE-NOTES.md
+	@version=$$(sed -n 's/^project(orrery VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt) && git archive --format=tar.gz \
+		--prefix=orrery-$$version/ --add-file=$(BUILD)/RELEASE-NOTES.md -o $(BUILD)/packages/orrery-$$version.tar.gz HEAD
 	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/install/packages.sh $(BUILD)/packages
 
 install: all

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Builds a wheel with the library inside: build_wheel.py BUILD OUT, where BUILD holds capi/liborrery.a.
+"""Builds a wheel with the library inside: build_wheel.py BUILD OUT, where BUILD holds capi/liborrery.a, or capi/orrery.dll.
 
-The library is linked again from the static one, with the C++ library inside, so that only the C library's version matters.
-The wheel's name says which that is: objdump -T shows the newest GLIBC symbol that the library needs. It does for every
-Python 3: no extension module is compiled.
+For Linux the library is linked again from the static one, with the C++ library inside and against the C library of 2018
+(old_glibc.py), so that it loads on every system since. The wheel's name says which version it needs: objdump -T shows the
+newest GLIBC symbol. For Windows the wheel holds the DLL, which needs the system alone. Either does for every Python 3 of its
+system: no extension module is compiled.
 """
 
 import base64
@@ -11,9 +12,13 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
+
+import old_glibc
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
@@ -26,14 +31,20 @@ def version():
 
 
 def link(build, out):
-    """The shared library of a wheel."""
+    """The shared library of a wheel for Linux."""
     library = os.path.join(out, "liborrery.so.0")
-    subprocess.run([os.environ.get("CXX", "c++"), "-shared", "-static-libstdc++", "-static-libgcc", "-s", "-o", library,
-                    "-Wl,-soname,liborrery.so.0", "-Wl,--no-undefined",
-                    "-Wl,--version-script=" + os.path.join(ROOT, "capi", "orrery.map"),
-                    "-Wl,--whole-archive", os.path.join(build, "capi", "liborrery.a"), "-Wl,--no-whole-archive", "-lpthread",
-                    "-ldl"], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        old_glibc.link(["-Wl,--whole-archive", os.path.join(build, "capi", "liborrery.a"), "-Wl,--no-whole-archive"], library,
+                       os.path.join(ROOT, "capi", "orrery.map"), folder)
     return library
+
+
+def stripped(dll, out):
+    """A copy of the DLL without the names of its local functions."""
+    copy = os.path.join(out, "orrery.dll")
+    shutil.copy(dll, copy)
+    subprocess.run([os.environ.get("STRIP", "x86_64-w64-mingw32-strip"), copy], check=True)
+    return copy
 
 
 def tag(library):
@@ -48,10 +59,12 @@ def tag(library):
 
 def write(build, out):
     os.makedirs(out, exist_ok=True)
-    library = link(build, out)
+    dll = os.path.join(build, "capi", "orrery.dll")
+    windows = os.path.exists(dll)
+    library = stripped(dll, out) if windows else link(build, out)
     name = "orrery-" + version()
-    platform_tag = tag(library)
-    files = {"orrery/liborrery.so.0": library}
+    platform_tag = "win_amd64" if windows else tag(library)
+    files = {"orrery/" + os.path.basename(library): library}
     for file in sorted(os.listdir(os.path.join(HERE, "orrery"))):
         if file.endswith((".py", ".typed")):
             files["orrery/" + file] = os.path.join(HERE, "orrery", file)

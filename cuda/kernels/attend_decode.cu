@@ -346,7 +346,7 @@ __device__ __forceinline__ void attend_compensation_token(const KeySpan& span, c
 
 // The least number of thread blocks on an SM, for the compiler; 0: its own choice, which for this one instance spills on sm_120.
 template <KvType kType, int kDim>
-[[maybe_unused]] inline constexpr int kLeastBlocks = kType == KvType::f32&& kDim == 32 ? 4 : 0;
+[[maybe_unused]] inline constexpr int kLeastBlocks = (kType == KvType::f32 && kDim == 32) ? 4 : 0;
 
 template <KvType kType, int kDim, int kShared>
 __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend_decode_kernel(DecodeWork w) {
@@ -358,6 +358,9 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
   std::byte* strips = dynamic_shared<std::byte>() + S::kQueryBytes;
   std::byte* strip = strips + warp * S::kBytes;
   __shared__ float2 ml[G::kWarps][G::kQueries];
+  constexpr bool kKeeps = Partial<kOut>::kSummed && kShared == 0;  // what the end of an item wants: these heads leave no registers for it
+  __shared__ int64_t kept_to;
+  __shared__ int kept_queries;
 
   Item item;
   for (int index = static_cast<int>(blockIdx.x); find_item(w, index, &item); index += static_cast<int>(gridDim.x)) {
@@ -378,6 +381,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     }
     load_queries<S, kDim>(q, n_queries, w.scale, queries);
     __syncthreads();
+    if (kKeeps && thread == 0) kept_to = to, kept_queries = n_queries;
 
     Partial<kOut> part;
     ORRERY_UNROLL for (int i = 0; i < kOut / 8; ++i) { ORRERY_UNROLL for (int j = 0; j < Partial<kOut>::kEach; ++j) part.o[i][j] = 0.0f; }
@@ -417,7 +421,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       }
     }
     __syncthreads();
-    for (int i = thread; i < n_queries * (kOut / 4); i += G::kThreads) {
+    for (int i = thread; i < (kKeeps ? kept_queries : n_queries) * (kOut / 4); i += G::kThreads) {
       const int g = i / (kOut / 4), dim = i % (kOut / 4) * 4;
       float m = -INFINITY, l = 0.0f;
       for (int v = 0; v < G::kWarps; ++v) m = fmaxf(m, ml[v][g].x);
@@ -429,7 +433,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
         o.x = fmaf(weight, x.x, o.x), o.y = fmaf(weight, x.y, o.y), o.z = fmaf(weight, x.z, o.z), o.w = fmaf(weight, x.w, o.w);
         l = fmaf(weight, ml[v][g].y, l);
       }
-      const int64_t at = to + int64_t{g} * w.max_splits;
+      const int64_t at = (kKeeps ? kept_to : to) + int64_t{g} * w.max_splits;
       *reinterpret_cast<float4*>(w.partial_o + at * kOut + dim) = o;
       if (dim == 0) w.partial_ml[at] = make_float2(m, l);
     }  // no barrier here: the next item's queries lie elsewhere, and its strips are copied behind a barrier
@@ -471,8 +475,9 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
       o[j].z = fmaf(weight, x.z, o[j].z), o[j].w = fmaf(weight, x.w, o[j].w);
     }
   }
-  ORRERY_UNROLL for (int j = 0; j < kParts; ++j) if (128 * j + 4 * lane < value_dim) *
-      reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
+  ORRERY_UNROLL for (int j = 0; j < kParts; ++j) {
+    if (128 * j + 4 * lane < value_dim) *reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
+  }
   if (lane == 0) totals[warp] = l;
   __syncthreads();
   ORRERY_UNROLL for (int at = 0; at < kMost; at += 32 * kMergeWarps) {

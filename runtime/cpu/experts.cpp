@@ -3,6 +3,7 @@
 #include "runtime/cpu/experts.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "runtime/base/checked.h"
@@ -115,79 +116,32 @@ class Wave {
   }
 
   void multiply(const float* x, bool gathers) {
-    uint64_t bytes = 0;
-    int64_t tile_out = work_.kernels.tile_out, tile_rows = work_.kernels.tile_rows;
-    for (int64_t i = 0; i < n_groups_; ++i)
-      for (const ExpertProduct& p : products_) bytes += matrix_bytes(p);
-    const int64_t n_threads = work_.pool->n_threads();
-    for (const int64_t least : {64, 32}) {
-      while (tile_out > least && count(tile_out, tile_rows, bytes) < 8 * n_threads) tile_out /= 2;
-      while (tile_rows > 256 && count(tile_out, tile_rows, bytes) < 8 * n_threads) tile_rows /= 2;
+    std::array<ExpertShape, ExpertsPlan::kMostProducts> shapes;
+    for (size_t i = 0; i < products_.size(); ++i) {
+      const Weight& w = products_[i].weights->first;
+      const bool short_ones = !packs_ && in_bands(w) && work_.kernels.bands_as_prefill(w.type);
+      shapes[i] = {w.n_rows, static_cast<int64_t>(placed_row_bytes(w)), in_bands(w), short_ones, work_.decode};
     }
-    const int64_t n_items = count(tile_out, tile_rows, bytes);
+    const ExpertsPlan plan({shapes.data(), products_.size()}, {work_.groups, static_cast<size_t>(n_groups_)}, work_.kernels.tile_out,
+                           work_.kernels.tile_rows, work_.pool->n_threads());
     const Weight& first = products_[0].weights->first;
-    const StepTrace::Scope scope(work_.trace, Operation::product, bytes, first.type, first.n_rows, n_in_);
-    work_.pool->run(n_items, [&](int64_t item, int32_t thread) {
+    const StepTrace::Scope scope(work_.trace, Operation::product, static_cast<uint64_t>(plan.bytes()), first.type, first.n_rows, n_in_);
+    work_.pool->run(plan.n_items(), [&](int64_t i, int32_t thread) {
       const StepTrace::Busy busy(work_.trace, thread);
-      const ExpertGroup* g = std::upper_bound(work_.groups, work_.groups + n_groups_, item,
-                                              [](int64_t i, const ExpertGroup& group) { return i < group.first_item; }) -
-                             1;
-      item -= g->first_item;
-      for (const ExpertProduct& p : products_) {
-        const Cut cut = cut_of(p, *g, tile_out, tile_rows, bytes);
-        const int64_t n = cut.items(p, *g);
-        if (item >= n) {
-          item -= n;
-          continue;
-        }
-        const int64_t row_tiles = div_up<int64_t>(g->n_rows, cut.rows);
-        compute(p, *g, item / row_tiles * cut.outs, item % row_tiles * cut.rows, cut, x, gathers, thread);
-        return;
-      }
+      compute(plan.item(i), x, gathers, thread);
     });
   }
 
  private:
-  struct Cut {
-    int64_t outs, rows;
-    bool decodes;
-    int64_t items(const ExpertProduct& p, const ExpertGroup& g) const {
-      return div_up(p.weights->first.n_rows, outs) * div_up<int64_t>(g.n_rows, rows);
-    }
-  };
-
   bool in_bands(const Weight& w) const { return w.data.address - work_.arena < work_.arena_bytes; }
   // Bytes from row to row; in bands, an eighth of a band's.
   uint64_t placed_row_bytes(const Weight& w) const {
     const auto n = static_cast<uint64_t>(n_in_);
     return in_bands(w) ? band_bytes(w.type, n) / kBandRows : row_bytes(w.type, n);
   }
-  uint64_t matrix_bytes(const ExpertProduct& p) const {
-    const Weight& w = p.weights->first;
-    return static_cast<uint64_t>(w.n_rows) * placed_row_bytes(w);
-  }
-  // Decode's kernel takes stretches of the weights and all rows, prefill's takes tiles.
-  Cut cut_of(const ExpertProduct& p, const ExpertGroup& g, int64_t tile_out, int64_t tile_rows, uint64_t all_bytes) const {
-    const Weight& w = p.weights->first;
-    if (!work_.decode && (packs_ || g.n_rows > kShortPrompt || !in_bands(w) || !work_.kernels.bands_as_prefill(w.type)))
-      return {tile_out, tile_rows, false};
-    constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
-    const auto bytes = static_cast<int64_t>(placed_row_bytes(w));
-    const int64_t share = std::clamp(static_cast<int64_t>(all_bytes) / (8 * work_.pool->n_threads()), kLeast, kMost),
-                  step = div_up(share, bytes);
-    return {in_bands(w) ? div_up<int64_t>(step, kBandRows) * kBandRows : step, g.n_rows, true};
-  }
-  // The number of items; sets where each group's begin.
-  int64_t count(int64_t tile_out, int64_t tile_rows, uint64_t bytes) const {
-    int64_t n = 0;
-    for (int64_t i = 0; i < n_groups_; ++i) {
-      work_.groups[i].first_item = n;
-      for (const ExpertProduct& p : products_) n += cut_of(p, work_.groups[i], tile_out, tile_rows, bytes).items(p, work_.groups[i]);
-    }
-    return n;
-  }
-  void compute(const ExpertProduct& p, const ExpertGroup& g, int64_t first_out, int64_t first_row, const Cut& cut, const float* x,
-               bool gathers, int32_t thread) const {
+  void compute(const ExpertItem& item, const float* x, bool gathers, int32_t thread) const {
+    const ExpertProduct& p = products_[item.part.product];
+    const ExpertGroup& g = work_.groups[item.group];
     const Weight& w = p.weights->first;
     const int64_t quantized_stride = quantized_row_bytes(n_in_);
     MatmulTask task{};
@@ -195,17 +149,17 @@ class Wave {
     task.weight = host(w.data) + static_cast<uint64_t>(g.expert) * p.weights->stride;
     task.in_bands = in_bands(w);
     task.row_bytes = static_cast<int64_t>(placed_row_bytes(w)), task.n_columns = n_in_;
-    task.first_out = first_out, task.last_out = std::min(w.n_rows, first_out + cut.outs);
+    task.first_out = item.part.first_out, task.last_out = item.part.last_out;
     task.x = gathers ? work_.inputs + g.input * n_in_ : x + g.first_slot * n_in_;
     task.x_stride = n_in_;
     task.quantized = work_.quantized + g.input * quantized_stride;
     task.quantized_stride = quantized_stride;
     task.packed = packs_ ? work_.quantized + g.input / kPackedRows * packed_strip_bytes(n_in_) : nullptr;
-    task.first_row = first_row, task.last_row = std::min<int64_t>(g.n_rows, first_row + cut.rows);
+    task.first_row = item.part.first_row, task.last_row = item.part.last_row;
     task.bias = p.bias ? host(p.bias) + int64_t{g.expert} * w.n_rows : nullptr;
     task.out = host(p.out) + g.first_slot * w.n_rows, task.out_stride = w.n_rows;
     task.scratch = work_.threads + static_cast<uint64_t>(thread) * work_.thread_bytes;
-    (cut.decodes ? work_.kernels.matmul_decode : work_.kernels.matmul_prefill)(task);
+    (item.decodes ? work_.kernels.matmul_decode : work_.kernels.matmul_prefill)(task);
   }
 
   const ExpertsWork& work_;
@@ -246,7 +200,7 @@ void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> product
   };
   const bool packs = packed(products[0]);
   for (size_t i = 1; i < products.size(); ++i)  // inputs exist in one form at a time
-    if (packed(products[i]) != packs) {
+    if (packed(products[i]) != packs || i == ExpertsPlan::kMostProducts) {
       multiply_experts(work, products.first(i), shape, routed, x, of_rows);
       return multiply_experts(work, products.subspan(i, products.size() - i), shape, routed, x, of_rows);
     }

@@ -5,17 +5,11 @@
 
 #include "runtime/backend/experts.h"
 #include "runtime/cpu/kernels/kernels.h"
+#include "runtime/cpu/planners/experts.h"
 #include "runtime/cpu/trace.h"
 #include "runtime/os/thread_pool.h"
 
 namespace orrery::cpu {
-
-// An expert's slots, in a wave of products.
-struct ExpertGroup {
-  int32_t expert, first_slot, n_rows;
-  int32_t input;       // the first of its inputs' rows
-  int64_t first_item;  // of all products
-};
 
 struct ExpertsWork {
   const Kernels& kernels;

@@ -8,6 +8,7 @@
 #include "runtime/cpu/formats/bands.h"
 #include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/items.h"
+#include "runtime/cpu/planners/matmul.h"
 
 namespace orrery::cpu {
 

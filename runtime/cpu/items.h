@@ -15,9 +15,6 @@ namespace orrery::cpu {
 // Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
 inline constexpr int64_t kSmallWork = 16384;
 
-// Rows of a prompt up to which decode's kernel is faster than prefill's, where both give the same bits.
-inline constexpr int32_t kShortPrompt = 16;
-
 template <class T>
 T* host(Ptr<T> p) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));

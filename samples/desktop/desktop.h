@@ -11,6 +11,11 @@
 /* ---- worker.c: the runtime on a thread of its own ---- */
 typedef enum { JOB_PLAN, JOB_OPEN, JOB_NEW, JOB_SEND, JOB_CLOSE, JOB_SAVE, JOB_QUIT } JobType;
 typedef struct {
+  double temperature, top_p, min_p;
+  guint32 max_tokens; /* 0: no limit */
+  guint64 seed;
+} Sampling;
+typedef struct {
   JobType type;
   guint id, from;     /* the conversation; NEW: the one that is forked, 0: none */
   gsize keep;         /* NEW, SEND: messages that stand in front; SAVE: 1 with the sessions, 0 the index alone;
@@ -21,6 +26,8 @@ typedef struct {
   GBytes* document;   /* PLAN: a document whose tokens are counted, or NULL */
   guint32 context;    /* PLAN, OPEN: tokens; 0: as the model was trained */
   float share;        /* PLAN, OPEN: KV budget, a share of full KV; 1: all of it */
+  gboolean anew;      /* SEND: the session's messages are others than the job's */
+  Sampling sampling;  /* SEND */
 } Job;
 typedef enum {
   EVENT_PLANNED,
@@ -47,6 +54,7 @@ typedef struct {
                                PLANNED: an error, or empty; OPENED: the model in words;
                                STATS: what orrery_session_residency() gives */
   orrery_plan_result plan; /* PLANNED */
+  gboolean gpu;            /* PLANNED: the device is a GPU, with memory of its own */
   gsize n_messages;        /* DONE: of the session */
   orrery_event end;        /* DONE: of the answer; type 0: no answer */
   orrery_stats stats;      /* STATS */
@@ -97,7 +105,7 @@ gboolean conversations_from_text(const char* text, GPtrArray* all, guint* curren
 
 void markdown_append(GtkTextView* view, const char* text); /* markdown.c */
 
-/* ---- main.c, window.c, setup.c. A process has one window, and `app` is its state ---- */
+/* ---- main.c, settings.c, window.c, setup.c. A process has one window, and `app` is its state ---- */
 typedef struct {
   GtkApplication* app;
   GtkBuilder* builder;         /* of window.ui */
@@ -121,8 +129,10 @@ typedef struct {
   char *folder, *opened_path; /* folder: of the open model's conversations; NULL: no model is open */
   guint32 opened_context;
   guint next_id;
-  gsize edit_from; /* the composer's text replaces this message; G_MAXSIZE: none */
-  gboolean stick;  /* the messages stay at their end */
+  gsize edit_from;       /* the composer's text replaces this message; G_MAXSIZE: none */
+  gboolean stick;        /* the messages stay at their end */
+  guint64 n_again;       /* how often the last question was answered again */
+  gboolean narrow, tiny; /* the window has no room for the panel, and none for the side bar */
   gboolean opening, quitting, leave;
 } App;
 extern App app;
@@ -132,12 +142,16 @@ void setup_model(const char* path, guint32 context, double share);     /* 0: the
 void setup_document(GFile* file);                                      /* NULL: none */
 void setup_plan(void);                                                 /* soon, on the worker */
 void setup_planned(const Event* event);
+void setup_width(int pixels); /* the page's */
 void window_new(void);
 void window_show(void);     /* says what can be done at this moment, and which document is attached */
 void app_take(GFile* file); /* a model, whose name ends in .gguf, or a document */
 void app_open(void);
 void app_style(const char* style); /* "system", "light", "dark" */
+void app_load_settings(void);
 void app_save_settings(void);
+Sampling app_sampling(void);
+char* app_system_prompt(void); /* "": none */
 void app_event(const Event* event);
 void app_error(const char* text);
 char* app_data(const char* folder, const char* name); /* a path in the user's data folder, which is made */

@@ -1,4 +1,4 @@
-/* main.c - the desktop application on orrery.h: options, settings, light and dark, and the order in which all of it ends.
+/* main.c - the desktop application on orrery.h: options, light and dark, and the order in which all of it ends.
  *
  *     orrery-desktop [--memory MIB] [--tools FILE] [--template FILE] [MODEL.gguf] [DOCUMENT]
  */
@@ -7,8 +7,6 @@
 #include <glib-unix.h>
 #include <signal.h>
 #include <string.h>
-
-#define SETTINGS_TYPE "(sayud)" /* style, the open model's path, its context and KV budget */
 
 App app = {.edit_from = G_MAXSIZE, .document_tokens = -1, .next_id = 1, .stick = TRUE};
 
@@ -35,19 +33,11 @@ const char* grouped(guint64 n) {
   return for_a_while(g_string_free(text, FALSE));
 }
 
-/* ---- Light and dark ---- */
-
-static GSimpleAction* style_action(void) { return G_SIMPLE_ACTION(g_action_map_lookup_action(G_ACTION_MAP(app.app), "style")); }
-
-void app_style(const char* style) {
-  const gboolean dark = g_str_equal(style, "dark") || (g_str_equal(style, "system") && app.system_dark);
-  g_object_set(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", dark, NULL);
-  g_simple_action_set_state(style_action(), g_variant_new_string(style));
-}
+/* ---- Light and dark, as the desktop prefers ---- */
 
 /* The desktop's preference, in the words of its portal: (<<uint32 1>>,) as a reply, (..., 'color-scheme', <uint32 1>) as a signal. */
 static void follow(GVariant* value) {
-  g_autoptr(GVariant) style = g_action_get_state(G_ACTION(style_action()));
+  g_autoptr(GVariant) style = g_action_group_get_action_state(G_ACTION_GROUP(app.app), "style");
   g_autofree char* text = g_variant_print(value, TRUE);
   app.system_dark = strstr(text, "<uint32 1>") != NULL;
   app_style(g_variant_get_string(style, NULL));
@@ -77,33 +67,6 @@ static void watch_system_style(void) {
                          NULL, on_first_setting, NULL);
 }
 
-/* ---- Settings: the style, and the model that was open ---- */
-
-void app_save_settings(void) {
-  g_autoptr(GVariant) style = g_action_get_state(G_ACTION(style_action()));
-  const char* model = app.opened_path ? app.opened_path : "";
-  const double share = gtk_range_get_value(ui("share"));
-  g_autoptr(GVariant) settings = g_variant_ref_sink(g_variant_new("(@s^ayud)", style, model, app.opened_context, share));
-  g_autofree char *path = app_data(NULL, "settings"), *text = g_variant_print(settings, FALSE);
-  g_autoptr(GError) error = NULL;
-  if (!g_file_set_contents(path, text, -1, &error)) app_error(error->message);
-}
-
-/* Opens the last model, unless another one was named. */
-static void load_settings(void) {
-  g_autofree char *path = app_data(NULL, "settings"), *text = NULL;
-  const char *style = "system", *model = "";
-  guint32 context = 0;
-  double share = 0;
-  const gboolean there = g_file_get_contents(path, &text, NULL, NULL);
-  g_autoptr(GVariant) settings = there ? g_variant_parse(G_VARIANT_TYPE(SETTINGS_TYPE), text, NULL, NULL, NULL) : NULL;
-  if (settings) g_variant_get(settings, "(&s^&ayud)", &style, &model, &context, &share);
-  app_style(style);
-  if (!*model || app.model_path) return;
-  app.open_when_planned = TRUE;
-  setup_model(model, context, share);
-}
-
 /* ---- Beginning and end ---- */
 
 static void on_open(GApplication* application G_GNUC_UNUSED, GFile** files, int n) {
@@ -115,7 +78,7 @@ static void on_open(GApplication* application G_GNUC_UNUSED, GFile** files, int 
   for (int i = 0; i < n; ++i) app_take(files[i]);
   if (first) {
     watch_system_style();
-    load_settings();
+    app_load_settings();
   }
   if (orrery_abi_version() != ORRERY_ABI_VERSION) app_error("liborrery is of another ABI than this program.");
   gtk_window_present(ui("window"));

@@ -3,13 +3,21 @@
  * The worker plans, and counts a document's tokens: one plan at a time, once after a burst of changes. */
 #include "desktop.h"
 
+static orrery_plan_result shown; /* what the bar shows */
+static int width = 580;          /* of the page's contents */
+
+static guint64 kv_on_device(const orrery_plan_result* r) {
+  return r->full_kv_bytes + r->compressed_kv_bytes + r->digests_bytes + r->staging_bytes;
+}
+
 /* The bar is as wide as the budget, or as all parts where they are more. */
 static void show_bar(const orrery_plan_result* r) {
   static const char* const kParts[] = {"bar_weights", "bar_kv", "bar_workspace", "bar_host"};
-  const guint64 kv = r->full_kv_bytes + r->compressed_kv_bytes + r->digests_bytes + r->staging_bytes;
+  const guint64 kv = kv_on_device(r);
   const guint64 sizes[] = {r->weights_bytes + r->weights_mapped_bytes, kv, r->workspace_bytes, r->reservoir_bytes};
   const guint64 all = MAX(sizes[0] + sizes[1] + sizes[2] + sizes[3], MAX(r->budget_bytes, 1));
-  const double pixels = MAX(gtk_widget_get_width(ui("bar")), 580) - 8, scale = pixels / (double)all;
+  const double pixels = width - 8, scale = pixels / (double)all;
+  shown = *r;
   for (gsize i = 0; i < G_N_ELEMENTS(sizes); ++i) /* a part that is there is seen */
     gtk_widget_set_size_request(ui(kParts[i]), sizes[i] > 0 ? MAX((int)((double)sizes[i] * scale), 2) : 0, -1);
   gtk_widget_set_margin_start(ui("bar_budget"), (int)((double)r->budget_bytes * scale));
@@ -22,10 +30,22 @@ static void show_bar(const orrery_plan_result* r) {
   gtk_accessible_update_property(ui("bar"), GTK_ACCESSIBLE_PROPERTY_LABEL, words, -1);
 }
 
-static void show_plan(const orrery_plan_result* r) {
+void setup_width(int pixels) {
+  width = CLAMP(pixels - 48, 260, 580);
+  gtk_widget_set_size_request(ui("setup_box"), width, -1);
+  gtk_widget_set_size_request(ui("bar"), width, 26);
+  show_bar(&shown);
+}
+
+static void show_plan(const orrery_plan_result* r, gboolean gpu) {
   const gboolean too_long = app.document_tokens >= (gint64)r->n_context;
   const gboolean spilled = r->compressed_kv_bytes > 0 && gtk_range_get_value(ui("share")) >= 100;
   const char* tokens = grouped((guint64)MAX(app.document_tokens, 0));
+  g_autofree char* more = r->reservoir_bytes == 0 || gpu ? NULL
+                                                         : g_strdup_printf(
+                                                               " There is no GPU: both parts of the KV take this machine's memory, %s more "
+                                                               "than all KV on the device would. The budget saves time, not memory.",
+                                                               sized(kv_on_device(r)));
   app.fits = r->fits && !too_long;
   show_bar(r);
   (app.fits ? gtk_widget_remove_css_class : gtk_widget_add_css_class)(ui("verdict"), "error");
@@ -34,9 +54,9 @@ static void show_plan(const orrery_plan_result* r) {
         sized(r->device_bytes), sized(r->budget_bytes), grouped(r->largest_context));
   else if (too_long) say("verdict", "The document does not fit: it has %s tokens, the context %s.", tokens, grouped(r->n_context));
   else
-    say("verdict", "Fits: %s of a memory budget of %s.%s%s%s%s", sized(r->device_bytes), sized(r->budget_bytes),
+    say("verdict", "Fits: %s of a memory budget of %s.%s%s%s%s%s", sized(r->device_bytes), sized(r->budget_bytes),
         app.document ? " The document has " : "", app.document ? tokens : "", app.document ? " tokens." : "",
-        spilled ? " Not all KV fits the device: a part of it is kept there, all of it in host memory." : "");
+        spilled ? " Not all KV fits the device: a part of it is kept there, all of it in host memory." : "", more ? more : "");
 }
 
 void setup_planned(const Event* e) {
@@ -55,7 +75,7 @@ void setup_planned(const Event* e) {
     if (gtk_range_get_value(ui("context")) <= 256) gtk_range_set_value(ui("context"), MIN(MIN(most, fits), 8192));
     app.plan_again = TRUE;
   } else if (!failed) {
-    show_plan(&e->plan);
+    show_plan(&e->plan, e->gpu);
   }
   if (app.plan_again) setup_plan();
   else if (app.open_when_planned && app.fits) app_open();

@@ -23,12 +23,13 @@ static void name_for_readers(gpointer widget, const char* name) {
 
 void app_error(const char* text) {
   const char* before = gtk_label_get_text(ui("banner_text"));
-  if (!strstr(before, text)) say("banner_text", "%s%s%s", before, *before ? "\n" : "", text);
-  gtk_info_bar_set_revealed(ui("banner"), TRUE);
+  /* One paragraph: GTK 4.8 measures a label of several wrongly, and says so. */
+  if (!strstr(before, text)) say("banner_text", "%s%s%s", before, *before ? " · " : "", text);
+  gtk_widget_set_visible(ui("banner"), TRUE); /* without an animation, which has the same fault */
 }
 
 G_MODULE_EXPORT void on_dismissed(void) {
-  gtk_info_bar_set_revealed(ui("banner"), FALSE);
+  gtk_widget_set_visible(ui("banner"), FALSE);
   say("banner_text", "%s", "");
 }
 
@@ -41,10 +42,14 @@ void window_show(void) {
     gboolean enabled;
   } kActions[] = {{"new", ready},
                   {"fork", ready},
-                  {"close", ready},
+                  {"delete", ready},
                   {"edit", ready},
                   {"edit-last", ready},
                   {"rename", chat && app.current},
+                  {"again", ready},
+                  {"again-last", ready},
+                  {"copy", chat},
+                  {"side", chat},
                   {"next", chat},
                   {"previous", chat},
                   {"panel", chat},
@@ -56,7 +61,8 @@ void window_show(void) {
   for (gsize i = 0; i < G_N_ELEMENTS(kActions); ++i)
     g_simple_action_set_enabled(G_SIMPLE_ACTION(g_action_map_lookup_action(G_ACTION_MAP(app.app), kActions[i].name)), kActions[i].enabled);
   const char* tokens = app.document_tokens >= 0 ? grouped((guint64)app.document_tokens) : "…";
-  say("document_name", "%s%s%s", app.document ? app.document_name : "None", app.document ? ", " : "", app.document ? tokens : "");
+  say("document_name", "%s%s%s%s", app.document ? app.document_name : "None", app.document ? ", " : "", app.document ? tokens : "",
+      app.document ? " tokens" : "");
   if (edits) say("chip_text", "This replaces an earlier message, and what follows it.");
   else if (app.document) say("chip_text", "With %s, %s tokens%s", app.document_name, tokens, too_long ? ": longer than the context" : "");
   gtk_widget_set_visible(ui("chip"), app.document || edits);
@@ -98,6 +104,13 @@ static void show_thought(const char* text) {
   gtk_widget_set_visible(app.thought, *text != 0);
 }
 
+/* A button's action with its target, in this order: GTK warns of a name that has no target yet. */
+static void targets(gpointer button, const char* action, guint i) {
+  g_autofree char* name = g_strconcat("app.", action, NULL);
+  gtk_actionable_set_action_target(button, "u", i);
+  gtk_actionable_set_action_name(button, name);
+}
+
 static void add_message(guint number, gboolean user, Message m, guint i) {
   g_autoptr(GtkBuilder) parts = gtk_builder_new_from_resource(user ? "/org/orrery/desktop/question.ui" : "/org/orrery/desktop/answer.ui");
   gtk_box_append(ui("messages"), named(parts, "row", user ? "Question %u" : "Answer %u", number));
@@ -105,13 +118,15 @@ static void add_message(guint number, gboolean user, Message m, guint i) {
   if (user) {
     gtk_label_set_text(GTK_LABEL(gtk_builder_get_object(parts, "text")), m.text + m.hidden);
     gtk_widget_set_visible(GTK_WIDGET(gtk_builder_get_object(parts, "meta")), m.document != NULL);
-    gtk_actionable_set_action_target(named(parts, "edit", "Edit question %u", number), "u", i);
+    targets(named(parts, "edit", "Edit question %u", number), "edit", i);
   } else {
     app.answer = named(parts, "text", "Answer %u", number);
     app.thought = named(parts, "thought", "Reasoning %u", number);
     app.thought_text = gtk_builder_get_object(parts, "thought_text");
     app.calls = gtk_builder_get_object(parts, "calls");
     app.meta = gtk_builder_get_object(parts, "meta");
+    targets(named(parts, "copy", "Copy answer %u", number), "copy", i);
+    targets(named(parts, "again", "Answer %u again", number), "again", i);
     markdown_append(app.answer, m.text);
   }
 }
@@ -135,6 +150,13 @@ static void add_messages(guint first) {
     const Message m = conversation_message(c, i);
     if (conversation_asks(c, i)) ++number;
     if (i < first || g_str_equal(m.role, "tool")) continue;
+    if (g_str_equal(m.role, "system")) {
+      g_autofree char* words = g_strdup_printf("System prompt: %s", m.text);
+      GtkWidget* label = g_object_new(GTK_TYPE_LABEL, "label", words, "xalign", 0.0, "wrap", TRUE, "selectable", TRUE, NULL);
+      gtk_widget_add_css_class(label, "meta");
+      gtk_box_append(ui("messages"), label);
+      continue;
+    }
     add_message(number, conversation_asks(c, i), m, i);
     if (conversation_asks(c, i)) continue;
     Made made = made_new();
@@ -143,7 +165,7 @@ static void add_messages(guint first) {
     made_free(&made);
   }
   if (app.answering == c) {
-    add_message(number, FALSE, (Message){.text = app.streamed->str}, 0);
+    add_message(number, FALSE, (Message){.text = app.streamed->str}, c->messages->len);
     add_made(&app.made, c->messages->len);
   } else {
     app.answer = NULL;
@@ -218,7 +240,7 @@ static void save(gboolean sessions) {
                   .messages = conversations_index(app.conversations, app.current ? app.current->id : 0)});
 }
 
-G_MODULE_EXPORT void on_close(GtkWidget* dialog, int response) {
+G_MODULE_EXPORT void on_delete(GtkWidget* dialog, int response) {
   Conversation* c = app.current;
   guint at = 0;
   if (dialog) gtk_widget_hide(dialog);
@@ -234,6 +256,30 @@ G_MODULE_EXPORT void on_close(GtkWidget* dialog, int response) {
 
 /* ---- Asking ---- */
 
+/* Puts a question after the first `keep` messages, and has it answered. `hidden`: bytes of a document in front of the question. */
+static void ask(Conversation* c, guint keep, const char* text, const char* document, guint64 hidden, guint64 n_again) {
+  g_autofree char *kept = g_strdup(text), *name = g_strdup(document),
+                  *system = app_system_prompt(); /* they may be of a message that goes */
+  Sampling sampling = app_sampling();
+  const gboolean begins = keep == 0 && *system;
+  g_ptr_array_set_size(c->messages, (int)keep);
+  if (begins) conversation_add(c, (Message){.role = "system", .text = system}), keep = 1;
+  app.n_again = n_again;
+  sampling.seed += n_again;
+  worker_do((Job){.type = JOB_SEND,
+                  .id = c->id,
+                  .keep = keep,
+                  .anew = begins,
+                  .sampling = sampling,
+                  .text = g_strdup(kept),
+                  .messages = conversation_messages(c, keep)});
+  conversation_add(c, (Message){.role = "user", .text = kept, .document = name, .hidden = hidden});
+  app.edit_from = G_MAXSIZE;
+  app.answering = c;
+  g_string_truncate(app.streamed, 0);
+  made_clear(&app.made);
+}
+
 static void send_message(void) {
   Conversation* c = app.current;
   g_autofree char* typed = NULL;
@@ -245,22 +291,34 @@ static void send_message(void) {
   gsize bytes = 0;
   const char* document = app.document ? g_bytes_get_data(app.document, &bytes) : NULL;
   g_autofree char* before = document ? g_strdup_printf("%.*s\n\n", (int)bytes, document) : g_strndup(old.text, old.hidden);
-  g_autofree char *text = g_strconcat(before, typed, NULL), *name = g_strdup(document ? app.document_name : old.document);
-  g_ptr_array_set_size(c->messages, (int)keep);
-  worker_do((Job){.type = JOB_SEND, .id = c->id, .keep = keep, .text = g_strdup(text), .messages = conversation_messages(c, keep)});
-  conversation_add(c, (Message){.role = "user", .text = text, .document = name, .hidden = strlen(before)});
+  g_autofree char* text = g_strconcat(before, typed, NULL);
+  ask(c, keep, text, document ? app.document_name : old.document, strlen(before), 0);
   if (g_str_equal(conversation_title(c), "New conversation")) {
     g_autofree char* title = g_utf8_substring(typed, 0, MIN(g_utf8_strlen(typed, -1), 40));
     gtk_editable_set_text(GTK_EDITABLE(c->name), g_strdelimit(title, "\n", ' '));
   }
   gtk_text_buffer_set_text(composed(), "", 0);
-  app.edit_from = G_MAXSIZE;
-  app.answering = c;
-  g_string_truncate(app.streamed, 0);
-  made_clear(&app.made);
   if (document) setup_document(NULL);
   if (edits || keep == 0) show_messages();
   else add_messages(keep);
+}
+
+/* Answers the question before message i again, with the next seed. What follows the question goes. */
+static void answer_again(guint i) {
+  Conversation* c = app.current;
+  for (i = MIN(i, c->messages->len); i-- > 0;) {
+    if (!conversation_asks(c, i)) continue;
+    const Message m = conversation_message(c, i);
+    leave_edit();
+    ask(c, i, m.text, m.document, m.hidden, app.n_again + 1);
+    show_messages();
+    return;
+  }
+}
+
+static void copy(guint i) {
+  if (i >= app.current->messages->len) return; /* of an answer under way */
+  gdk_clipboard_set_text(gtk_widget_get_clipboard(ui("window")), conversation_message(app.current, i).text);
 }
 
 /* The results of an answer's calls are messages, in order. After the last one the model goes on. */
@@ -277,7 +335,7 @@ static void on_result(GtkWidget* field) {
     conversation_add(c, (Message){.role = "tool", .text = gtk_editable_get_text(GTK_EDITABLE(field)), .document = call->id});
     if (given + 1 == made.calls->len) {
       const guint keep = c->messages->len;
-      worker_do((Job){.type = JOB_SEND, .id = c->id, .keep = keep, .messages = conversation_messages(c, keep)});
+      worker_do((Job){.type = JOB_SEND, .id = c->id, .keep = keep, .sampling = app_sampling(), .messages = conversation_messages(c, keep)});
       app.answering = c;
       g_string_truncate(app.streamed, 0);
       made_clear(&app.made);
@@ -527,8 +585,8 @@ static void on_action(GSimpleAction* action, GVariant* value, gpointer user G_GN
   } else if (g_str_equal(name, "rename")) {
     gtk_widget_show(c->name);
     gtk_widget_grab_focus(c->name);
-  } else if (g_str_equal(name, "close") && c->messages->len == 0) on_close(NULL, GTK_RESPONSE_ACCEPT);
-  else if (g_str_equal(name, "close")) {
+  } else if (g_str_equal(name, "delete") && c->messages->len == 0) on_delete(NULL, GTK_RESPONSE_ACCEPT);
+  else if (g_str_equal(name, "delete")) {
     g_autofree char* question = g_strdup_printf("Delete “%s” and its messages?", conversation_title(c));
     g_object_set(ui("ask"), "text", question, NULL);
     gtk_window_present(ui("ask"));
@@ -541,6 +599,10 @@ static void on_action(GSimpleAction* action, GVariant* value, gpointer user G_GN
   else if (g_str_equal(name, "send")) send_message();
   else if (g_str_equal(name, "stop")) app.answering || app.opening ? worker_stop() : leave_edit();
   else if (g_str_equal(name, "edit")) edit(g_variant_get_uint32(value));
+  else if (g_str_equal(name, "again")) answer_again(g_variant_get_uint32(value));
+  else if (g_str_equal(name, "again-last")) answer_again(c->messages->len);
+  else if (g_str_equal(name, "copy")) copy(g_variant_get_uint32(value));
+  else if (g_str_equal(name, "settings")) gtk_window_present(ui("settings"));
   else if (g_str_equal(name, "edit-last")) {
     for (guint i = c->messages->len; i-- > 0;)
       if (conversation_asks(c, i)) {
@@ -561,15 +623,42 @@ static void on_panel(GSimpleAction* action, GVariant* value, gpointer user G_GNU
   gtk_revealer_set_reveal_child(ui("panel"), g_variant_get_boolean(value));
 }
 
+static void on_side(GSimpleAction* action, GVariant* value, gpointer user G_GNUC_UNUSED) {
+  g_simple_action_set_state(action, value);
+  gtk_widget_set_visible(ui("side"), g_variant_get_boolean(value));
+}
+
+/* A part that has lost its room hides, and comes back with it. In a narrow window the user may show it all the same. */
+static void fold(const char* action, gboolean* folded, gboolean room) {
+  if (*folded != room) return;
+  *folded = !room;
+  g_action_group_change_action_state(G_ACTION_GROUP(app.app), action, g_variant_new_boolean(room));
+}
+
+static gboolean fit(gpointer user G_GNUC_UNUSED) {
+  const double width = gtk_adjustment_get_page_size(ui("width_range"));
+  if (width < 1) return G_SOURCE_REMOVE;
+  fold("panel", &app.narrow, width >= 800);
+  fold("side", &app.tiny, width >= 560);
+  setup_width((int)width);
+  return G_SOURCE_REMOVE;
+}
+
+/* Nothing may change its size while sizes are given out. */
+G_MODULE_EXPORT void on_width(void) { g_idle_add(fit, NULL); }
+
 static void on_style(GSimpleAction* action G_GNUC_UNUSED, GVariant* value, gpointer user G_GNUC_UNUSED) {
   app_style(g_variant_get_string(value, NULL));
   app_save_settings();
 }
 
 void window_new(void) {
-  static const char* const kNames[] = {"new",  "fork", "rename", "close",     "model", "document", "open",      "back",
-                                       "drop", "send", "stop",   "edit-last", "next",  "previous", "shortcuts", "quit"};
+  static const char* const kNames[] = {"new",  "fork", "rename",    "delete",     "model", "document", "open",     "back",      "drop",
+                                       "send", "stop", "edit-last", "again-last", "next",  "previous", "settings", "shortcuts", "quit"};
   static const GActionEntry kOthers[] = {{.name = "edit", .activate = on_action, .parameter_type = "u"},
+                                         {.name = "again", .activate = on_action, .parameter_type = "u"},
+                                         {.name = "copy", .activate = on_action, .parameter_type = "u"},
+                                         {.name = "side", .state = "true", .change_state = on_side},
                                          {.name = "panel", .state = "true", .change_state = on_panel},
                                          {.name = "style", .parameter_type = "s", .state = "'system'", .change_state = on_style}};
   for (gsize i = 0; i < G_N_ELEMENTS(kNames); ++i) {
@@ -579,7 +668,10 @@ void window_new(void) {
   g_action_map_add_action_entries(G_ACTION_MAP(app.app), kOthers, G_N_ELEMENTS(kOthers), NULL);
   g_type_ensure(GDK_TYPE_FILE_LIST); /* window.ui names it */
   app.builder = gtk_builder_new();
-  if (!gtk_builder_add_from_resource(app.builder, "/org/orrery/desktop/window.ui", NULL)) g_error("window.ui is not right");
+  for (const char* const* file = (const char* const[]){"window.ui", "settings.ui", NULL}; *file; ++file) {
+    g_autofree char* path = g_strconcat("/org/orrery/desktop/", *file, NULL);
+    if (!gtk_builder_add_from_resource(app.builder, path, NULL)) g_error("%s is not right", *file);
+  }
   gtk_window_set_application(ui("window"), app.app);
   g_autoptr(GtkCssProvider) css = gtk_css_provider_new();
   gtk_css_provider_load_from_resource(css, "/org/orrery/desktop/style.css");

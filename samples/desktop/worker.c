@@ -96,6 +96,11 @@ static void plan(const Job* job) {
   orrery_vocab* vocab = NULL;
   Event event = {.type = EVENT_PLANNED, .total = job->document ? job->keep : 0};
   set_options(job, &runtime, &session);
+  for (size_t i = 0; i < orrery_devices() && !event.gpu; ++i) {
+    orrery_device_info device;
+    orrery_device_info_init(&device, sizeof device);
+    event.gpu = orrery_device_get_info(i, &device, NULL) == ORRERY_OK && !*device.refused;
+  }
   orrery_plan_result_init(&event.plan, sizeof event.plan);
   orrery_status status = orrery_plan(job->path, &runtime, NULL, &session, &event.plan, &w.error);
   if (status == ORRERY_OK && job->document && (status = orrery_vocab_open(job->path, &vocab, &w.error)) == ORRERY_OK) {
@@ -165,7 +170,7 @@ static orrery_session* session_of(const Job* job) {
     if (status == ORRERY_OK) status = set_template(session);
     if (status == ORRERY_OK && job->path) load(job, session);
   }
-  const gboolean lacks = orrery_session_n_messages(session) < job->keep || (opened && job->path);
+  const gboolean lacks = orrery_session_n_messages(session) < job->keep || job->anew || (opened && job->path);
   if (status == ORRERY_OK) status = orrery_session_rewind_messages(session, lacks ? 0 : job->keep, &w.error);
   for (gsize i = 0; status == ORRERY_OK && lacks && i < g_variant_n_children(job->messages); ++i) {
     const char *role = NULL, *text = NULL, *document = NULL;
@@ -223,6 +228,11 @@ static void answer(const Job* job) {
   orrery_generate_options_init(&options, sizeof options);
   options.tools = w.tools ? ORRERY_TOOLS_AUTO : ORRERY_TOOLS_IGNORED;
   options.split_reasoning = 1;
+  options.temperature = (float)job->sampling.temperature;
+  options.top_p = (float)job->sampling.top_p;
+  options.min_p = (float)job->sampling.min_p;
+  options.max_tokens = job->sampling.max_tokens;
+  options.seed = job->sampling.seed;
   set_running(session);
   orrery_status status = session ? ORRERY_OK : ORRERY_CANCELLED;
   if (session && job->text) status = orrery_session_add_message(session, "user", job->text, &w.error);

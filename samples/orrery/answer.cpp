@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "terminal/progress.h"
+#include "terminal/word_wrap.h"
 
 namespace orrery::tool {
 
@@ -49,6 +51,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
       }
       case ORRERY_EVENT_CALL_END: answer.calls.push_back({event.name, event.call_id, std::string(event.text, event.text_bytes)}); break;
       case ORRERY_EVENT_DONE:
+        if (wishes.stream) wishes.stream({});
         answer.decode_seconds = std::chrono::duration<double>(last_token - first_token).count();
         answer.finish_reason = event.finish_reason;
         answer.stop_index = event.stop_index;
@@ -65,9 +68,10 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
   }
 }
 
-std::function<void(std::string_view)> stream_to(Output& out) {
-  return [&out](std::string_view text) {
-    out.text(text);
+std::function<void(std::string_view)> stream_to(Output& out, size_t column) {
+  const auto wrap = std::make_shared<WordWrap>(out.columns(), column);
+  return [&out, wrap](std::string_view text) {
+    out.text(text.empty() ? wrap->end() : wrap->feed(text));
     out.flush();
   };
 }

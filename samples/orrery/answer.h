@@ -43,14 +43,15 @@ struct Answer {
 };
 
 struct AnswerWishes {
-  // Receives the text as it is generated, in whole characters; empty: the text goes only into Answer::text.
+  // Receives the text as it is generated, in whole characters, and an empty text at its end. Without it the text goes only
+  // into Answer::text.
   std::function<void(std::string_view)> stream;
   std::function<void(std::string_view)> thinking;  // the same of thinking that is told apart
   bool tokens = false;
 };
 
-// A stream to an Output, flushed after each piece.
-std::function<void(std::string_view)> stream_to(Output& out);
+// A stream to an Output, flushed after each piece. Lines of a terminal break between words; `column`: where the answer begins.
+std::function<void(std::string_view)> stream_to(Output& out, size_t column = 0);
 
 // An Interrupts must be alive. Throws ApiError on every failure, also for errors in the conversation or its template.
 // The generation is over after a failure.

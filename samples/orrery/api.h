@@ -39,15 +39,30 @@ class ApiError : public Failure {
   explicit ApiError(const orrery_error& error) : Failure(exit_code(error.status), text(error)), status_(error.status) {}
   orrery_status status() const { return status_; }
 
-  // The library's message, in the words of the command line. Its exact byte counts are hard to read, so a refused allocation adds
-  // them in GiB or MiB.
+  // The library's message, in the words of the command line. Exact byte counts are hard to read, so a refused allocation has them in GiB
+  // or MiB.
   static std::string text(const orrery_error& error) {
     std::string text = error.message[0] ? as_options(error.message) : orrery_status_name(error.status);
     const bool memory = error.status == ORRERY_OUT_OF_DEVICE_MEMORY || error.status == ORRERY_OUT_OF_PINNED_MEMORY ||
                         error.status == ORRERY_OUT_OF_HOST_MEMORY;
-    if (memory && error.bytes_requested > 0)
-      text += " (" + human_bytes(error.bytes_requested) + " needed, " + human_bytes(error.bytes_available) + " available)";
-    return text;
+    return memory ? in_units(text) : text;
+  }
+
+  // Numbers of bytes in a message about memory: those from 100,000 on that are no number of tokens.
+  static std::string in_units(std::string_view message) {
+    std::string words;
+    while (!message.empty()) {
+      size_t n = 0;  // of the digits at the front
+      while (n < message.size() && std::isdigit(static_cast<unsigned char>(message[n]))) ++n;
+      const std::string_view number = message.substr(0, std::max<size_t>(n, 1)), behind = message.substr(number.size());
+      const bool word =
+          !words.empty() && (std::isalnum(static_cast<unsigned char>(words.back())) || words.back() == '.' || words.back() == '/');
+      const bool bytes = n >= 6 && n < 20 && !word && behind.compare(0, 6, " token") != 0;
+      message.remove_prefix(number.size());
+      words += bytes ? human_bytes(std::stoull(std::string(number))) : std::string(number);
+      if (bytes && behind.compare(0, 6, " bytes") == 0) message.remove_prefix(6);
+    }
+    return words;
   }
 
   // The library names members of its structs; people at a command line know options.

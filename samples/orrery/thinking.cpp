@@ -91,7 +91,7 @@ std::vector<ThinkingSplitter::Piece> ThinkingSplitter::end() {
 }
 
 AnswerWriter::AnswerWriter(Output& out, Thinking thinking, Style style, bool inside, bool live)
-    : out_(out), thinking_(thinking), style_(style), live_(live), splitter_(inside) {
+    : out_(out), thinking_(thinking), style_(style), live_(live), splitter_(inside), wrap_(out.columns()) {
   if (inside) open();
 }
 
@@ -111,6 +111,7 @@ void AnswerWriter::draw_fold() {
 void AnswerWriter::close() {
   if (!thinking_now_) return;
   thinking_now_ = false;
+  if (thinking_ != Thinking::show) out_.text(wrap_.end());
   if (thinking_ == Thinking::dim) {
     out_.write(style_.plain());
     if (any_thought_) out_.write("\n\n");
@@ -132,7 +133,7 @@ void AnswerWriter::write(const ThinkingSplitter::Piece& piece) {
   std::string_view text = piece.text;
   if (piece.kind == Piece::opened) open();
   if (piece.kind == Piece::opened || piece.kind == Piece::closed) {
-    if (thinking_ == Thinking::show) out_.text(text);
+    if (thinking_ == Thinking::show) say(text);
     if (piece.kind == Piece::closed) close();
     return;
   }
@@ -156,12 +157,12 @@ void AnswerWriter::write(const ThinkingSplitter::Piece& piece) {
   if (piece.kind == Piece::thinking && thinking_ == Thinking::dim) {
     any_thought_ = true;
     const size_t last = text.find_last_not_of(kBlank) + 1;  // 0 if all is blank
-    if (last > 0) out_.text(held_blank_ + std::string(text.substr(0, last)));
+    if (last > 0) say(held_blank_ + std::string(text.substr(0, last)));
     if (last > 0) held_blank_.clear();
     held_blank_ += text.substr(last);  // written if more thoughts follow
     return;
   }
-  out_.text(text);
+  say(text);
 }
 
 void AnswerWriter::text(std::string_view text) {
@@ -172,6 +173,7 @@ void AnswerWriter::text(std::string_view text) {
 void AnswerWriter::end() {
   for (const ThinkingSplitter::Piece& piece : splitter_.end()) write(piece);
   close();
+  out_.text(wrap_.end());
   out_.flush();
 }
 

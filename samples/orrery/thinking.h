@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "terminal/output.h"
+#include "terminal/word_wrap.h"
 
 namespace orrery::tool {
 
@@ -53,12 +54,14 @@ class AnswerWriter {
   void open();
   void close();
   void draw_fold();
+  void say(std::string_view text) { out_.text(wrap_.feed(text)); }
 
   Output& out_;
   const Thinking thinking_;
   const Style style_;
   const bool live_;
   ThinkingSplitter splitter_;
+  WordWrap wrap_;
   using Clock = std::chrono::steady_clock;
   Clock::time_point begun_{}, drawn_{};
   uint64_t words_ = 0;

@@ -156,7 +156,8 @@ TEST_F(Continuing, InsideReasoningAndBehindIt) {
     EXPECT_EQ(second.text, "done and over");
     EXPECT_NE(message_of(s, 1).find("\"content\": \"done and over\""), std::string::npos) << message_of(s, 1);
     // Content behind reasoning goes on as content.
-    ASSERT_EQ(orrery_session_add_message_json(by_hand.get(), R"({"role": "assistant", "content": "done a", "reasoning_content": "well"})", &error),
+    ASSERT_EQ(orrery_session_add_message_json(by_hand.get(), R"({"role": "assistant", "content": "done a", "reasoning_content": "well"})",
+                                              &error),
               ORRERY_OK);
     const Told third = told(by_hand, rest);
     EXPECT_EQ(third.text, "nd over");
@@ -171,8 +172,9 @@ TEST_F(Continuing, WhatIsRefusedIsNamedAndChangesNothing) {
   say(s, "hello");
   EXPECT_NE(refusal(s, going_on(4)).find("not the assistant's"), std::string::npos);
   Error error;
-  for (const auto& [message, word] : {std::pair<const char*, const char*>{R"({"role": "assistant", "content": [{"type": "text", "text": "a"}]})", "parts"},
-                                      {R"({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]})", "calls"}}) {
+  for (const auto& [message, word] :
+       {std::pair<const char*, const char*>{R"({"role": "assistant", "content": [{"type": "text", "text": "a"}]})", "parts"},
+        {R"({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]})", "calls"}}) {
     ASSERT_EQ(orrery_session_add_message_json(s.get(), message, &error), ORRERY_OK) << error.message;
     EXPECT_NE(refusal(s, going_on(4)).find(word), std::string::npos);
     ASSERT_EQ(orrery_session_rewind_messages(s.get(), 1, &error), ORRERY_OK);

@@ -291,7 +291,7 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   const std::vector<DeviceDescription> gpus = engine::gpus();
   const bool automatic = options.backend == "auto" && options.cpu_path == "auto";
   const bool gpu = options.backend == "cuda" ||
-                   (automatic && std::any_of(gpus.begin(), gpus.end(), [](const engine::GpuDescription& g) { return g.refused.empty(); }));
+                   (automatic && std::any_of(gpus.begin(), gpus.end(), [](const DeviceDescription& g) { return g.refused.empty(); }));
   const std::string& turns = settings.values.at("turns");
   together_ = turns.empty() ? !gpu : turns == "yes";
   const uint64_t n_sessions = together_ ? split(settings.values.at("policies"), ',').size() : 1;

@@ -103,6 +103,8 @@ def test_says_before_loading_whether_it_fits(data):
     assert "KV in host memory 0 bytes" in bar.get_name(), bar.get_name()
     app.slide("KV budget", 20)
     until("KV moves to host memory", lambda: "KV in host memory 64.0" in bar.get_name())
+    if orrery.devices() == []:
+        app.label("There is no GPU: both parts of the KV take this machine's memory, .*MiB more than all KV on the device would")
     app.picture(os.path.join(PICTURES, "fits.png"))
     app.slide("KV budget", 100)
     app.slide("Context", 1024)
@@ -139,10 +141,30 @@ def test_answers_about_a_document_as_the_library_does(data):
     equal(app.close(), 0)
 
 
-def test_opens_by_dialog(data):
+def test_the_first_start_has_the_demo_model(data):
     app = App(BUILD, data)
-    app.label("Choose a model to see whether it fits")
-    for key, path in (("ctrl+o", MODEL), ("ctrl+d", DOCUMENT)):
+    app.label("^demo-q8_0.gguf$")
+    app.label("Fits")                              # it is chosen, and waits
+    assert not app.rows(""), app.rows("")
+    app.open()
+    app.ask("Who are you?")
+    assert "Orrery demo model" in app.answer(1)
+    equal(app.close(), 0)
+    with open(os.path.join(data, "orrery-desktop", "settings"), "r+", encoding="utf-8") as file:   # as an earlier version wrote it
+        kept = GLib.Variant.parse(None, file.read(), None, None).unpack()
+        file.seek(0)
+        file.truncate()
+        file.write(GLib.Variant("(sayud)", kept[:4]).print_(False))
+    app = App(BUILD, data)
+    app.find("text", "Answer 1")
+    equal(app.close(), 0)
+
+
+def test_opens_by_dialog(data):
+    other = scratch("other.gguf", open(MODEL, "rb").read())
+    app = App(BUILD, data)
+    app.label("Fits")                              # the demo model
+    for key, path in (("ctrl+o", other), ("ctrl+d", DOCUMENT)):
         before = app.windows()
         app.keys(key)
         dialog = until("the dialog", lambda: set(app.windows()) - set(before)).pop()
@@ -154,6 +176,7 @@ def test_opens_by_dialog(data):
         until("the dialog is closed", lambda: dialog not in app.windows())   # GTK 4.8 dies of questions about its list of files
         time.sleep(1)
         app.label(os.path.basename(path))
+    app.label("^demo-document.txt, 4,984 tokens$")
     app.label("Fits: .* The document has 4,984 tokens")
     equal(app.close(), 0)
 
@@ -161,8 +184,8 @@ def test_opens_by_dialog(data):
 def test_opens_by_drag_and_drop(data):
     program = compiled("drag_source.c")
     app = App(BUILD, data)
-    app.label("Choose a model to see whether it fits")
-    for path in (MODEL, DOCUMENT):
+    app.label("Fits")                              # the demo model
+    for path in (scratch("other.gguf", open(MODEL, "rb").read()), DOCUMENT):
         source = subprocess.Popen([program, path])
         App.running.append(source)
         window = until("the other window", lambda: subprocess.run(["xdotool", "search", "--onlyvisible", "--pid", str(source.pid)],
@@ -197,9 +220,10 @@ def test_answers_under_a_kv_budget(data):
     assert abs(sum(map(sum, cells)) / 32 - share) <= 1, (cells, share)
     app.press("Fork")
     until("a fork in the side bar", lambda: app.rows("Fork of What is the special magic"))
-    app.ask(BRUNO)
-    assert "Salem" in app.answer(2)
+    app.ask("What is the special magic number for sunset?")
+    assert "3704" in app.answer(2)
     until("answers of one line each", lambda: app.heights() and all(12 <= h <= 30 for h in app.heights()))
+    until("the heat map of the fork", lambda: [n for n in app.all("image", "4 layers by 8 heads") if ": 0 %" not in n.get_name()])
     app.picture(os.path.join(PICTURES, "window.png"))
     equal(app.close(), 0)
 
@@ -284,6 +308,98 @@ def test_edit_and_resend_rewinds(data):
     equal(app.close(), 0)
 
 
+def set_value(app, name, value):
+    node = app.find("spin button", name)
+    assert Atspi.Value.set_current_value(node, value), name
+
+
+def test_sampling_system_prompt_again_and_copy(data):
+    wanted = {"temperature": 2, "top_p": .95, "min_p": .01, "max_tokens": 12}
+    system, question = "You are a helpful assistant.", "Write a story."
+    oracle = Oracle()
+    oracle.session.add_message("system", system)
+    oracle.session.add_message("user", question)
+    expected = []
+    for seed in (7, 8, 9):
+        oracle.session.rewind_messages(2)
+        expected.append("".join(oracle.session.generate(seed=seed, **wanted).text()))
+    equal(len(set(expected)), 3)
+    app = App(BUILD, data, MODEL)
+    app.open()
+    app.keys("ctrl+comma")
+    for name, value in (("Temperature", 2), ("Top-p", .95), ("Min-p", .01), ("Longest answer", 12), ("Seed", 7)):
+        set_value(app, name, value)
+    assert Atspi.EditableText.set_text_contents(app.find("text", "System prompt"), system)
+    app.picture(os.path.join(PICTURES, "settings.png"))
+    app.keys("Escape")
+    app.ask(question)
+    equal(app.answer(1), expected[0])
+    app.label("^System prompt: " + system)
+    app.keys("ctrl+r")
+    until("the answer of the next seed", lambda: app.answer(1) == expected[1])
+    app.press("Answer 1 again")
+    until("the answer of the seed after that", lambda: app.answer(1) == expected[2])
+    equal([role for role, _ in app.dialogue()], ["Question", "Answer"])
+    app.press("Copy answer 1")
+    box = app.fixed("text", "Message")
+    app.press("Edit question 1")                   # the focus goes to the box
+    app.keys("Escape", "ctrl+v")
+    until("the copy in the box", lambda: app.text(box) == expected[2])
+    equal(app.banner(), "")
+    equal(app.close(), 0)
+    app = App(BUILD, data)                         # all of it is kept
+    until("the system prompt", lambda: app.labels() and any(system in t for t in app.labels()))
+    app.keys("ctrl+comma")
+    equal(Atspi.Value.get_current_value(app.find("spin button", "Seed")), 7)
+    equal(app.text(app.find("text", "System prompt")), system)
+    app.keys("Escape")
+    app.ask(ORLA)
+    equal(app.answer(2), oracle_again(oracle, wanted))
+    equal(app.close(), 0)
+
+
+def oracle_again(oracle, wanted):
+    oracle.session.add_message("user", ORLA)
+    return "".join(oracle.session.generate(seed=7, **wanted).text())
+
+
+def test_a_narrow_window(data):
+    app = App(BUILD, data, MODEL)
+    app.label("Fits")
+    app.window_id()
+
+    def resize(width):
+        subprocess.run(["xdotool", "windowsize", "--sync", app.window, str(width), "640"], check=True)
+        until(f"a width of {width}", lambda: f"{width}x640" in subprocess.run(["xdotool", "getwindowgeometry", app.window], capture_output=True,
+                                                                             text=True).stdout)
+
+    def inside(role, name, width):
+        def right():
+            box = Atspi.Component.get_extents(app.find(role, name), Atspi.CoordType.WINDOW)
+            return 0 < box.width and box.x >= 0 and box.x + box.width <= width
+        until(f"{name} inside {width} pixels", right)
+
+    resize(440)
+    inside("push button", "Open model and start", 440)
+    inside("slider", "Context", 440)
+    app.picture(os.path.join(PICTURES, "narrow-setup.png"))
+    app.press("Open model and start")
+    app.write(MAGNUS)
+    inside("push button", "Send", 440)
+    inside("text", "Message", 440)
+    side = lambda: app.all("push button", "Fork")   # what is hidden is not in the tree
+    assert not side()
+    app.picture(os.path.join(PICTURES, "narrow-chat.png"))
+    app.keys("F8")                                 # it is there when it is asked for
+    until("the side bar", side)
+    app.keys("F8")
+    until("no side bar", lambda: not side())
+    resize(1000)
+    until("the side bar comes back", side)
+    inside("label", "KV by layer and head", 1000)
+    equal(app.close(), 0)
+
+
 def test_forks_and_switches(data):
     oracle = Oracle()
     app = App(BUILD, data, MODEL, DOCUMENT)
@@ -313,7 +429,8 @@ def test_forks_and_switches(data):
     app.keys("ctrl+w")
     until("it has gone", lambda: not app.rows("About wolves"))
     app.keys("ctrl+w")                             # this one has messages: it is asked first
-    app.press("Delete")
+    app.label("Delete “Fork of")
+    app.press("Delete it")
     until("one conversation", lambda: len(app.rows("")) == 1)
     equal(app.close(), 0)
 

@@ -246,3 +246,5 @@ class App:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
+            said = [line for line in self.said().splitlines() if re.search(r"-(WARNING|CRITICAL) \*\*|(WARNING|CRITICAL) \*\*:", line)]
+            assert not said, said   # of GTK's or GLib's: a mistake of ours, or of a file of ours

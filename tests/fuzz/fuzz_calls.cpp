@@ -16,7 +16,7 @@ using namespace orrery::testing;
 
 constexpr size_t kHead = 1;
 // Steps are small, so that a program of them takes milliseconds: contexts of a page of 64 tokens and a little, answers of a few.
-constexpr size_t kMostFrames = 40, kMostTokens = 48, kMostText = 48;
+constexpr size_t kMostFrames = 24, kMostTokens = 48, kMostText = 48;
 constexpr uint32_t kMostContext = 128;
 
 struct Files {

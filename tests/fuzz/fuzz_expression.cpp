@@ -5,6 +5,6 @@ using namespace orrery::fuzz;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto form = compile_or_refuse({reinterpret_cast<const char*>(data), size}, grammar::Language::expression);
-  if (form) walk(*form, data, size, 48);
+  if (form) walk(*form, data, size, 24);
   return 0;
 }

@@ -35,10 +35,10 @@ inline std::shared_ptr<grammar::TokenTrie> fuzz_trie() {
 inline std::shared_ptr<grammar::Grammar> compile_or_refuse(std::string_view source, grammar::Language language) {
   grammar::GrammarOptions options;
   options.language = language;
-  options.limits.states = 1u << 13;
-  options.limits.edges = 1u << 15;
+  options.limits.states = 1u << 12;
+  options.limits.edges = 1u << 14;
   options.limits.memory_bytes = 1u << 20;
-  options.limits.repeat = 1u << 12;
+  options.limits.repeat = 1u << 10;
   options.cache_bytes = 1u << 18;
   auto compiled = grammar::Grammar::compile(source, options, fuzz_trie());
   if (compiled.ok()) return *compiled;

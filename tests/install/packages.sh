@@ -44,7 +44,7 @@ debian() {
   if [ -z "$missing" ]; then ok "debian: man pages, completions, header"; else bad "debian: contents" "missing$missing"; fi
   missing=''
   for package in liborrery0 liborrery-dev orrery orrery-desktop; do
-    for of in "Copyright (c) 2026 The Orrery authors" "Yann Collet"; do grep -qF "$of" "$root/usr/share/doc/$package/copyright" || missing="$missing $package:$of"; done
+    for of in "Copyright (c) 2026 The Orrery authors" "Yann Collet" "Daan Leijen"; do grep -qF "$of" "$root/usr/share/doc/$package/copyright" || missing="$missing $package:$of"; done
   done
   if [ -z "$missing" ]; then ok "debian: every package has the licences"; else bad "debian: licences" "missing$missing"; fi
   machine=$(dpkg-deb -c "$folder"/liborrery0_*.deb | grep -c '/usr/lib/[^/]*-linux-gnu[^/]*/liborrery.so.0')
@@ -61,13 +61,25 @@ debian() {
   if grep -rqF -e "$(cd "$here/../.." && pwd)" "$root/usr"; then bad "debian: places" "a file names the folder of the sources"; else ok "debian: no file names the place that it was built in"; fi
 }
 
+# has_licences FILES NAME...: ours, and those of all that is compiled in, by name.
+has_licences() {
+  files=$1
+  shift
+  for licence in LICENSE LICENSE.xxhash "$@"; do
+    printf '%s\n' "$files" | grep -qE "(^|[/ ])$licence( |$)" || { echo "$licence is missing"; return 1; }
+  done
+}
+
 wheel() {
-  wheel=$(ls "$folder"/*.whl 2>/dev/null | head -1)
+  wheel=$(ls "$folder"/*linux*.whl 2>/dev/null | head -1)
   [ -n "$wheel" ] || { bad wheel "no wheel in $folder"; return; }
   python3 -m venv "$work/venv" >/dev/null 2>&1 || { skip wheel "this Python makes no virtual environments"; return; }
   "$work/venv/bin/pip" install --no-index --quiet "$wheel" || { bad wheel "pip does not install it"; return; }
-  listed=$(python3 -m zipfile -l "$wheel")
-  case $listed in *dist-info/LICENSE.xxhash*) ok "wheel: licences" ;; *) bad "wheel: licences" "no LICENSE.xxhash inside" ;; esac
+  if said=$(has_licences "$(python3 -m zipfile -l "$wheel")" LICENSE.mimalloc); then ok "wheel: licences"; else bad "wheel: licences" "$said"; fi
+  case $wheel in   # and by its symbols, not by its name alone
+    *manylinux_2_28_* | *manylinux_2_27_* | *manylinux_2_26_* | *manylinux_2_17_*) ok "wheel: it needs the C library of 2018" ;;
+    *) bad "wheel: the C library" "$(basename "$wheel") needs a newer one than 2.28" ;;
+  esac
   said=$(cd "$work" && "$work/venv/bin/python" -c "
 import sys, orrery
 with orrery.Runtime() as runtime, runtime.open(sys.argv[1]) as model, model.session() as session:
@@ -75,6 +87,20 @@ with orrery.Runtime() as runtime, runtime.open(sys.argv[1]) as model, model.sess
     print(''.join(session.generate(temperature=0).text()))
 " "$here/../../samples/models/demo-q8_0.gguf" "$question" 2>&1)
   expect "wheel: Python answers" "$said"
+}
+
+windows_wheel() {
+  wheel=$(ls "$folder"/*-win_amd64.whl 2>/dev/null | head -1)
+  [ -n "$wheel" ] || { bad "windows wheel" "none in $folder"; return; }
+  mkdir "$work/windows-wheel"
+  python3 -m zipfile -e "$wheel" "$work/windows-wheel" || { bad "windows wheel" "it cannot be unpacked"; return; }
+  if said=$(has_licences "$(find "$work/windows-wheel" -type f)"); then ok "windows wheel: licences"; else bad "windows wheel: licences" "$said"; fi
+  # No Python for Windows is here. The sample of the zip asks the wheel's library, which lies next to it and nowhere else.
+  sample=$(find "$work/windows" -name chat-sample.exe)
+  cp "$sample" "$work/windows-wheel/orrery/"
+  said=$(echo "$question" | wine "$work/windows-wheel/orrery/chat-sample.exe" "$model" 2>/dev/null | tr -d '\r' | sed '/^$/d')
+  expect "windows wheel: its library answers" "$said"
+  if grep -q '^Tag: py3-none-win_amd64' "$work"/windows-wheel/orrery-*.dist-info/WHEEL; then ok "windows wheel: its tag"; else bad "windows wheel: its tag" "is another"; fi
 }
 
 windows() {
@@ -89,7 +115,7 @@ windows() {
   model=$(find "$work/windows" -name demo-q8_0.gguf)
   tool=$(find "$work/windows" -name orrery.exe)
   [ -n "$tool" ] || { bad windows "no orrery.exe inside"; return; }
-  if [ -n "$(find "$work/windows" -name LICENSE.xxhash)" ]; then ok "windows: licences"; else bad "windows: licences" "no LICENSE.xxhash inside"; fi
+  if said=$(has_licences "$(find "$work/windows" -type f)" LICENSE.nlohmann-json); then ok "windows: licences"; else bad "windows: licences" "$said"; fi
   said=$(wine "$tool" --version 2>&1 | head -1)
   case $said in "orrery "*" (ABI 1)") ok "windows: orrery --version" ;; *) bad "windows: orrery --version" "said '$said'" ;; esac
   expect "windows: the tool answers from an empty folder" "$(wine "$tool" run "$model" "$question" 2>&1)"
@@ -104,12 +130,16 @@ sources() {
   mkdir "$work/sources"
   tar -xzf "$tarball" -C "$work/sources"
   cd "$work/sources"/orrery-* || { bad sources "no folder orrery-VERSION inside"; return; }
+  version=$(basename "$PWD")
+  if grep -q "^# Orrery ${version#orrery-}, 20" RELEASE-NOTES.md && grep -q '^ABI ' RELEASE-NOTES.md; then ok "sources: release notes"; else bad "sources: release notes" "none, or of another version"; fi
+  if [ -s LICENSE ] && [ -s capi/licences/LICENSE.xxhash ]; then ok "sources: licences"; else bad "sources: licences" "missing"; fi
   if cmake -S . -B build -DORRERY_TESTS=OFF >"$work/configure.log" 2>&1; then ok "sources: CMake configures them"; else bad sources "$(tail -3 "$work/configure.log")"; fi
 }
 
 debian
 wheel
 windows
+windows_wheel
 sources
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ] && [ $passed -gt 0 ]

@@ -63,6 +63,23 @@ TEST(ChatPipe, UndoGivesTheDocumentBackAndRetryAnswersAgain) {
   EXPECT_NE(finished.err.find("there is no question yet"), std::string::npos) << finished.err;
 }
 
+TEST(ChatPipe, AnAnswerGoesOn) {
+  const std::string path = scratch_path("document.txt");
+  write_file(path, kText);
+  const Finished cut =
+      chat("Where does Ada live?\n/continue\n/continue Bruno o\nWhat animal does Bruno own?\n", {"--file", path, "--max-tokens", "3"});
+  EXPECT_EQ(cut.code, 0) << cut.err;
+  EXPECT_NE(cut.err.find("(/continue, or /set max-tokens N; 0: no limit)"), std::string::npos) << cut.err;
+  std::string lines = cut.out;
+  const size_t first = lines.find('\n'), second = lines.find('\n', first + 1), third = lines.find('\n', second + 1);
+  const std::string one = lines.substr(0, first), two = lines.substr(first + 1, second - first - 1);
+  EXPECT_FALSE(one.empty() || two.empty());
+  EXPECT_EQ(std::string("Ada lives in Oslo.").find(one + two), 0u) << lines;
+  EXPECT_EQ(lines.substr(second + 1, third - second - 1).find("Bruno o"), 0u) << lines;
+  const Finished none = chat("/continue\n");
+  EXPECT_NE(none.err.find("there is no question yet"), std::string::npos) << none.err;
+}
+
 TEST(ChatPipe, SaveAndLoadRoundTrip) {
   const std::string document = scratch_path("document.txt"), saved = scratch_path("chat.session");
   write_file(document, kText);
@@ -114,6 +131,11 @@ TEST(ChatPipe, SystemMessagesAndSlashes) {
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("did you mean /save?"), std::string::npos) << unknown.err;
   EXPECT_EQ(unknown.out, "");
+  // Words of other programs are taken; words that are near none are not guessed at.
+  for (const char* word : {"/regen", "/regenerate", "/retry"})
+    EXPECT_NE(chat(std::string(word) + "\n").err.find("there is no question yet"), std::string::npos) << word;
+  EXPECT_NE(chat("/clear\n").err.find("removed all messages"), std::string::npos);
+  EXPECT_EQ(chat("/xyzzyq\n").err.find("did you mean"), std::string::npos);
   EXPECT_EQ(chat("/rewind none\n").code, 2);
   EXPECT_EQ(chat("/save\n").code, 2);
 }

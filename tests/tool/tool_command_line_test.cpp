@@ -18,6 +18,7 @@ const Words kCommands = {"chat",    "run",      "inspect",  "plan",     "bench",
 void expect_error_line(const Finished& finished) {
   EXPECT_EQ(finished.out, "");
   EXPECT_EQ(finished.err.compare(0, 8, "orrery: "), 0) << finished.err;
+  EXPECT_EQ(finished.err.find("orrery: ", 1), std::string::npos) << finished.err;
   ASSERT_FALSE(finished.err.empty());
   EXPECT_EQ(finished.err.find('\n'), finished.err.size() - 1) << finished.err;
 }
@@ -75,6 +76,7 @@ TEST(Misspelt, TheNearestWordIsSuggested) {
   const Finished foreign = run({"inspect", "x", "--n-predict", "1"});  // which has no such option
   EXPECT_EQ(foreign.code, 2);
   EXPECT_EQ(foreign.err.find("did you mean"), std::string::npos) << foreign.err;
+  expect_failure({"inspect", "--shape", "nope"}, 2, "there is no such shape; expected NAME or NAME:TYPE");
   const Finished far = run({"xyzzyplugh"});
   EXPECT_EQ(far.code, 2);
   EXPECT_EQ(far.err.find("did you mean"), std::string::npos) << far.err;
@@ -155,6 +157,7 @@ TEST(Values, TheLibrarysRefusalsNameOptions) {
   const std::string model = demo_model();
   expect_failure({"plan", model, "--context", "999999999"}, 2, "--context is 999999999, expected at most ");
   expect_failure({"run", model, "hi", "--budget", "1MB"}, 4, "a larger --budget gives more");
+  expect_failure({"run", model, "hi", "--budget", "1MB"}, 4, "MiB of device memory (KV 1.00 MiB, workspace 7.44 MiB), 976.50 KiB are free");
   const std::string path = scratch_path("n_context.gguf");
   expect_failure({"plan", path}, 1, path + ": cannot open");  // a file keeps its name
   expect_failure({"profile", "--import", model, "--full-share", "20%"}, 2, "--full-share has no effect with --import");

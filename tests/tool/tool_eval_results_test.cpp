@@ -86,10 +86,35 @@ TEST(EvalResults, RowsSumUp) {
   const EvalRow refused = results.row(3, 1000, "");
   EXPECT_EQ(refused.answers, 0u);
   EXPECT_EQ(refused.error, "refused: too little");
-  EXPECT_NE(table_line(results, refused).find("refused: too little"), std::string::npos);
+  EXPECT_NE(EvalTable(results, 0).line(refused).find("refused: too little"), std::string::npos);
   // 2 lengths x 4 policies and budgets, and for those that answered 2 tasks and 1.
   EXPECT_EQ(results.rows().size(), 8u + 3 * 2 + 3);
   EXPECT_EQ(results.points().size(), 12u);
+}
+
+// Every line of the table, a head and rows alike, has one width: at most the terminal's, by fewer columns.
+TEST(EvalResults, TablesFitTheTerminal) {
+  const EvalResults results = made_up();
+  size_t before = 0;
+  for (const size_t columns : {70, 80, 100, 120, 160, 200, 400}) {
+    SCOPED_TRACE(columns);
+    const EvalTable table(results, columns);
+    const std::string head = table.head();
+    EXPECT_LE(head.size() - 1, columns);
+    EXPECT_GE(head.size(), before);
+    before = head.size();
+    EXPECT_EQ(table.line(results.row(1, 1000, "")).size(), head.size());
+    for (const char* always : {"answers", "score", "kept"}) EXPECT_NE(head.find(always), std::string::npos);
+    for (const char* title : {"KL p99", "triggers", "tokens/s", "moved/token"})
+      EXPECT_NE(head.find(title) == std::string::npos, table.left_out().find(title) == std::string::npos) << title;
+    EXPECT_EQ(table.left_out().empty(), columns == 400 || columns == 200) << table.left_out();
+    const std::string tasks = task_table(results, columns);
+    for (size_t at = 0, end; at < tasks.size(); at = end + 1) {
+      end = tasks.find('\n', at);
+      EXPECT_LE(end - at, columns) << tasks;
+    }
+    for (const std::string& task : results.tasks()) EXPECT_NE(tasks.find(task), std::string::npos);
+  }
 }
 
 // Two samples of one length under one policy: sums first, then ratios.
@@ -109,13 +134,13 @@ TEST(EvalResults, RefillsAreSummedBeforeTheyAreDivided) {
   EXPECT_DOUBLE_EQ(row.exposed_us.value(), 2);  // 80 in 40 tokens
   EXPECT_DOUBLE_EQ(row.hits.value(), .6);
   EXPECT_DOUBLE_EQ(row.triggers.value(), 10);  // 4 in 40 tokens
-  const std::string line = table_line(results, row);
+  const std::string line = EvalTable(results, 0).line(row);
   EXPECT_NE(line.find(" 0.600   0.800   2.0 us     10.0\n"), std::string::npos) << line;
-  EXPECT_EQ(table_head().size(), line.size());
+  EXPECT_EQ(EvalTable(results, 0).head().size(), line.size());
   // Where nothing was asked for there is nothing to divide.
   const EvalRow none = results.row(2, 1000, "");
   EXPECT_FALSE(none.hits || none.hidden || none.exposed_us || none.triggers);
-  EXPECT_NE(table_line(results, none).find("      -       -        -        -\n"), std::string::npos);
+  EXPECT_NE(EvalTable(results, 0).line(none).find("      -       -        -        -\n"), std::string::npos);
   const Json rows = results_json(results).at("rows");
   const auto found = std::find_if(
       rows.begin(), rows.end(), [](const Json& r) { return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null(); });
@@ -237,8 +262,8 @@ TEST(EvalResults, WhatDoesNotCountAsKept) {
   EXPECT_DOUBLE_EQ(kept_of(), .5);
   EXPECT_EQ(results.row(1, 1000, "").scored, 1u);
   EXPECT_EQ(results.row(1, 1000, "").answers, 3u);
-  EXPECT_NE(table_line(results, results.row(1, 1000, "one")).find("      2      -      -           - "), std::string::npos)
-      << table_line(results, results.row(1, 1000, "one"));
+  EXPECT_NE(EvalTable(results, 0).line(results.row(1, 1000, "one")).find("      2      -      -           - "), std::string::npos)
+      << EvalTable(results, 0).line(results.row(1, 1000, "one"));
 }
 
 TEST(EvalResults, RowsSayWhenPoliciesSettle) {

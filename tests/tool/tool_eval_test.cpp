@@ -456,6 +456,21 @@ TEST(Eval, APolicyThatRefusesABudgetIsALine) {
 }
 
 // JSON for a program that reads along: it alone is on standard output, the tables are not in its way.
+// On a terminal the table fits, what it leaves out is said, and a bar tells which sample is read.
+TEST(Eval, OnATerminal) {
+  Terminal terminal({"eval", demo_model(), "--lengths", "3000", "--tasks", "single", "--policies", "streaming", "--budgets", "30%"});
+  terminal.resize(80, 24);
+  ASSERT_TRUE(terminal.expect("sample 1 of ")) << terminal.screen();
+  EXPECT_EQ(terminal.finish(280), 0) << terminal.screen();
+  EXPECT_NE(terminal.screen().find("the terminal has no room for: "), std::string::npos) << terminal.screen();
+  std::istringstream lines(terminal.screen());
+  for (std::string line; std::getline(lines, line);) {
+    line.erase(0, line.find_last_of('\r', line.size() - 2) + 1);  // what the bar has written before
+    const bool of_table = line.find("answers") != std::string::npos || line.find("streaming 30%") != std::string::npos;
+    EXPECT_TRUE(!of_table || line.size() <= 85) << line;
+  }
+}
+
 TEST(Eval, JsonOnStandardOutput) {
   const Words words = {"--policies", "full", "--lengths", "300", "--samples", "1", "--tasks", "single", "--questions", "1"};
   for (const char* name : {"-", "/dev/stdout"}) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "samples/orrery/terminal/characters.h"
+#include "samples/orrery/terminal/word_wrap.h"
 
 namespace orrery::tool {
 namespace {
@@ -40,6 +41,35 @@ TEST(Printable, MalformedCharactersAreReplacedByteByByte) {
   EXPECT_EQ(printable("\xF4\x90\x80\x80"), times(4));  // beyond Unicode
   EXPECT_EQ(printable("\xE2\x82"), times(2));          // cut off
   EXPECT_EQ(printable("\xE2\x82\x1B[0m"), times(3) + "[0m");
+}
+
+// Lines break between words, whatever pieces the text comes in, and no character is lost but a blank at the edge.
+TEST(WordWrap, BreaksBetweenWords) {
+  const auto wrapped = [](const std::string& text, size_t columns, size_t piece, size_t begins = 0) {
+    WordWrap wrap(columns, begins);
+    std::string out;
+    for (size_t at = 0; at < text.size();) {
+      size_t n = 0;
+      for (size_t i = 0; i < piece && at + n < text.size(); ++i) n += character_bytes(text.substr(at + n));
+      out += wrap.feed(text.substr(at, n));
+      at += n;
+    }
+    return out + wrap.end();
+  };
+  for (const size_t piece : {1, 2, 3, 7, 1000}) {
+    SCOPED_TRACE(piece);
+    EXPECT_EQ(wrapped("one two three four", 9, piece), "one two \nthree \nfour");
+    EXPECT_EQ(wrapped("one two three four", 0, piece), "one two three four");
+    EXPECT_EQ(wrapped("four five", 9, piece), "four five");
+    EXPECT_EQ(wrapped("four five six", 9, piece), "four five\nsix");
+    EXPECT_EQ(wrapped("four five", 9, piece, 4), "four \nfive");
+    EXPECT_EQ(wrapped("four five", 9, piece, 7), "\nfour five");
+    EXPECT_EQ(wrapped("a\n\nb\n  c d", 4, piece), "a\n\nb\n  c \nd");
+    EXPECT_EQ(wrapped("abcdefghij kl", 4, piece), "abcd\nefgh\nij \nkl");  // a word longer than a line breaks as it must
+    EXPECT_EQ(wrapped("\xE6\xBC\xA2\xE6\xBC\xA2\xE6\xBC\xA2", 5, piece), "\xE6\xBC\xA2\xE6\xBC\xA2\n\xE6\xBC\xA2");
+    const std::string code = "x\n```\nint main(void) { return 0; }\n```\none two three";
+    EXPECT_EQ(wrapped(code, 9, piece), "x\n```\nint main(void) { return 0; }\n```\none two \nthree");
+  }
 }
 
 }  // namespace

@@ -46,6 +46,22 @@ TEST(Run, AnswersAndPrintsNothingElse) {
   EXPECT_EQ(finished.err, "");
 }
 
+TEST(Run, TheAnswerBeginsAsItIsTold) {
+  const std::string begins = std::string(kWhoAreYou).substr(0, 8);  // "I am the"
+  EXPECT_EQ(ask({"Who are you?", "--begin", begins}).out, std::string(kWhoAreYou) + "\n");
+  const Json answer = ask_json({"Who are you?", "--begin", begins});
+  EXPECT_EQ(answer["text"], kWhoAreYou);
+  EXPECT_LT(answer["generated_tokens"], ask_json({"Who are you?"})["generated_tokens"]);
+  // A form begins with it.
+  const Json form = ask_json({"Who are you?", "--begin", "{\"a\": ", "--schema",
+                              R"({"properties": {"a": {"enum": [7]}}, "required": ["a"], "additionalProperties": false})"});
+  EXPECT_EQ(Json::parse(form["text"].get<std::string>()), Json({{"a", 7}}));
+  EXPECT_EQ(form["complete"], true);
+  const Finished raw = ask({"--raw", "Who", "--begin", "I"});
+  EXPECT_EQ(raw.code, 2);
+  EXPECT_NE(raw.err.find("--begin"), std::string::npos);
+}
+
 TEST(Run, TakesThePromptFromAWordAFileOrAPipe) {
   const std::string expected = std::string(kWhoAreYou) + "\n", path = scratch_path("prompt.txt");
   write_file(path, "Who are you?\n");

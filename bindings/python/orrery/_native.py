@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import sys
 import threading
 from ctypes import POINTER, byref, c_char_p, c_size_t, c_void_p, sizeof
 from typing import Any, Callable, Optional
@@ -16,8 +17,9 @@ from . import _abi
 
 
 def _load() -> ctypes.CDLL:
-    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "liborrery.so.0")
-    path = os.environ.get("ORRERY_LIBRARY") or (here if os.path.exists(here) else "liborrery.so.0")
+    name = "orrery.dll" if sys.platform == "win32" else "liborrery.so.0"
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    path = os.environ.get("ORRERY_LIBRARY") or (here if os.path.exists(here) else name)
     library = ctypes.CDLL(path)
     for name, (result, arguments) in _abi.FUNCTIONS.items():
         function = getattr(library, name)

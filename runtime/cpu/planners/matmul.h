@@ -9,6 +9,9 @@
 
 namespace orrery::cpu {
 
+// Rows of a prompt up to which decode's kernel is faster than prefill's, where both give the same bits.
+inline constexpr int32_t kShortPrompt = 16;
+
 // A product, as its planner sees it.
 struct ProductShape {
   int64_t n_out = 0;      // rows of the weight

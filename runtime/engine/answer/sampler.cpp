@@ -288,7 +288,7 @@ Result<Choice> Sampler::choose_of_all(Span<const float> logits, Span<const int32
 
   Choice choice;
   choice.token = options_.temperature > 0.0f ? draw() : static_cast<int32_t>(best - logits_.begin());
-  choice.logprob = static_cast<float>(static_cast<double>(logits[static_cast<size_t>(choice.token)]) - total);
+  choice.logprob = static_cast<float>(static_cast<double>(as_number(logits[static_cast<size_t>(choice.token)])) - total);
   choice.top = top_;
   return choice;
 }
@@ -431,7 +431,7 @@ Sampler::Outcome Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
   const double total = static_cast<double>(head.most) + std::log(head.sum);
   note_top(shortlist_.best(), total);
   choice->token = token;
-  choice->logprob = static_cast<float>(static_cast<double>(logit_of(token)) - total);
+  choice->logprob = static_cast<float>(static_cast<double>(as_number(logit_of(token))) - total);
   choice->top = top_;
   return Outcome::chosen;
 }

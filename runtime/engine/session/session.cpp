@@ -15,7 +15,8 @@ kv::Layout Session::layout(const model::Description& h, const SessionOptions& op
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), embd = static_cast<uint64_t>(h.n_embd);
   kv::Layout layout;
   const auto add = [&](const char* name, uint64_t bytes) { layout.add({name, kv::Holds::tables, 0, 0, bytes, 0}); };
-  add("tokens", (uint64_t{n_context} + 1) * (sizeof(int32_t) + sizeof(uint8_t)));
+  // The session's, with how each was made; and a prompt's and its answer's, which a generation holds.
+  add("tokens", (uint64_t{n_context} + 1) * (3 * sizeof(int32_t) + sizeof(uint8_t)));
   add("page table", h.groups.size() * kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
   add("logits and embedding", (vocab + embd) * sizeof(float));
   add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes + RowShortlist::host_bytes(vocab));

@@ -35,6 +35,10 @@ struct SpecialTokens {
   int32_t bos = -1, eos = -1, eot = -1, eom = -1, unk = -1, pad = -1, sep = -1;
 };
 
+// Most tokens of a vocabulary, and most of its merges; published vocabularies have some hundred thousand. A file of 256 MiB could list 33
+// million empty tokens, and whatever is built of them takes memory and time that nobody can stop.
+constexpr size_t kMostVocabTokens = size_t{1} << 22;
+
 // A GGUF's description of a vocabulary, not yet checked. The strings belong to the caller and are read only while a
 // Tokenizer is built.
 struct VocabData {

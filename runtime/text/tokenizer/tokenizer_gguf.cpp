@@ -24,6 +24,9 @@ Result<const gguf::Value*> array(const gguf::File& file, const char* key, gguf::
 Status read_strings(const gguf::File& file, const char* key, bool required, std::vector<std::string_view>* out) {
   ORRERY_ASSIGN(const gguf::Value* value, array(file, key, gguf::ValueType::string, required));
   if (!value) return ok_status();
+  if (value->size() > kMostVocabTokens)
+    return error(Code::bad_model, "%s: %s: %llu strings are too many, at most %zu are taken", file.path().c_str(), key,
+                 static_cast<unsigned long long>(value->size()), kMostVocabTokens);
   out->resize(value->size());
   for (uint64_t i = 0; i < value->size(); i++) (void)value->at(i).as_string(&(*out)[i]);  // cannot fail: the array holds strings
   return ok_status();

@@ -143,7 +143,7 @@ struct TokenizerLoader {
   Status check_lengths() {
     const size_t n = data.tokens.size();
     if (n == 0) return error(Code::bad_model, "%s is empty", kTokens);
-    if (n > INT32_MAX / 4) return error(Code::bad_model, "%s: %zu tokens are too many", kTokens, n);
+    if (n > kMostVocabTokens) return error(Code::bad_model, "%s: %zu tokens are too many", kTokens, n);
     if (!data.types.empty() && data.types.size() != n)
       return error(Code::bad_model, "tokenizer.ggml.token_type: found %zu values, expected %zu (one per token)", data.types.size(), n);
     if (!data.scores.empty() && data.scores.size() != n)

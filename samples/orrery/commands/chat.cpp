@@ -62,13 +62,15 @@ bool Chat::ask(const std::string& question) {
   return answer();
 }
 
-bool Chat::answer() {
+bool Chat::answer(bool goes_on) {
   AnswerWriter writer(out_, look_.thinking, look_.style, look_.opens_thinking, look_.live);
   const auto take_back = [&] {
     if (n_messages() > 0 && role(n_messages() - 1) == "user") undo(1);
   };
   try {
-    const Generation generation = begin_answer(session_.get(), sampling_.options());
+    orrery_generate_options options = sampling_.options();
+    options.continue_last = goes_on ? 1 : 0;
+    const Generation generation = begin_answer(session_.get(), options);
     AnswerWishes wishes;
     bool thinking = false;  // the writer folds thinking by its marks
     const auto think = [&](bool now) {
@@ -93,10 +95,10 @@ bool Chat::answer() {
   if (last_.finish_reason == ORRERY_FINISH_CONTEXT)
     note("the context is full: the answer ends here (/undo, /reset, or --overflow drop-oldest)");
   if (last_.finish_reason == ORRERY_FINISH_LENGTH)
-    note("the answer was cut at " + counted(sampling_.max_tokens(), "token") + " (/set max-tokens N; 0: no limit)");
+    note("the answer was cut at " + counted(sampling_.max_tokens(), "token") + " (/continue, or /set max-tokens N; 0: no limit)");
   tell_waiting();
   // A question without an answer would precede the next question, which many templates refuse.
-  if (last_.interrupted() && last_.text.empty() && last_.calls.empty()) undo(1);
+  if (last_.interrupted() && last_.text.empty() && last_.calls.empty() && !goes_on) undo(1);
   return !last_.interrupted();
 }
 
@@ -106,6 +108,16 @@ bool Chat::retry() {
   keep(question + 1);
   sampling_.set_seed(sampling_.seed() + 1);
   return answer();
+}
+
+bool Chat::go_on(const std::string& beginning) {
+  if (last_question() == n_messages()) throw Failure(kExitFailure, "there is no question yet");
+  if (!beginning.empty()) {
+    keep(last_question() + 1);
+    add_message(session_.get(), "assistant", beginning);
+    out_.text(beginning);
+  }
+  return answer(true);
 }
 
 size_t Chat::undo(size_t n_turns) {

@@ -42,6 +42,8 @@ class Chat {
   bool ask(const std::string& question);
   // Answers the last question again with another seed. Throws Failure if there is no question.
   bool retry();
+  // The last answer goes on; with `beginning`: the last question's answer, which begins so. Throws Failure if there is no question.
+  bool go_on(const std::string& beginning);
 
   void set_system(const std::string& text);  // "": removes the message; the rest of the conversation stays
   std::string system() const;
@@ -55,7 +57,7 @@ class Chat {
   size_t n_messages() const { return orrery_session_n_messages(session_.get()); }
 
  private:
-  bool answer();
+  bool answer(bool goes_on = false);
   void tell_waiting() const;
   size_t last_question() const;  // its index, or n_messages() if there is none
   std::string role(size_t message) const;

@@ -87,6 +87,8 @@ void retry(Request& request) {
   request.interrupted = !request.chat.retry();
 }
 
+void go_on(Request& request) { request.interrupted = !request.chat.go_on(request.argument); }
+
 void system_message(Request& request) {
   if (request.argument.empty()) {
     const std::string text = request.chat.system();
@@ -143,6 +145,7 @@ constexpr SlashCommand kCommands[] = {
     {"/undo", "", "remove the last question and its answer", undo},
     {"/rewind", "[N]", "remove the last N questions and answers", rewind_turns},
     {"/retry", "", "answer the last question again with another seed", retry},
+    {"/continue", "[TEXT]", "let the last answer go on; with TEXT: answer again, beginning so", go_on},
     {"/reset", "", "remove all messages except the system message", reset},
     {"/save", "FILE", "save the conversation with its KV cache", save},
     {"/load", "FILE", "continue a saved conversation", load_saved},

@@ -74,7 +74,7 @@ int demo(const Args& args, Output& out) {
   orrery_generate_options_init(&options, sizeof options);
   options.max_tokens = 64;
   AnswerWishes stream;
-  stream.stream = stream_to(out);
+  stream.stream = stream_to(out, std::string_view("Answer    ").size());
   size_t right = 0;
   for (size_t i = 0; i < questions.size(); ++i) {
     const Question& question = questions[i];

@@ -343,7 +343,8 @@ int eval(const Args& args, Output& out) {
 
   words.text(format("%s: %s, %zu samples, %s-turn, question-%s\n\n", info.name[0] ? info.name : path.c_str(), info.architecture,
                     results.samples.size(), mode.multi_turn ? "multi" : "single", mode.aware ? "aware" : "agnostic"));
-  words.write(table_head());
+  const EvalTable table(results, words.columns());
+  words.write(table.head());
   words.flush();
   const size_t n = results.samples.size();
   const bool one_task = results.tasks().size() == 1;
@@ -361,16 +362,17 @@ int eval(const Args& args, Output& out) {
       };
       // A row appears with its last record.
       const auto done = [&](size_t c) {
-        if (ends_task && !one_task) words.text(table_line(results, results.row(c, length, task)));
-        if (s + 1 == last && one_task) words.text(table_line(results, results.row(c, length, "")));
+        if (ends_task && !one_task) words.text(table.line(results.row(c, length, task)));
+        if (s + 1 == last && one_task) words.text(table.line(results.row(c, length, "")));
         if (ends_task) words.flush();
       };
       evaluation.run_sample(s, contexts[s], before, done);
     }
-    for (size_t c = 0; !one_task && c < results.configs.size(); ++c) words.text(table_line(results, results.row(c, length, "")));
+    for (size_t c = 0; !one_task && c < results.configs.size(); ++c) words.text(table.line(results.row(c, length, "")));
     words.flush();
   }
-  words.text("\n" + task_table(results));
+  if (const std::string names = table.left_out(); !names.empty()) note("the terminal has no room for: " + names + " (--json has all)");
+  words.text("\n" + task_table(results, words.columns()));
   words.flush();
   if (png_folder) write_charts(*png_folder, results);
   if (kvpress_folder) write_kvpress(*kvpress_folder, info.name[0] ? info.name : path, results);

@@ -89,6 +89,7 @@ int run(const Args& args, Output& out) {
   const Sampling sampling(args, kGreedy);
   const TemplateSettings templates(args);
   if (raw && args.has("--split-thinking")) throw UsageError("--split-thinking is for answers to a message, not for --raw");
+  if (raw && args.has("--begin")) throw UsageError("--begin is for answers to a message: a --raw prompt ends with the beginning");
   if (raw && templates.given()) throw UsageError("a --raw prompt has no chat template");
   const SessionSettings session_settings(args);
   const orrery_session_options session_wishes = session_settings.options();
@@ -96,6 +97,7 @@ int run(const Args& args, Output& out) {
   options.n_logprobs = static_cast<uint32_t>(args.integer("--logprobs", 0, 20, 0));
   const std::string prompt = read_prompt(args, raw);
 
+  const std::string beginning = args.find("--begin") ? *args.find("--begin") : "";
   const Interrupts interrupts;
   const Loaded loaded = load(args.words()[0], args, interrupts);
   const Session session = open_session(loaded.model, session_wishes);
@@ -114,12 +116,15 @@ int run(const Args& args, Output& out) {
     }
     if (const std::string* system = args.find("--system")) add_message(session.get(), "system", *system);
     add_message(session.get(), "user", prompt);
+    if (!beginning.empty()) add_message(session.get(), "assistant", beginning);
+    options.continue_last = beginning.empty() ? 0 : 1;
     generation = begin_answer(session.get(), options);
   }
   AnswerWishes wishes;
-  if (!json) wishes.stream = stream_to(out);
+  if (!json) wishes.stream = stream_to(out), out.text(beginning);
   wishes.tokens = json;
-  const Answer answer = take_answer(generation.get(), wishes);
+  Answer answer = take_answer(generation.get(), wishes);
+  answer.text.insert(0, beginning);
   if (json) {
     out.text(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
   } else if (!answer.calls.empty()) {  // a line for each call, after the text
@@ -152,6 +157,7 @@ const Command& run_command() {
         {{"--prompt", "TEXT", "The prompt."},
          {"--file", "FILE", "A file that holds the prompt, or the text that comes before it; - is standard input."},
          {"--system", "TEXT", "A system message first."},
+         {"--begin", "TEXT", "The answer begins so, and the model goes on: '{\"name\": \"' for JSON, for example."},
          {"--raw", nullptr, "Continue the prompt as text: no chat template."},
          {"--special", nullptr, "With --raw: the name of a control token in the text becomes that token."},
          {"--json", nullptr, "Text, tokens with log-probabilities, finish reason, counts and timings as JSON."},

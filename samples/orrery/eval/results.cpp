@@ -151,23 +151,74 @@ std::optional<float> EvalResults::margin_at_difference(const Entry& entry, size_
   return std::nullopt;
 }
 
-std::string table_head() {
-  return format("%8s  %-14s  %-32s %7s %6s %6s %11s %9s %9s %6s %9s %16s %12s %6s %7s %8s %8s\n", "length", "task", "policy, budget",
-                "answers", "score", "kept", "95% between", "KL", "KL p99", "top-1", "tokens/s", "device KV", "moved/token", "hits",
-                "hidden", "exposed", "triggers");
+namespace {
+
+// `leaves`: which column leaves a narrow table first, from 1 on; 0: never.
+struct Column {
+  const char* title;
+  int width, leaves;
+};
+constexpr Column kColumns[] = {{"answers", 7, 0}, {"score", 6, 0},  {"kept", 6, 0},      {"95% between", 11, 6}, {"KL", 9, 9},
+                               {"KL p99", 9, 5},  {"top-1", 6, 7},  {"tokens/s", 9, 10}, {"device KV", 16, 8},   {"moved/token", 12, 4},
+                               {"hits", 6, 3},    {"hidden", 7, 2}, {"exposed", 8, 2},   {"triggers", 8, 1}};
+
+std::string padded(const std::string& text, int width) { return format("%*s", width, text.c_str()); }
+
+}  // namespace
+
+EvalTable::EvalTable(const EvalResults& results, size_t columns)
+    : results_(results), title_width_(32), task_width_(14), shown_(std::size(kColumns), true) {
+  if (columns == 0) return;
+  size_t longest = 14, task = 4;
+  for (const EvalConfig& config : results.configs) longest = std::max(longest, title(config).size());
+  for (const std::string& name : results.tasks()) task = std::max(task, name.size());
+  title_width_ = static_cast<int>(std::min<size_t>(longest, 32)), task_width_ = static_cast<int>(std::min<size_t>(task, 14));
+  const auto width = [&] {
+    size_t all = 8 + 2 + static_cast<size_t>(task_width_) + 2 + static_cast<size_t>(title_width_);
+    for (size_t i = 0; i < shown_.size(); ++i) all += shown_[i] ? 1 + static_cast<size_t>(kColumns[i].width) : 0;
+    return all;
+  };
+  for (int turn = 1; turn <= 10 && width() > columns; ++turn)
+    for (size_t i = 0; i < shown_.size(); ++i)
+      if (kColumns[i].leaves == turn) shown_[i] = false;
 }
 
-std::string table_line(const EvalResults& results, const EvalRow& row) {
-  std::string line = format("%8llu  %-14s  %-32s ", static_cast<unsigned long long>(row.length),
-                            row.task.empty() ? "all" : row.task.c_str(), title(results.configs[row.config]).c_str());
-  if (row.answers == 0) return line + row.error + "\n";
-  line += format(
-      "%7zu %6s %6s %11s %9s %9s %6s %9.1f %16s %12s %6s %7s %8s %8s\n", row.answers, row.scored ? format("%.3f", row.score).c_str() : "-",
-      shown(row.kept, 3).c_str(), row.kept ? format("%.3f-%.3f", row.kept_low, row.kept_high).c_str() : "-", shown(row.kl, 5).c_str(),
-      shown(row.kl_p99, 4).c_str(), shown(row.top1, 3).c_str(), row.decode_tokens_per_second,
-      (human_bytes(row.device_kv_bytes) + " " + row.device_kv_type).c_str(),
-      human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0).c_str(), shown(row.hits, 3).c_str(),
-      shown(row.hidden, 3).c_str(), row.exposed_us ? format("%.1f us", *row.exposed_us).c_str() : "-", shown(row.triggers, 1).c_str());
+std::string EvalTable::head() const {
+  std::string line = format("%8s  %-*s  %-*s", "length", task_width_, "task", title_width_, "policy, budget");
+  for (size_t i = 0; i < shown_.size(); ++i)
+    if (shown_[i]) line += " " + padded(kColumns[i].title, kColumns[i].width);
+  return line + "\n";
+}
+
+std::string EvalTable::left_out() const {
+  std::string names;
+  for (size_t i = 0; i < shown_.size(); ++i)
+    if (!shown_[i]) names += (names.empty() ? "" : ", ") + std::string(kColumns[i].title);
+  return names;
+}
+
+std::string EvalTable::line(const EvalRow& row) const {
+  std::string line = format("%8llu  %-*s  %-*s", static_cast<unsigned long long>(row.length), task_width_,
+                            row.task.empty() ? "all" : row.task.c_str(), title_width_, title(results_.configs[row.config]).c_str());
+  if (row.answers == 0) return line + " " + row.error + "\n";
+  const std::string cells[] = {std::to_string(row.answers),
+                               row.scored ? format("%.3f", row.score) : "-",
+                               shown(row.kept, 3),
+                               row.kept ? format("%.3f-%.3f", row.kept_low, row.kept_high) : "-",
+                               shown(row.kl, 5),
+                               shown(row.kl_p99, 4),
+                               shown(row.top1, 3),
+                               format("%.1f", row.decode_tokens_per_second),
+                               human_bytes(row.device_kv_bytes) + " " + row.device_kv_type,
+                               human_bytes(row.generated_tokens ? row.host_to_device_bytes / row.generated_tokens : 0),
+                               shown(row.hits, 3),
+                               shown(row.hidden, 3),
+                               row.exposed_us ? format("%.1f us", *row.exposed_us) : "-",
+                               shown(row.triggers, 1)};
+  static_assert(std::size(cells) == std::size(kColumns));
+  for (size_t i = 0; i < shown_.size(); ++i)
+    if (shown_[i]) line += " " + padded(cells[i], kColumns[i].width);
+  line += "\n";
   if (!row.error.empty()) line += format("%8s  some samples ", "") + row.error + "\n";
   return line;
 }
@@ -179,20 +230,30 @@ Interval wilson(double p, double n) {
   return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
 }
 
-std::string task_table(const EvalResults& results) {
+std::string task_table(const EvalResults& results, size_t columns) {
   const std::vector<std::string> tasks = results.tasks();
-  std::string text = format("%8s  %-32s", "length", "score by task");
-  for (const std::string& task : tasks) text += format(" %*s", static_cast<int>(std::max<size_t>(6, task.size())), task.c_str());
-  text += "\n";
-  for (const uint64_t length : results.lengths()) {
-    for (size_t config = 0; config < results.configs.size(); ++config) {
-      if (results.row(config, length, "").answers == 0) continue;
-      text += format("%8llu  %-32s", static_cast<unsigned long long>(length), title(results.configs[config]).c_str());
-      for (const std::string& task : tasks) {
-        const EvalRow row = results.row(config, length, task);
-        text += format(" %*s", static_cast<int>(std::max<size_t>(6, task.size())), row.scored ? format("%.3f", row.score).c_str() : "-");
+  size_t longest = 14;
+  for (const EvalConfig& config : results.configs) longest = std::max(longest, title(config).size());
+  const int title_width = static_cast<int>(columns == 0 ? 32 : std::min<size_t>(longest, 32));
+  const auto width = [](const std::string& task) { return std::max<size_t>(6, task.size()); };
+  std::string text;
+  for (size_t first = 0, last; first < tasks.size(); first = last) {
+    size_t used = 8 + 2 + static_cast<size_t>(title_width);
+    for (last = first; last < tasks.size() && (columns == 0 || last == first || used + 1 + width(tasks[last]) <= columns); ++last)
+      used += 1 + width(tasks[last]);
+    text += (first > 0 ? "\n" : "") + format("%8s  %-*s", "length", title_width, "score by task");
+    for (size_t t = first; t < last; ++t) text += " " + padded(tasks[t], static_cast<int>(width(tasks[t])));
+    text += "\n";
+    for (const uint64_t length : results.lengths()) {
+      for (size_t config = 0; config < results.configs.size(); ++config) {
+        if (results.row(config, length, "").answers == 0) continue;
+        text += format("%8llu  %-*s", static_cast<unsigned long long>(length), title_width, title(results.configs[config]).c_str());
+        for (size_t t = first; t < last; ++t) {
+          const EvalRow row = results.row(config, length, tasks[t]);
+          text += " " + padded(row.scored ? format("%.3f", row.score) : "-", static_cast<int>(width(tasks[t])));
+        }
+        text += "\n";
       }
-      text += "\n";
     }
   }
   return text;

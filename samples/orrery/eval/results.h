@@ -71,11 +71,21 @@ struct EvalResults {
   std::optional<float> margin_at_difference(const Entry& entry, size_t question) const;
 };
 
-// The lines of the table.
-std::string table_head();
-std::string table_line(const EvalResults& results, const EvalRow& row);
-// The scores of each task at every length.
-std::string task_table(const EvalResults& results);
+// The table: a line for each row. With `columns` (0: any number), columns are left out, the least telling ones first, until a line fits.
+class EvalTable {
+ public:
+  EvalTable(const EvalResults& results, size_t columns);
+  std::string head() const;
+  std::string line(const EvalRow& row) const;
+  std::string left_out() const;  // titles; "": none
+
+ private:
+  const EvalResults& results_;
+  int title_width_, task_width_;
+  std::vector<bool> shown_;
+};
+// The scores of each task at every length; as many tables below each other as `columns` (0: any number) takes.
+std::string task_table(const EvalResults& results, size_t columns);
 
 Json results_json(const EvalResults& results);
 

@@ -43,7 +43,7 @@ DescribedModel::DescribedModel(const Args& args) {
   if (!header) {
     const std::string near = nearest(shape->substr(0, shape->find(':')), shape_names());
     throw UsageError("--shape " + *shape + ": there is no such shape" + (near.empty() ? "" : "; did you mean " + near + "?") +
-                     " Expected NAME or NAME:TYPE; names: " + listed(shape_names()) + "; types: " + listed(shape_types()));
+                     "; expected NAME or NAME:TYPE; names: " + listed(shape_names()) + "; types: " + listed(shape_types()));
   }
   path_ = make_hollow_file(*header);
   temporary_ = true;

@@ -42,6 +42,8 @@ void Output::flush() {
   throw Failure(kExitFailure, std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
+size_t Output::columns() const { return terminal_ ? static_cast<size_t>(std::max(terminal_columns(fd_), 2)) : 0; }
+
 Style style_of(int fd, Color color) {
   if (color != Color::automatic) return {color == Color::always};
   const char* unwanted = std::getenv("NO_COLOR");

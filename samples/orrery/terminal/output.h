@@ -15,6 +15,7 @@ class Output {
  public:
   explicit Output(int fd);
   bool terminal() const { return terminal_; }
+  size_t columns() const;  // of the terminal; 0: it is none
   // Writes these bytes unchanged: the tool's own words, numbers, token ids.
   void write(std::string_view bytes);
   // Writes words of a model or a file, alone or in JSON. On a terminal, control characters are replaced.

@@ -10,6 +10,7 @@
 #include "runtime/cpu/formats/bands.h"
 #include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/planners/attend.h"
+#include "runtime/cpu/planners/experts.h"
 #include "runtime/cpu/planners/matmul.h"
 #include "tests/support/random_blocks.h"
 
@@ -102,6 +103,75 @@ TEST(CpuPlanners, EachOutputOfEachRowIsComputedOnce) {
       ASSERT_EQ((++begins[{product, first_out, first_row}]), 1);
     }
     for (size_t p = 0; p < products.size(); ++p) ASSERT_EQ(area[p], products[p].n_out * n_rows);
+  }
+}
+
+// ---- Products of experts ----
+
+std::vector<ExpertGroup> groups_of(const std::vector<int32_t>& n_rows) {
+  std::vector<ExpertGroup> groups;
+  int32_t slot = 0;
+  for (const int32_t n : n_rows) {
+    groups.push_back({static_cast<int32_t>(3 * groups.size()), slot, n, slot, 0});
+    slot += n;
+  }
+  return groups;
+}
+
+TEST(CpuPlanners, ExpertsOfATokenAreCutInStretchesOfAll) {
+  // Eight experts with two matrices of 256 rows of 1 KB: 4 MB, of which four threads want 32 stretches of 128 KB.
+  const ExpertShape p[] = {{256, 1024, true, false, true}, {256, 1024, true, false, true}};
+  std::vector<ExpertGroup> groups = groups_of({1, 1, 1, 1, 1, 1, 1, 1});
+  const ExpertsPlan plan({p, 2}, {groups.data(), groups.size()}, kTileOut, kTileRows, 4);
+  EXPECT_EQ(plan.bytes(), 4 << 20);
+  ASSERT_EQ(plan.n_items(), 32);
+  for (int64_t i = 0; i < 32; ++i) {
+    const ExpertItem item = plan.item(i);
+    EXPECT_EQ(item.group, static_cast<size_t>(i / 4));
+    EXPECT_TRUE(item.decodes);
+    EXPECT_EQ(item.part.product, static_cast<size_t>(i / 2 % 2));
+    EXPECT_EQ(item.part.first_out, 128 * (i % 2));
+    EXPECT_EQ(item.part.last_out, 128 * (i % 2 + 1));
+    EXPECT_EQ(groups[static_cast<size_t>(i / 4)].first_item, i / 4 * 4);
+  }
+}
+
+TEST(CpuPlanners, ShortGroupsOfExpertsTakeTheDecodesKernel) {
+  const ExpertShape p = {512, 1024, true, true, false};
+  constexpr int32_t kShort = kShortPrompt;
+  std::vector<ExpertGroup> groups = groups_of({kShort, kShort + 1});
+  const ExpertsPlan plan({&p, 1}, {groups.data(), groups.size()}, kTileOut, kTileRows, 1);
+  for (int64_t i = 0; i < plan.n_items(); ++i) EXPECT_EQ(plan.item(i).decodes, plan.item(i).group == 0) << i;
+}
+
+TEST(CpuPlanners, EachOutputOfEachSlotIsComputedOnce) {
+  Random random(7);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int32_t> n_rows;
+    for (uint64_t g = 1 + random.below(9); g-- > 0;) n_rows.push_back(1 + static_cast<int32_t>(random.below(round % 2 ? 700 : 20)));
+    std::vector<ExpertShape> products;
+    for (uint64_t n = 1 + random.below(ExpertsPlan::kMostProducts); n-- > 0;) {
+      const bool in_bands = random.below(2) != 0;
+      products.push_back({8 * (1 + static_cast<int64_t>(random.below(90))), 16 * (1 + static_cast<int64_t>(random.below(200))), in_bands,
+                          random.below(2) != 0, round % 3 == 0});
+    }
+    std::vector<ExpertGroup> groups = groups_of(n_rows);
+    const ExpertsPlan plan({products.data(), products.size()}, {groups.data(), groups.size()}, kTileOut, kTileRows,
+                           1 + static_cast<int32_t>(random.below(17)));
+    std::map<std::pair<size_t, size_t>, std::vector<int>> times;
+    for (size_t g = 0; g < groups.size(); ++g)
+      for (size_t p = 0; p < products.size(); ++p)
+        times[{g, p}].resize(static_cast<size_t>(products[p].n_out) * static_cast<size_t>(n_rows[g]));
+    for (int64_t i = 0; i < plan.n_items(); ++i) {
+      const ExpertItem item = plan.item(i);
+      const MatmulItem& part = item.part;
+      EXPECT_TRUE(!item.decodes || !products[part.product].in_bands || part.first_out % kBandRows == 0);
+      std::vector<int>& counts = times[{item.group, part.product}];
+      for (int64_t o = part.first_out; o < part.last_out; ++o)
+        for (int64_t r = part.first_row; r < part.last_row; ++r) ++counts[static_cast<size_t>(o * n_rows[item.group] + r)];
+    }
+    for (const auto& entry : times)
+      EXPECT_TRUE(std::all_of(entry.second.begin(), entry.second.end(), [](int n) { return n == 1; })) << round;
   }
 }
 

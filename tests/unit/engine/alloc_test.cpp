@@ -2,6 +2,7 @@
 // refills asked for, under way and placed, nor in a fork. And the plan foretells a session's host memory.
 #include <gtest/gtest.h>
 
+#include "runtime/engine/answer/generation.h"
 #include "tests/support/replaced_operators.h"
 #include "tests/support/policy_sessions.h"
 
@@ -129,6 +130,28 @@ TEST_P(Allocations, HostMemoryIsThePlans) {
     EXPECT_LE(most, planned + kSmall) << share;
     EXPECT_LE(planned, most + most / 2 + kSmall) << share;
   }
+}
+
+// A generation has tokens of its own, and its sampler's buffers: they are in the plan, too.
+TEST(AllocationsOfAnswers, AreThePlans) {
+  constexpr uint32_t kContext = 131072;
+  const auto model = open_demo(runtime_options(1, test_cpu_path(), uint64_t{1} << 30));
+  engine::SessionOptions options;
+  options.n_context = kContext;
+  const auto planned = static_cast<int64_t>(plan_session(*model, &options).host_bytes);
+  const std::vector<int32_t> prompt(kContext - 1, 60);
+  const int64_t before = n_bytes_held;
+  most_bytes_from_here();
+  const auto session = unwrap(Session::open(model, options));
+  const int64_t opened = n_bytes_most - before;
+  engine::GenerateOptions wishes;
+  const auto generation = unwrap(engine::Generation::proceed(session.get(), prompt, wishes));
+  engine::Event event;
+  unwrap(generation->next(&event));
+  const int64_t with_answer = n_bytes_most - before;
+  EXPECT_GT(with_answer, opened + 2 * static_cast<int64_t>(kContext * sizeof(int32_t)));  // the prompt, and room for the answer
+  EXPECT_LE(with_answer, planned + (32 << 10));
+  generation->cancel();
 }
 
 // A plan tries contexts of millions of tokens, and takes memory for none of them.

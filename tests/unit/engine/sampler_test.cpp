@@ -200,7 +200,11 @@ TEST(EngineSampler, WhatIsNoNumberIsNeverChosen) {
     Sampler sampler(o, 4);
     EXPECT_EQ(choose(&sampler, {kNan, 1, -kInfinity, kNan}).token, 1);
     EXPECT_EQ(choose(&sampler, {kNan, 1, kInfinity, 5}).token, 2);
-    EXPECT_TRUE(std::isfinite(choose(&sampler, {kNan, 1, 2, 5}).logprob));
+    for (const std::vector<float>& logits :
+         {std::vector<float>{kNan, 1, 2, 5}, {kNan, 1, kInfinity, 5}, {kInfinity, kInfinity, 0, -kInfinity}}) {
+      const float logprob = choose(&sampler, logits).logprob;
+      EXPECT_TRUE(std::isfinite(logprob) && logprob <= 0) << logprob;
+    }
     EXPECT_EQ(sampler.choose(std::vector<float>(4, kNan), {}).status().code(), Code::bad_model);
     EXPECT_EQ(sampler.choose(std::vector<float>(4, -kInfinity), {}).status().code(), Code::bad_model);
     o.hook = spoil;

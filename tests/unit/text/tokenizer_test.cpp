@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "runtime/text/tokenizer/pretokenize.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/golden_vocab.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/thread_time.h"
 
 namespace orrery::text::tokenizer_test {
@@ -328,6 +330,33 @@ TEST(BadVocabulary, SentencePiece) {
   v.data.tokens[402] = "";
   const Tokenizer t = make(v);
   EXPECT_EQ(t.decode(encode(t, "the man and the sea")), "the man and the sea");
+}
+
+// A file could list tens of millions of empty tokens in a few hundred MB: they are refused before anything is built of them.
+TEST(TokenizerVocab, TooManyTokensAreRefused) {
+  GoldenVocab v = testing::golden_spm_vocab("spm_plain");
+  v.data.tokens.resize(kMostVocabTokens + 1);
+  const auto from = std::chrono::steady_clock::now();
+  const Result<Tokenizer> t = Tokenizer::from_vocab(v.data);
+  ASSERT_FALSE(t.ok());
+  EXPECT_EQ(t.status().code(), Code::bad_model);
+  EXPECT_NE(std::string(t.status().message()).find("4194305 tokens are too many"), std::string::npos) << t.status().message();
+  testing::ByteWriter empty;
+  empty.put(gguf::ValueType::string).put(uint64_t{30'000'000});
+  empty.bytes.resize(empty.bytes.size() + 30'000'000 * sizeof(uint64_t));
+  const testing::TempDir dir;
+  const std::string path =
+      dir.write("empty.gguf", testing::GgufBuilder()
+                                  .key("general.architecture", "llama")
+                                  .key("tokenizer.ggml.model", "gpt2")
+                                  .raw_key("tokenizer.ggml.tokens", static_cast<uint32_t>(gguf::ValueType::array), empty.bytes)
+                                  .build());
+  auto file = gguf::File::open(path, {});
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const Result<Tokenizer> of_file = Tokenizer::from_gguf(*file);
+  ASSERT_FALSE(of_file.ok());
+  EXPECT_NE(std::string(of_file.status().message()).find("30000000 strings are too many"), std::string::npos) << of_file.status().message();
+  EXPECT_LT(std::chrono::steady_clock::now() - from, std::chrono::seconds(10));
 }
 
 // ---- the same from files
