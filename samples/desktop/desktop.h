@@ -21,11 +21,12 @@ typedef struct {
   gsize keep;         /* NEW, SEND: messages that stand in front; SAVE: 1 with the sessions, 0 the index alone;
                            PLAN: the document's number */
   char* path;         /* PLAN, OPEN: the model; NEW: a saved session, or NULL; CLOSE: its saved session; SAVE: the folder */
-  char* text;         /* SEND: the question; NULL: the messages end with results of calls */
+  char* text;         /* SEND: the question; NULL: the messages end with results of calls, or with an answer that goes on */
   GVariant* messages; /* NEW, SEND: the first `keep` messages, for a session that lacks them; SAVE: the index */
   GBytes* document;   /* PLAN: a document whose tokens are counted, or NULL */
   guint32 context;    /* PLAN, OPEN: tokens; 0: as the model was trained */
   float share;        /* PLAN, OPEN: KV budget, a share of full KV; 1: all of it */
+  gboolean goes_on;   /* SEND: the last message is an answer that goes on */
   gboolean anew;      /* SEND: the session's messages are others than the job's */
   Sampling sampling;  /* SEND */
 } Job;
@@ -121,10 +122,10 @@ typedef struct {
   /* window.c */
   GPtrArray* conversations;
   Conversation *current, *answering;
-  GString* streamed;                                   /* of the answer under way */
-  Made made;                                           /* of the same */
-  gpointer answer, thought, thought_text, calls, meta; /* its parts, if it is on the screen; else answer is NULL */
-  guint32* held;                                       /* (n_layers, n_heads) tokens on the device, of n_held */
+  GString* streamed;                                          /* of the answer under way */
+  Made made;                                                  /* of the same */
+  gpointer answer, thought, thought_text, calls, meta, go_on; /* its parts, if it is on the screen; else answer is NULL */
+  guint32* held;                                              /* (n_layers, n_heads) tokens on the device, of n_held */
   guint n_layers, n_heads, n_held;
   char *folder, *opened_path; /* folder: of the open model's conversations; NULL: no model is open */
   guint32 opened_context;

@@ -48,6 +48,8 @@ void window_show(void) {
                   {"rename", chat && app.current},
                   {"again", ready},
                   {"again-last", ready},
+                  {"go-on", ready},
+                  {"go-on-last", ready},
                   {"copy", chat},
                   {"side", chat},
                   {"next", chat},
@@ -126,6 +128,8 @@ static void add_message(guint number, gboolean user, Message m, guint i) {
     app.calls = gtk_builder_get_object(parts, "calls");
     app.meta = gtk_builder_get_object(parts, "meta");
     targets(named(parts, "copy", "Copy answer %u", number), "copy", i);
+    app.go_on = named(parts, "go_on", "Let answer %u go on", number);
+    targets(app.go_on, "go-on", i);
     targets(named(parts, "again", "Answer %u again", number), "again", i);
     markdown_append(app.answer, m.text);
   }
@@ -138,6 +142,7 @@ static void add_made(const Made* made, guint i) {
   while (i + 1 + results < c->messages->len && g_str_equal(conversation_message(c, i + 1 + results).role, "tool")) ++results;
   const gboolean last = i + 1 + results == c->messages->len && app.answering != c;
   show_thought(made->thought->str);
+  gtk_widget_set_visible(app.go_on, made->calls->len == 0);
   for (guint n = 0; n < made->calls->len; ++n)
     add_card(app.calls, n, made->calls->pdata[n], n < results ? conversation_message(c, i + 1 + n).text : NULL, last && n == results);
 }
@@ -311,6 +316,30 @@ static void answer_again(guint i) {
     const Message m = conversation_message(c, i);
     leave_edit();
     ask(c, i, m.text, m.document, m.hidden, app.n_again + 1);
+    show_messages();
+    return;
+  }
+}
+
+/* Lets answer i go on where it ended. What follows it goes. The answer so far is as if it had just been streamed. */
+static void go_on(guint i) {
+  Conversation* c = app.current;
+  for (i = MIN(i + 1, c->messages->len); i-- > 0;) {
+    const Message m = conversation_message(c, i);
+    if (!g_str_equal(m.role, "assistant")) continue;
+    made_clear(&app.made);
+    made_parse(&app.made, m.document);
+    if (app.made.calls->len) return;
+    leave_edit();
+    worker_do((Job){.type = JOB_SEND,
+                    .id = c->id,
+                    .keep = i + 1,
+                    .goes_on = TRUE,
+                    .sampling = app_sampling(),
+                    .messages = conversation_messages(c, i + 1)});
+    g_string_assign(app.streamed, m.text);
+    app.answering = c;
+    g_ptr_array_set_size(c->messages, (int)i);
     show_messages();
     return;
   }
@@ -601,6 +630,8 @@ static void on_action(GSimpleAction* action, GVariant* value, gpointer user G_GN
   else if (g_str_equal(name, "edit")) edit(g_variant_get_uint32(value));
   else if (g_str_equal(name, "again")) answer_again(g_variant_get_uint32(value));
   else if (g_str_equal(name, "again-last")) answer_again(c->messages->len);
+  else if (g_str_equal(name, "go-on")) go_on(g_variant_get_uint32(value));
+  else if (g_str_equal(name, "go-on-last")) go_on(c->messages->len);
   else if (g_str_equal(name, "copy")) copy(g_variant_get_uint32(value));
   else if (g_str_equal(name, "settings")) gtk_window_present(ui("settings"));
   else if (g_str_equal(name, "edit-last")) {
@@ -653,10 +684,12 @@ static void on_style(GSimpleAction* action G_GNUC_UNUSED, GVariant* value, gpoin
 }
 
 void window_new(void) {
-  static const char* const kNames[] = {"new",  "fork", "rename",    "delete",     "model", "document", "open",     "back",      "drop",
-                                       "send", "stop", "edit-last", "again-last", "next",  "previous", "settings", "shortcuts", "quit"};
+  static const char* const kNames[] = {"new",  "fork",     "rename",   "delete",    "model",     "document",   "open",
+                                       "back", "drop",     "send",     "stop",      "edit-last", "again-last", "go-on-last",
+                                       "next", "previous", "settings", "shortcuts", "quit"};
   static const GActionEntry kOthers[] = {{.name = "edit", .activate = on_action, .parameter_type = "u"},
                                          {.name = "again", .activate = on_action, .parameter_type = "u"},
+                                         {.name = "go-on", .activate = on_action, .parameter_type = "u"},
                                          {.name = "copy", .activate = on_action, .parameter_type = "u"},
                                          {.name = "side", .state = "true", .change_state = on_side},
                                          {.name = "panel", .state = "true", .change_state = on_panel},

@@ -133,8 +133,13 @@ static void open_model(const Job* job) {
     fail(EVENT_FAILED, "The model did not open");
     return;
   }
-  g_autofree char* text = g_strdup_printf("%s, %.1f M parameters, %s", event.info.name[0] ? event.info.name : event.info.architecture,
-                                          (double)event.info.n_parameters / 1e6, event.info.quantization);
+  orrery_runtime_info running;
+  orrery_runtime_info_init(&running, sizeof running);
+  orrery_runtime_get_info(w.runtime, &running, NULL);
+  const gboolean why = running.gpu_use == ORRERY_GPU_DRIVER_TOO_OLD || running.gpu_use == ORRERY_GPU_REFUSED; /* there is a GPU */
+  g_autofree char* text = g_strdup_printf("%s, %.1f M parameters, %s%s%s", event.info.name[0] ? event.info.name : event.info.architecture,
+                                          (double)event.info.n_parameters / 1e6, event.info.quantization, why ? ", on the processor: " : "",
+                                          why ? running.gpu_reason : "");
   emit(event, text, strlen(text));
 }
 
@@ -232,6 +237,7 @@ static void answer(const Job* job) {
   options.top_p = (float)job->sampling.top_p;
   options.min_p = (float)job->sampling.min_p;
   options.max_tokens = job->sampling.max_tokens;
+  options.continue_last = job->goes_on ? 1 : 0;
   options.seed = job->sampling.seed;
   set_running(session);
   orrery_status status = session ? ORRERY_OK : ORRERY_CANCELLED;

@@ -12,6 +12,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:-$root/build/peer}
 most=${2:-all}
 programs=(llama-bench llama-batched-bench llama-quantize)
+own=peer_logits   # a program of ours over its libraries (beside_peer.py)
 jobs=${JOBS:-$(nproc)}
 
 fail() { echo "peer.sh: $*" >&2; exit 1; }
@@ -29,7 +30,7 @@ lit=$(printf '%s\n' "${switches[@]}" | sed -n 's/=ON$//p' | paste -sd ' ')
 compiler=$("${CXX:-c++}" --version | sed -n 1p)
 built="llama.cpp of llama-cpp-python $version, $compiler, Release, static, switches: $lit"
 complete=yes
-for program in "${programs[@]}"; do [ -x "$folder/$program" ] || complete=no; done
+for program in "${programs[@]}" $own; do [ -x "$folder/$program" ] || complete=no; done
 if [ $complete = yes ] && [ "$(cat "$folder/BUILT" 2>/dev/null)" = "$built" ]; then
   echo "$built"
   exit 0
@@ -56,5 +57,9 @@ cmake -S "$source" -B "$folder/cmake" "${generator[@]}" -DCMAKE_BUILD_TYPE=Relea
 cmake --build "$folder/cmake" -j"$jobs" --target "${programs[@]}" >>"$folder/build.log" 2>&1 ||
   { tail -20 "$folder/build.log" >&2; fail "the build failed; all of it is in $folder/build.log"; }
 ln -sf "${programs[@]/#/cmake/bin/}" "$folder/"
+libraries=$folder/cmake/ggml/src
+"${CXX:-c++}" -O2 -std=c++17 -I"$source/include" -I"$source/ggml/include" "$root/tests/bench/$own.cpp" -o "$folder/$own" \
+  "$folder/cmake/src/libllama.a" "$libraries/libggml.a" "$libraries/libggml-cpu.a" "$libraries/libggml-base.a" -fopenmp -ldl -lpthread \
+  >>"$folder/build.log" 2>&1 || { tail -5 "$folder/build.log" >&2; fail "$own does not compile"; }
 echo "$built" >"$folder/BUILT"
 echo "$built"

@@ -358,6 +358,34 @@ def test_sampling_system_prompt_again_and_copy(data):
     equal(app.close(), 0)
 
 
+def test_an_answer_goes_on(data):
+    oracle = Oracle()
+    oracle.session.add_message("user", "Who are you?")
+    begun = "".join(oracle.session.generate(max_tokens=3).text())
+    rest = "".join(oracle.session.generate(max_tokens=3, continue_last=1).text())
+    more = "".join(oracle.session.generate(max_tokens=3, continue_last=1).text())
+    assert begun and rest and more
+    app = App(BUILD, data, MODEL)
+    app.open()
+    app.keys("ctrl+comma")
+    for name, value in (("Temperature", 0), ("Longest answer", 3)):
+        set_value(app, name, value)
+    app.keys("Escape")
+    app.ask("Who are you?")
+    equal(app.answer(1), begun)
+    app.press("Let answer 1 go on")
+    until("the answer's next part", lambda: app.answer(1) == begun + rest)
+    equal([role for role, _ in app.dialogue()], ["Question", "Answer"])
+    app.keys("ctrl+g")
+    longest = begun + rest + more
+    until("one more part", lambda: app.answer(1) == longest)
+    equal(app.banner(), "")
+    equal(app.close(), 0)
+    app = App(BUILD, data)   # it is kept as one answer
+    until("the answer of before", lambda: app.answer(1) == longest)
+    equal(app.close(), 0)
+
+
 def oracle_again(oracle, wanted):
     oracle.session.add_message("user", ORLA)
     return "".join(oracle.session.generate(seed=7, **wanted).text())

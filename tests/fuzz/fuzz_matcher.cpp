@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static std::shared_ptr<grammar::Grammar> compiled[kCount];
   if (size == 0) return 0;
   const size_t which = data[0] % kCount;
-  if (!compiled[which]) compiled[which] = compile_or_refuse(kForms[which].second, kForms[which].first);
+  if (!compiled[which]) compiled[which] = compile_or_refuse(kForms[which].second, kForms[which].first, 2);
   if (!compiled[which]) std::abort();
   walk(*compiled[which], data + 1, size - 1, std::min<size_t>(4 * size, 400));
   return 0;

@@ -32,13 +32,14 @@ inline std::shared_ptr<grammar::TokenTrie> fuzz_trie() {
   return trie;
 }
 
-inline std::shared_ptr<grammar::Grammar> compile_or_refuse(std::string_view source, grammar::Language language) {
+// size: of its limits, in powers of two; 0: small grammars, for which a run takes milliseconds.
+inline std::shared_ptr<grammar::Grammar> compile_or_refuse(std::string_view source, grammar::Language language, int size = 0) {
   grammar::GrammarOptions options;
   options.language = language;
-  options.limits.states = 1u << 12;
-  options.limits.edges = 1u << 14;
+  options.limits.states = 1u << (12 + size);
+  options.limits.edges = 1u << (14 + size);
   options.limits.memory_bytes = 1u << 20;
-  options.limits.repeat = 1u << 10;
+  options.limits.repeat = 1u << (10 + size);
   options.cache_bytes = 1u << 18;
   auto compiled = grammar::Grammar::compile(source, options, fuzz_trie());
   if (compiled.ok()) return *compiled;

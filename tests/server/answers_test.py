@@ -22,7 +22,7 @@ class Answers(ServerCase):
         self.assertEqual(self.server.request("POST", "/v1/embeddings", {"input": "x"})[0], 501)
 
     def test_chat(self):
-        status, answer = self.server.chat(model="demo-q8_0", user="u", metadata={}, store=False)
+        status, answer = self.server.chat(model="demo-q8_0", user="u", metadata={}, store=False, n=1, stop=None, verbosity=None)
         self.assertEqual(status, 200, answer)
         self.assertEqual(answer["object"], "chat.completion")
         choice = answer["choices"][0]

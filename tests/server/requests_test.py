@@ -1,5 +1,6 @@
 """Broken and forged requests: each is refused, by the field's name where there is one, and the server goes on."""
 import json
+import os
 import random
 import socket
 
@@ -127,7 +128,7 @@ class CommandLine(ServerCase):
         self.assertEqual(page.returncode, 0)
         self.assertIn("--allow-origin", page.stdout)
         for arguments, word in (([], "MODEL"), ([MODEL, "--nothing"], "--nothing"), ([MODEL, "--port", "99999"], "--port"), ([MODEL, "--host", "0.0.0.0"], "--api-key"),
-                                ([MODEL, "--sessions", "0"], "--sessions"), ([MODEL, "--kv-type", "f7"], "--kv-type"), ([MODEL, "--port"], "--port")):
+                                ([MODEL, "--sessions", "0"], "--sessions"), ([MODEL, "--kv-type", "f7"], "--kv-type"), ([MODEL, "--port"], "--port"), ([MODEL, "--api-key-file", os.devnull], "--api-key-file")):
             with self.subTest(arguments):
                 found = run_program(*arguments)
                 self.assertEqual((found.returncode, found.stdout), (2, ""))

@@ -211,7 +211,7 @@ TEST(Settings, AreListedShownAndSet) {
 TEST(Settings, AnAnswerCutByALimitSaysSo) {
   const Finished cut = chat("/set max-tokens 3\nWho are you?\n");
   EXPECT_EQ(cut.code, 0);
-  EXPECT_NE(cut.err.find("the answer was cut at 3 tokens (/set max-tokens N; 0: no limit)"), std::string::npos) << cut.err;
+  EXPECT_NE(cut.err.find("the answer was cut at 3 tokens (/continue, or /set max-tokens N; 0: no limit)"), std::string::npos) << cut.err;
   EXPECT_EQ(chat("Who are you?\n").err, "");
 }
 

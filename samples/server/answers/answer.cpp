@@ -1,15 +1,27 @@
 // See answer.h.
 #include "answers/answer.h"
 
+#include <cstdio>
 #include <ctime>
+#include <random>
 #include <utility>
 
 namespace orrery::server {
+namespace {
 
-Answer::Answer(const Request& request, Outbox* outbox, const orrery_vocab* vocab, const std::string& model, const std::string& id)
+std::string random_id() {
+  static thread_local std::mt19937_64 random{std::random_device{}()};
+  char text[40];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random()));
+  return text;
+}
+
+}  // namespace
+
+Answer::Answer(const Request& request, Outbox* outbox, const orrery_vocab* vocab, const std::string& model)
     : outbox_(outbox), vocab_(vocab), stream_(request.stream), include_usage_(request.include_usage), logprobs_wanted_(request.logprobs) {
   heading_.chat = request.chat;
-  heading_.id = (request.chat ? "chatcmpl-" : "cmpl-") + id;
+  heading_.id = (request.chat ? "chatcmpl-" : "cmpl-") + random_id();
   heading_.model = model;
   heading_.created = static_cast<int64_t>(std::time(nullptr));
 }

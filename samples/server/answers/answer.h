@@ -12,7 +12,7 @@ namespace orrery::server {
 
 class Answer {
  public:
-  Answer(const Request& request, Outbox* outbox, const orrery_vocab* vocab, const std::string& model, const std::string& id);
+  Answer(const Request& request, Outbox* outbox, const orrery_vocab* vocab, const std::string& model);
 
   // Every event but DONE.
   void event(const orrery_event& event);

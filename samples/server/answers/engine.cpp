@@ -128,7 +128,7 @@ void Engine::read_requests() {
 
 void Engine::begin_answer(Seat* seat, const std::shared_ptr<Job>& job) {
   metrics_->queued_us += us_since(job->arrived);
-  seat->answer = std::make_unique<Answer>(job->request, &job->outbox, vocab_.get(), options_.name, job->id);
+  seat->answer = std::make_unique<Answer>(job->request, &job->outbox, vocab_.get(), options_.name);
   seats_->begin(seat, job, options_);
   ++metrics_->answers;
 }
@@ -219,13 +219,20 @@ void Engine::end_answer(Seat* seat, const orrery_event& done) {
   metrics_->prefill_us += done.prefill_us;
   metrics_->decode_us += done.decode_us;
   metrics_->first_token_us += done.first_token_us;
-  if (!seat->cancelled) seat->answer->done(done);
+  // The seat is free before the client hears of the end, so the client's next request finds it.
+  const std::shared_ptr<Job> job = seat->job;
+  const std::unique_ptr<Answer> answer = std::move(seat->answer);
+  const bool cancelled = seat->cancelled;
   seats_->end(seat);
-  std::lock_guard<std::mutex> lock(mutex_);
-  seat->state = Seat::State::idle;
-  note_seats();
-  --n_open_;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    seat->state = Seat::State::idle;
+    note_seats();
+    --n_open_;
+  }
   changed_.notify_all();
+  if (!cancelled) answer->done(done);
+  job->outbox.end();
 }
 
 }  // namespace orrery::server

@@ -17,7 +17,6 @@ struct Job {
   explicit Job(MHD_Connection* connection) : outbox(connection) {}
 
   // Of the connection.
-  std::string id;  // of the answer
   std::string body;
   bool chat = false;
   Clock::time_point arrived, deadline;

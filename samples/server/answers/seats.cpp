@@ -85,8 +85,6 @@ void Seats::begin(Seat* seat, const std::shared_ptr<Job>& job, const Options& op
 
 void Seats::end(Seat* seat) {
   seat->generation.reset();
-  seat->answer.reset();
-  seat->job->outbox.end();
   seat->held_prompt = seat->job->prompt.size();
   seat->job.reset();
   seat->held.clear();

@@ -44,6 +44,12 @@ std::string file_text(const std::string& option, const std::string& path) {
   return text.str();
 }
 
+// The first line. An empty key would let everybody in.
+void set_key(Options& o, const std::string& option, const std::string& text) {
+  o.api_key = text.substr(0, text.find_first_of("\r\n"));
+  if (o.api_key.empty()) throw std::invalid_argument(option + ": the key is empty");
+}
+
 void set_kv_budget(Options& o, const std::string& text) {
   if (text.empty() || text.back() != '%') {
     o.kv_budget_bytes = bytes("--kv-budget", text);
@@ -74,11 +80,9 @@ const std::vector<Option>& all_options() {
       {"--host", "ADDRESS", "Address to listen on (default 127.0.0.1). Another than loopback takes an API key.", words(&Options::host)},
       {"--port", "N", "Port; 0: a free one, which is printed (default 8080).", number("--port", &Options::port, 65535)},
       {"--api-key", "KEY", "Requests need `Authorization: Bearer KEY`. Other users of the machine can see a command line.",
-       words(&Options::api_key)},
+       [](Options& o, const std::string& key) { set_key(o, "--api-key", key); }},
       {"--api-key-file", "FILE", "The key is the file's first line.",
-       [](Options& o, const std::string& path) {
-         o.api_key = file_text("--api-key-file", path), o.api_key.erase(std::min(o.api_key.find_first_of("\r\n"), o.api_key.size()));
-       }},
+       [](Options& o, const std::string& path) { set_key(o, "--api-key-file", file_text("--api-key-file", path)); }},
       {"--allow-origin", "ORIGIN", "Web pages of this origin may ask, as http://localhost:3000; *: all (default: none).",
        words(&Options::allow_origin)},
       {"--name", "NAME", "The model's name in requests (default: the file's name without .gguf).", words(&Options::name)},

@@ -4,11 +4,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <random>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -36,13 +36,6 @@ std::string header(MHD_Connection* connection, const char* name) {
   return value ? value : "";
 }
 
-std::string random_id() {
-  static thread_local std::mt19937_64 random{std::random_device{}()};
-  char text[40];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random()));
-  return text;
-}
-
 std::string route_of(const std::string& url) {
   for (const char* known : {"/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
     if (url == known) return known;
@@ -54,13 +47,19 @@ std::string route_of(const std::string& url) {
 // C functions for libmicrohttpd.
 struct Callbacks {
   static void* begin(void*, const char* uri, MHD_Connection*) {
-    auto* exchange = new Exchange;
-    exchange->url = std::string(uri).substr(0, std::string(uri).find('?'));
-    return exchange;
+    try {
+      auto exchange = std::make_unique<Exchange>();
+      exchange->url = uri;
+      exchange->url.resize(std::min(exchange->url.find('?'), exchange->url.size()));
+      return exchange.release();
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
   }
   static MHD_Result request(void* http, MHD_Connection* connection, const char*, const char* method, const char*, const char* data,
                             size_t* n, void** state) {
     auto* exchange = static_cast<Exchange*>(*state);
+    if (!exchange) return MHD_NO;
     try {
       if (exchange->method.empty()) exchange->method = method;
       return static_cast<Http*>(http)->request(connection, exchange, data, n);
@@ -174,7 +173,6 @@ MHD_Result Http::respond_page(MHD_Connection* connection, Exchange* exchange) {
   if (answers) {
     auto job = std::make_shared<Job>(connection);
     job->chat = route == "/v1/chat/completions";
-    job->id = random_id();
     body_bytes_ -= exchange->body.size();
     job->body = std::move(exchange->body);
     exchange->body.clear();

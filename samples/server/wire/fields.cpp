@@ -88,7 +88,7 @@ void Fields::only(const char* name, const Json& value, const char* why) {
 
 void Fields::finish() const {
   for (const auto& item : object_.items())
-    if (known_.count(item.key()) == 0)
+    if (!item.value().is_null() && known_.count(item.key()) == 0)
       refuse_field(place(item.key().substr(0, 100)), "this server does not know the field, which may change the answer");
 }
 

@@ -1,5 +1,5 @@
 // The fields of one JSON object of a request. Each field is read by its name and checked; finish() refuses the fields that nobody has read,
-// by name: a field that is silently ignored would change what the client believes about the answer.
+// by name: a field that is silently ignored would change what the client believes about the answer. A field that is null is absent.
 #pragma once
 
 #include <initializer_list>
