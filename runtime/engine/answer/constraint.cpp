@@ -28,7 +28,18 @@ Status Constraint::accept(int32_t token) {
 }
 
 Result<bool> Constraint::close_in_time(int32_t token, uint32_t left, const std::atomic<bool>* cancel) {
-  if (left >= text::grammar::Closing::kMostClosing || matcher_.can_close_after(token, left) || !matcher_.can_close(left + 1)) return false;
+  if (left >= text::grammar::Closing::kMostClosing) return false;
+  const size_t bytes = std::max<size_t>(grammar_->trie().bytes(token).size(), 1);
+  if (hopeless_bytes_ > 0) {
+    hopeless_bytes_ -= std::min(hopeless_bytes_, bytes);
+    return false;
+  }
+  if (matcher_.can_close_after(token, left)) return false;
+  if (!matcher_.can_close(left + 1)) {  // a byte of the answer spares a token of its end at most, unless the answer finds a shorter end
+    hopeless_bytes_ =
+        std::min(matcher_.tokens_to_end(), text::grammar::Closing::kMostClosing) - std::min(left, text::grammar::Closing::kMostClosing);
+    return false;
+  }
   closing_.resize(words_.size());
   ORRERY_ASSIGN(const bool any, matcher_.closing_mask(left, closing_.data(), cancel));
   if (!any) return false;

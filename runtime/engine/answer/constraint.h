@@ -52,6 +52,7 @@ class Constraint {
   text::grammar::Matcher matcher_;
   std::vector<uint32_t> words_;
   std::vector<uint32_t> closing_;  // (n_words), once it is needed
+  size_t hopeless_bytes_ = 0;      // of the answer to come: meanwhile no end fits, and none is searched
   bool ignore_end_, only_end_ = false;
   int32_t forced_token_ = -1;
 };
