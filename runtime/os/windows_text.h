@@ -33,8 +33,8 @@ inline Handle owned(HANDLE handle) {
   return handle == INVALID_HANDLE_VALUE || handle == nullptr ? Handle() : Handle(static_cast<int>(reinterpret_cast<intptr_t>(handle)));
 }
 
-// Calls `done` again, for a second at most, while it fails with one of two errors: somebody else has the file open and does not share it, as a
-// writer does between renaming its temporary and closing it. The last error stays.
+// Calls `done` again, for a second at most, while it fails with one of two errors: somebody else has the file open and does not share it,
+// as a writer does between renaming its temporary and closing it. The last error stays.
 template <class F>
 bool patiently(DWORD error, DWORD other_error, const F& done) {
   constexpr int kMostRefusals = 100;

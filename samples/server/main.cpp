@@ -1,5 +1,5 @@
-// orrery-server: an OpenAI-compatible server for one local model. The order of its life: options, model and sessions, listening, a signal; then
-// no new connections, every answer cancelled, the last bytes sent, the end.
+// orrery-server: an OpenAI-compatible server for one local model. The order of its life: options, model and sessions, listening, a signal;
+// then no new connections, every answer cancelled, the last bytes sent, the end.
 #include <signal.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // The answers. Two threads. The reading thread makes bodies requests and begins answers in idle sessions: parsing, tokenizing, compiling a
-// schema. The computing thread asks orrery_next_any() for the next event of any answer under way, so the answers share passes over the weights,
-// and none waits for the reading of another. Between two events it cancels answers whose client has left or whose time is over.
+// schema. The computing thread asks orrery_next_any() for the next event of any answer under way, so the answers share passes over the
+// weights, and none waits for the reading of another. Between two events it cancels answers whose client has left or whose time is over.
 //
 // Every submitted job ends: with an answer, or with a refusal. An answer whose reader is slow rests when much of it waits to be sent.
 #pragma once

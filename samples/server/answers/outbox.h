@@ -1,6 +1,6 @@
 // What one answer sends, between the thread that computes it and the thread that writes it to the connection. The computing thread never
-// waits for a reader: it appends, and goes on. The writing thread never waits for the answer: it lays the connection aside (MHD suspends it)
-// until there is something to send.
+// waits for a reader: it appends, and goes on. The writing thread never waits for the answer: it lays the connection aside (MHD suspends
+// it) until there is something to send.
 //
 // The computing side calls begin(), append() and end(), each at any time and from any thread; end() comes once, always. The writing side
 // calls park() and take(), and leave() when the connection is over.

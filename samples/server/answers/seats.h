@@ -1,7 +1,7 @@
 // The sessions. A request takes the idle session whose tokens share the longest prefix with its prompt, so the next turn of a conversation
-// finds its KV where it was. A session that would lose more than half of its last prompt does not count: it holds another conversation, with
-// the same system prompt, say. Then the session that was used least recently goes. (The library also keeps the KV of finished prompts, so a
-// conversation that lost its session reuses most of it.)
+// finds its KV where it was. A session that would lose more than half of its last prompt does not count: it holds another conversation,
+// with the same system prompt, say. Then the session that was used least recently goes. (The library also keeps the KV of finished prompts,
+// so a conversation that lost its session reuses most of it.)
 #pragma once
 
 #include <cstdint>

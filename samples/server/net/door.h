@@ -1,5 +1,5 @@
-// Who may come in: the Host and Origin headers, and the API key. A web page that a user visits can send requests to a server on loopback, by
-// a name of its own that resolves to 127.0.0.1, or across origins; these checks stop both.
+// Who may come in: the Host and Origin headers, and the API key. A web page that a user visits can send requests to a server on loopback,
+// by a name of its own that resolves to 127.0.0.1, or across origins; these checks stop both.
 #pragma once
 
 #include <optional>

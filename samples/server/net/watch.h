@@ -1,6 +1,6 @@
 // The clock of the connections. libmicrohttpd's own limit counts from a connection's last byte, so a client that sends a byte now and then
-// could stay for ever. Here each connection has one deadline for the whole of what it does now: send a request, or read an answer. The watch
-// also sees clients that leave while their answer is computed, which libmicrohttpd does not look for.
+// could stay for ever. Here each connection has one deadline for the whole of what it does now: send a request, or read an answer. The
+// watch also sees clients that leave while their answer is computed, which libmicrohttpd does not look for.
 #pragma once
 
 #include <microhttpd.h>

@@ -1,4 +1,5 @@
-// The JSON of answers, in OpenAI's shapes. An answer is made of pieces; a piece is a chunk of a stream, or all pieces together are one body.
+// The JSON of answers, in OpenAI's shapes. An answer is made of pieces; a piece is a chunk of a stream, or all pieces together are one
+// body.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What requests of both kinds share: the model's name, sampling, stop strings, limits, streaming. Defaults are OpenAI's: temperature and top_p
-// are 1, and without a seed each answer has its own.
+// What requests of both kinds share: the model's name, sampling, stop strings, limits, streaming. Defaults are OpenAI's: temperature and
+// top_p are 1, and without a seed each answer has its own.
 #include <cmath>
 #include <random>
 
