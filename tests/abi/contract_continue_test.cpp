@@ -159,6 +159,9 @@ TEST_F(Continuing, InsideReasoningAndBehindIt) {
     ASSERT_EQ(orrery_session_add_message_json(by_hand.get(), R"({"role": "assistant", "content": "done a", "reasoning_content": "well"})",
                                               &error),
               ORRERY_OK);
+    const char* const stops[] = {"one"};  // of the new text alone
+    rest.stop = stops;
+    rest.n_stop = 1;
     const Told third = told(by_hand, rest);
     EXPECT_EQ(third.text, "nd over");
     EXPECT_EQ(third.reasoning, "");

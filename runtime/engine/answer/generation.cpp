@@ -89,15 +89,15 @@ Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<c
   ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
   const size_t n_given = tokens.size() - options.grammar_tokens;
   if (g->reader_) ORRERY_TRY(g->use_form(end_of(*session, tokens.subspan(0, n_given))));
-  for (size_t i = n_given; i < tokens.size(); ++i) ORRERY_TRY(g->read_token(tokens[i]));
+  for (size_t i = n_given; i < tokens.size(); ++i) ORRERY_TRY(g->read_token(tokens[i], &g->stream_));
   g->prompt_.assign(tokens.begin(), tokens.end());
   return g;
 }
 
-// A token that the answer has already.
-Status Generation::read_token(int32_t token) {
+// A token that the answer has already. stream: what its text goes through.
+Status Generation::read_token(int32_t token, text::TextStream* stream) {
   if (constraint_) ORRERY_TRY(constraint_->accept(token));
-  if (reader_) reader_->feed(session_->model().tokenizer().token_bytes(token), &stream_);
+  if (reader_) reader_->feed(session_->model().tokenizer().token_bytes(token), stream);
   return ok_status();
 }
 
@@ -107,6 +107,7 @@ Status Generation::read_answer(const std::vector<AnswerPart>& parts) {
   if (!reader_) answer_ = content_of_last(session_->conversation());
   if (!constraint_) return ok_status();
   const text::Tokenizer& tokenizer = session_->model().tokenizer();
+  text::TextStream known_text;  // without stop strings
   for (const AnswerPart& part : parts) {
     if (!reader_ && part.is_mark)
       return error(Code::invalid_argument,
@@ -117,7 +118,7 @@ Status Generation::read_answer(const std::vector<AnswerPart>& parts) {
       const auto here = std::find_if(control.begin(), control.end(), [at](const text::TokenSpan& span) { return span.begin == at; });
       const int32_t token = here != control.end() ? here->id : constraint_->longest_token(std::string_view(part.text).substr(at));
       if (token < 0) return error(Code::invalid_argument, "continue_last: the answer has a byte that is no token");
-      if (Status read = read_token(token); !read.ok()) {
+      if (Status read = read_token(token, &known_text); !read.ok()) {
         if (read.code() == Code::invalid_argument)
           read.detail().message = "continue_last: the answer so far does not fit its form: " + read.detail().message;
         return read;

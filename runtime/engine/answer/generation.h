@@ -99,7 +99,7 @@ class Generation {
   bool give_piece(Event* event);
   Status use_form(std::string_view prompt_end);
   Status read_answer(const std::vector<AnswerPart>& parts);
-  Status read_token(int32_t token);
+  Status read_token(int32_t token, text::TextStream* stream);
   void force_end_of_reasoning();
   Status next_token();
   Shortlist* ask(Span<const int32_t> tokens);
