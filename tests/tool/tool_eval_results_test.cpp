@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "samples/orrery/eval/charts.h"
 
@@ -96,7 +97,7 @@ TEST(EvalResults, RowsSumUp) {
 TEST(EvalResults, TablesFitTheTerminal) {
   const EvalResults results = made_up();
   size_t before = 0;
-  for (const size_t columns : {70, 80, 100, 120, 160, 200, 400}) {
+  for (const size_t columns : std::initializer_list<size_t>{70, 80, 100, 120, 160, 200, 400}) {
     SCOPED_TRACE(columns);
     const EvalTable table(results, columns);
     const std::string head = table.head();

@@ -2,6 +2,8 @@
 // character is tried; nothing that begins an escape sequence may come through.
 #include <gtest/gtest.h>
 
+#include <initializer_list>
+
 #include "samples/orrery/terminal/characters.h"
 #include "samples/orrery/terminal/word_wrap.h"
 
@@ -56,7 +58,7 @@ TEST(WordWrap, BreaksBetweenWords) {
     }
     return out + wrap.end();
   };
-  for (const size_t piece : {1, 2, 3, 7, 1000}) {
+  for (const size_t piece : std::initializer_list<size_t>{1, 2, 3, 7, 1000}) {
     SCOPED_TRACE(piece);
     EXPECT_EQ(wrapped("one two three four", 9, piece), "one two \nthree \nfour");
     EXPECT_EQ(wrapped("one two three four", 0, piece), "one two three four");
