@@ -91,11 +91,11 @@ TEST_F(Continuing, AnEditIsTextOfTheAnswer) {
   tokens.resize(t.done.prompt_tokens);
   const Session by_tokens = open_session(model);
   EXPECT_EQ(pull(generate_tokens(by_tokens, tokens, generate_options(6))).text(), t.text);
-  const orrery_vocab* vocab = orrery_model_vocab(model.get());
+  const Vocab vocab(orrery_model_vocab(model.get()));
   std::string spelled(256, '\0');
   size_t n = 0;
   Error error;
-  ASSERT_EQ(orrery_detokenize(vocab, tokens.data() + 1, tokens.size() - 1, 0, spelled.data(), spelled.size(), &n, &error), ORRERY_OK);
+  ASSERT_EQ(orrery_detokenize(vocab.get(), tokens.data() + 1, tokens.size() - 1, 0, spelled.data(), spelled.size(), &n, &error), ORRERY_OK);
   spelled.resize(n);  // without control tokens
   EXPECT_EQ(spelled.substr(spelled.size() - std::min<size_t>(spelled.size(), 17)), "[a]A b</s><user>c");
   EXPECT_NE(message_of(s, 1).find("A b</s><user>c"), std::string::npos);
