@@ -1,7 +1,7 @@
 """Links a shared library so that it runs on an older C library than this machine's: link(objects, out, version script).
 
 A linker takes the newest version of each function that the C library has. Most functions have an older version, too: the linker
-then gets a stub of the C library with that version alone. old_glibc.c has the functions that are newer. The code is
+then gets a library of the same name whose functions have that version alone. old_glibc.c has the functions that are newer. The code is
 this machine's either way; a program meets the older C library only where it is loaded.
 """
 
@@ -35,13 +35,13 @@ def versions(path):
     return has, needs
 
 
-def stub(folder, soname, functions):
-    """A library of empty functions: {function: version}."""
+def library_of_names(folder, soname, functions):
+    """A library to link with, which has the names and versions of its functions and no code: {function: version}."""
     tag = lambda version: "GLIBC_" + ".".join(map(str, version))
     source, script = os.path.join(folder, soname + ".s"), os.path.join(folder, soname + ".map")
     with open(source, "w", encoding="ascii") as file:
         for name, version in sorted(functions.items()):
-            file.write(f".globl stub_{name}\n.type stub_{name}, %function\nstub_{name}:\n.symver stub_{name}, {name}@@{tag(version)}\n")
+            file.write(f".globl name_{name}\n.type name_{name}, %function\nname_{name}:\n.symver name_{name}, {name}@@{tag(version)}\n")
         file.write('.section .note.GNU-stack,"",%progbits\n')
     with open(script, "w", encoding="ascii") as file:
         before = ""
@@ -62,7 +62,7 @@ def link(objects, out, script, folder):
     # Linked once as usual, the library tells which functions it needs.
     subprocess.run([*start, "-static-libstdc++", "-static-libgcc", "-lpthread", "-ldl", "-lm", "-o", out], check=True)
     needs = versions(out)[1]
-    stubs, real = {}, {}
+    wanted, real = {}, {}
     for soname in ("libc.so.6", "libm.so.6"):
         for name, known in versions(subprocess.run([cc(), "-print-file-name=" + soname], check=True, capture_output=True, text=True).stdout.strip())[0].items():
             real.setdefault(name, (soname, known))
@@ -76,9 +76,9 @@ def link(objects, out, script, folder):
         for other, names in LIBRARIES:
             if re.fullmatch(names, name):
                 soname = other
-        stubs.setdefault(soname, {})[name] = max(old)
+        wanted.setdefault(soname, {})[name] = max(old)
     loader = next(line.split()[0] for line in subprocess.run(["ldd", out], capture_output=True, text=True).stdout.splitlines() if "/ld-linux" in line)
-    ours = [stub(folder, soname, functions) for soname, functions in stubs.items()]
+    ours = [library_of_names(folder, soname, functions) for soname, functions in wanted.items()]
     nonshared = subprocess.run([cc(), "-print-file-name=libc_nonshared.a"], check=True, capture_output=True, text=True).stdout.strip()
     subprocess.run([*start, "-nodefaultlibs", "-Wl,-Bstatic", "-lstdc++", "-lgcc_eh", "-lgcc", "-Wl,-Bdynamic", *ours, nonshared, loader, "-o", out],
                    check=True)

@@ -339,9 +339,10 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
 
 // ---- selection by many thread blocks: a thread block has a slice of a query's keys
 //
-// count_digits: counts the digits of all scores, the highest first, and of those whose higher digits are the k-th score's. count_taken:
-// counts each slice's scores above the k-th one, and its equals. write_taken: writes the keys, ascending. Each kernel finds the digit that
-// the one before has counted, and the first slice keeps it. Counts are whole numbers, so the result is that of one thread block.
+// count_digits counts the highest digit of all scores, then the next digit of the scores that agree with the k-th score so far. count_taken
+// counts, for each slice, the scores above the k-th score and the scores equal to it. write_taken writes the keys in ascending order. Each
+// kernel finds the digit that the kernel before it has counted, and the first slice keeps that digit. Counts are whole numbers, so the
+// result is that of one thread block.
 
 struct SelectWork {
   TopKeysWork w;

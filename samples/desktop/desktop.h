@@ -27,7 +27,7 @@ typedef struct {
   guint32 context;    /* PLAN, OPEN: tokens; 0: as the model was trained */
   float share;        /* PLAN, OPEN: KV budget, a share of full KV; 1: all of it */
   gboolean goes_on;   /* SEND: the last message is an answer that goes on */
-  gboolean anew;      /* SEND: the session's messages are others than the job's */
+  gboolean replaces;  /* SEND: the job's messages replace all messages of the session */
   Sampling sampling;  /* SEND */
 } Job;
 typedef enum {

@@ -274,7 +274,7 @@ static void ask(Conversation* c, guint keep, const char* text, const char* docum
   worker_do((Job){.type = JOB_SEND,
                   .id = c->id,
                   .keep = keep,
-                  .anew = begins,
+                  .replaces = begins,
                   .sampling = sampling,
                   .text = g_strdup(kept),
                   .messages = conversation_messages(c, keep)});

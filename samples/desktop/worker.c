@@ -175,7 +175,7 @@ static orrery_session* session_of(const Job* job) {
     if (status == ORRERY_OK) status = set_template(session);
     if (status == ORRERY_OK && job->path) load(job, session);
   }
-  const gboolean lacks = orrery_session_n_messages(session) < job->keep || job->anew || (opened && job->path);
+  const gboolean lacks = orrery_session_n_messages(session) < job->keep || job->replaces || (opened && job->path);
   if (status == ORRERY_OK) status = orrery_session_rewind_messages(session, lacks ? 0 : job->keep, &w.error);
   for (gsize i = 0; status == ORRERY_OK && lacks && i < g_variant_n_children(job->messages); ++i) {
     const char *role = NULL, *text = NULL, *document = NULL;

@@ -6,12 +6,13 @@
 // Decode is reported in GB/s of weights (as they lie: bands of IQ3 are longer than its file) or KV read, beside the rate at which the same
 // threads can merely read memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4
 // MB; prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both measured by the
-// same threads in the same run; a prompt's attention, of chunks of 256 rows at the end of 8K and of 32K, likewise. Section latent has 20
-// query heads that read one row of 576 values, of which 512 are the value (GLM-4.7-Flash). It reports the KV that is read, and the products
-// as a share of the floats' rate, next to heads of 128 and 512 in groups of eight. top_keys in keys of 32K of eight heads that five queries
-// of four heads are done with, and these keys' bytes. rebuild in F16 keys of every tenth chunk of 8 tokens of 32K, head by head, that come
-// of low-rank ones with V beside them: their products against the floats' rate, and the bytes that are read and written. Each figure is the
-// median of the passes that fit into a fifth of a second or so; matrices are larger than the caches, but for the one of 4 MB.
+// same threads in the same run. A prompt's attention has chunks of 256 rows at the end of 8K and of 32K, in the same units. Section latent
+// has 20 query heads that read one row of 576 values, of which 512 are the value (GLM-4.7-Flash). It reports the KV that is read, and the
+// products as a share of the floats' rate, next to heads of 128 and 512 in groups of eight. top_keys in keys of 32K of eight heads that
+// five queries of four heads are done with, and these keys' bytes. rebuild in F16 keys of every tenth chunk of 8 tokens of 32K, head by
+// head, that come of low-rank ones with V beside them: their products against the floats' rate, and the bytes that are read and written.
+// Each figure is the median of the passes that fit into a fifth of a second or so; matrices are larger than the caches, but for the one of
+// 4 MB.
 #include <time.h>
 
 #include <algorithm>

@@ -323,7 +323,7 @@ void Bench::link() {
 }
 
 // Kernels read and write host memory by themselves: memory that the driver has been told of, as a reservoir is, and memory of the driver;
-// and, since a device translates only so many addresses at a time, places of a part of it (larger than the second-level cache).
+// and places within a part of it that is larger than the second-level cache, because a device keeps the translations of few addresses.
 void Bench::gather() {
   const uint64_t mark = next_, n = s_.gathered_from;
   const int32_t n_processors = gpu_->properties().n_sms;

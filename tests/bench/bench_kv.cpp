@@ -283,8 +283,8 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   header.header_only = true;
   const gguf::File file = unwrap(gguf::File::open(path, header));
   const model::Description h = unwrap(model::read_description(file, {}));
-  // As much as all sessions at a time need in F16, weights that are stored anew, and workspace. Memory that is not used is not taken, but
-  // by a GPU's arena.
+  // The arena has room for the KV of all sessions that are open together in F16, for converted weights, and for the workspace. The system
+  // commits memory at its first use; a GPU's arena takes all of it.
   uint32_t longest = 0;
   for (const std::string& n : split(settings.values.at("contexts"), ','))
     longest = std::max(longest, static_cast<uint32_t>(std::atoi(n.c_str())));

@@ -247,8 +247,8 @@ TEST(HouseRules, HeadersGuardThemselves) {
 // ---- The tree ----
 
 TEST(HouseRules, NothingElseStandsAtTheTop) {
-  const std::set<std::string> known = {"Makefile", "CMakeLists.txt", "README.md", "SECURITY.md", "LICENSE", "include",
-                                       "runtime",  "cuda",           "capi",      "bindings",    "samples", "tests"};
+  const std::set<std::string> known = {"Makefile", "CMakeLists.txt", "README.md", "LICENSE", "include", "runtime",
+                                       "cuda",     "capi",           "bindings",  "samples", "tests"};
   for (const auto& entry : std::filesystem::directory_iterator(ORRERY_SOURCE_DIR)) {
     const std::string name = entry.path().filename().string();
     if (name[0] == '.' || (entry.is_directory() && begins_with(name, "build"))) continue;

@@ -48,7 +48,7 @@ struct CallFormat {
   bool many = false;                   // several calls in one message
   bool with_content = false;           // calls may follow content
   bool text_arguments = false;         // the template takes arguments as JSON text
-  uint32_t id_length = 0;              // an id has so many letters and digits; 0: it has 1 to 40 of the characters of tools' names
+  uint32_t id_length = 0;              // letters and digits in an id; 0: an id has 1 to 40 characters that a tool's name may have
 
   // The text that begins a call and that content cannot have: the first tag of `first`. Empty: a call has no mark of its own.
   std::string trigger() const;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/engine/answer/constraint.h"
 #include "runtime/engine/shared/grammars.h"
 #include "runtime/text/grammar/grammar.h"
 #include "runtime/text/json/json.h"
@@ -271,6 +272,27 @@ TEST(EngineGrammar, AnswersAreClosedInTime) {
   const auto session = session_of(model, Speculate::off, static_cast<uint32_t>(prompt.size()) + grammar->matcher().tokens_to_end() + 2);
   const Story story = proceed(session.get(), prompt, under(grammar, 0, 1.5f, 3));
   EXPECT_TRUE(story.done.complete) << story.text;
+}
+
+// Where no end fits, none is searched for as many bytes as tokens are missing. Then the search goes on.
+TEST(EngineGrammar, AnEndThatCouldNotFitIsSearchedAgain) {
+  const auto model = open_spec("llama-plain");
+  const text::Tokenizer& tokenizer = model->tokenizer();
+  engine::Constraint constraint(unwrap(model->vocabulary()->grammar("root ::= \"a\"{60} (\"b\" | \"c\"{200})", {})), false);
+  const int32_t a = tokenizer.find("a"), b = tokenizer.find("b"), c = tokenizer.find("c");
+  ASSERT_TRUE(a >= 0 && b >= 0 && c >= 0);
+  const auto narrowed = [&](int32_t token, uint32_t left) {
+    unwrap(constraint.prepare(nullptr));
+    return unwrap(constraint.close_in_time(token, left, nullptr));
+  };
+  const auto allows = [&](int32_t token) { return (constraint.mask()[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0; };
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_FALSE(narrowed(a, i == 0 ? 5 : 100)) << i;
+    unwrap(constraint.accept(a));
+  }
+  EXPECT_TRUE(narrowed(c, 1));  // 199 more tokens do not fit behind it
+  EXPECT_TRUE(allows(b));
+  EXPECT_FALSE(allows(c));
 }
 
 TEST(EngineGrammar, EndsStandWhereTheGrammarMayEnd) {
