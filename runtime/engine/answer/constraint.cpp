@@ -36,8 +36,8 @@ Result<bool> Constraint::close_in_time(int32_t token, uint32_t left, const std::
   }
   if (matcher_.can_close_after(token, left)) return false;
   if (!matcher_.can_close(left + 1)) {  // a byte of the answer spares a token of its end at most, unless the answer finds a shorter end
-    hopeless_bytes_ =
-        std::min(matcher_.tokens_to_end(), text::grammar::Closing::kMostClosing) - std::min(left, text::grammar::Closing::kMostClosing);
+    const uint32_t needed = std::min(matcher_.tokens_to_end(), text::grammar::Closing::kMostClosing);
+    hopeless_bytes_ = needed > left ? needed - left : 0;
     return false;
   }
   closing_.resize(words_.size());
