@@ -58,6 +58,7 @@ struct BackendInfo {
   bool moves_ahead = false;           // KvMoves::move_kv_ahead() runs in parallel with operations
   bool keeps_tiles = false;           // HeadView::tiles_there spares the upload of HeadView::tiles in each step
   bool has_key_codes = false;         // Backend::key_codes() is not null
+  bool codes_values = false;          // key codes may have turns and codes of V (KeyCodeFormat)
 };
 
 // What steps cost, for choices that must not depend on the clock: the same calls make the same choices.

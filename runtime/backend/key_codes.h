@@ -4,6 +4,14 @@
 //
 // Codes of kPageTokens keys make a tile. It holds groups of four bits, dimension after dimension: a key's group is an index of a table of
 // 16 products with the query (KeyCodeTable). So a query's products with a tile's keys are sums of table entries.
+//
+// **Turns.** Where keys have a mean before RoPE, RoPE turns it with the token's position, and one mean key takes out only what turns slowly.
+// So a head may have turns: the pairs of dimensions whose mean turns most. From these a key's code takes the mean as it stands at the key's
+// position, and a query's product gets it back: RoPE(mean, position) q is a sum of a cosine and a sine for each turn.
+//
+// **Codes of values** stand in the same tile behind those of the keys, with the two sides of a table exchanged: a value's dimensions are
+// looked up side by side, and a group of four bits holds some tokens' codes of one dimension. So a weighted sum of a tile's values is a
+// sum of table entries too, whose tables are made of the weights.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +22,22 @@
 
 namespace orrery {
 
+// The most turns of a head. Of the 32 pairs of Qwen2.5's heads eight do what all do (tests/bench/results/bits.md).
+inline constexpr int32_t kMostTurns = 8;
+
+// A pair of dimensions and its mean at position 0: (x, y). At position p it is (x cos - y sin, x sin + y cos) of p times the frequency of
+// this pair of RoPE. x = y = 0: the pair does not turn.
+struct KeyTurn {
+  int32_t first = 0, second = 0, pair = 0;
+  float x = 0.0f, y = 0.0f;
+};
+
 struct KeyCodeFormat {
   int32_t bits = 0;  // of a dimension: 1, 2 or 4; 0: no codes
   int32_t head_dim = 0;
-  bool values = false;  // a mean value lies behind each head's mean key: the two are a compensation token
+  bool values = false;     // a mean value lies behind each head's mean key: the two are a compensation token
+  int32_t value_bits = 0;  // of a dimension of V: 1 or 2; 0: no codes of V
+  int32_t n_turns = 0;     // of a head: KeyTurn behind its means. BackendInfo::codes_values
 
   // Groups of four bits in a key. Group j holds dimensions j * 4 / bits and after it, the first one in the lowest bits.
   int32_t n_groups() const { return (head_dim * bits + 3) / 4; }
@@ -25,8 +45,19 @@ struct KeyCodeFormat {
   // i + kPageTokens / 2 in its high half.
   static constexpr uint64_t kGroupBytes = kPageTokens / 2;
   uint64_t factors_offset() const { return static_cast<uint64_t>(n_groups()) * kGroupBytes; }
-  uint64_t tile_bytes() const { return factors_offset() + 2 * static_cast<uint64_t>(kPageTokens); }
-  uint64_t mean_bytes() const { return (values ? 2u : 1u) * static_cast<uint64_t>(head_dim) * sizeof(float); }
+  uint64_t keys_bytes() const { return factors_offset() + 2 * static_cast<uint64_t>(kPageTokens); }
+  // Of V, behind that: for each block of 64 dimensions n_value_groups() groups of kGroupBytes, then kPageTokens factors in F16. Group j
+  // holds tokens j * 4 / value_bits and after it, the first one in the lowest bits; byte i holds dimension i of the block in its low half,
+  // and dimension i + 32 in its high half. The last block may reach beyond the head.
+  static constexpr int32_t kValueBlock = kPageTokens;
+  int32_t n_value_groups() const { return kPageTokens * value_bits / 4; }
+  int32_t n_value_blocks() const { return (head_dim + kValueBlock - 1) / kValueBlock; }
+  uint64_t value_factors_offset() const {
+    return keys_bytes() + static_cast<uint64_t>(n_value_blocks()) * static_cast<uint64_t>(n_value_groups()) * kGroupBytes;
+  }
+  uint64_t tile_bytes() const { return value_bits > 0 ? value_factors_offset() + 2 * static_cast<uint64_t>(kPageTokens) : keys_bytes(); }
+  uint64_t turns_offset() const { return (values ? 2u : 1u) * static_cast<uint64_t>(head_dim) * sizeof(float); }
+  uint64_t mean_bytes() const { return turns_offset() + static_cast<uint64_t>(n_turns) * sizeof(KeyTurn); }
   // The codes of one head's n tokens, in whole tiles, and its means.
   uint64_t head_bytes(uint64_t n_tokens) const {
     constexpr uint64_t kTile = kPageTokens;
@@ -55,11 +86,18 @@ constexpr float key_code_error(int32_t bits) { return bits == 1 ? .36338f : bits
 constexpr float kMostCodeVariance = 2;
 constexpr int32_t kVarianceTiles = 4;  // spread evenly over the tiles, the first and the last among them
 
+// Cosines and sines of RoPE, for turns. Position p = kPageTokens * tile + i turns by the angle of its tile, then by that of i.
+struct KeyTurnTables {
+  Ptr<const float> tiles;   // (n_tiles, n_pairs, 2): cosine and sine
+  Ptr<const float> within;  // (n_pairs, 2, kPageTokens): cosines, then sines
+  int32_t n_pairs = 0;
+};
+
 // One head's keys in pages, and its codes.
 struct KeyCodesJob {
   const uint64_t* pages = nullptr;  // key s lies in the page at pages[s / kPageTokens] + offset
   uint64_t offset = 0;
-  Ptr<float> mean;       // (head_dim) of the keys as they are stored
+  Ptr<float> mean;       // (head_dim) of the keys as they are stored, less their turns; KeyCodeFormat::mean_bytes() in all
   Ptr<std::byte> tiles;  // the head's first tile; the others follow it
 };
 // One head's mean value.
@@ -73,16 +111,22 @@ struct KeyCodesShape {
   KvFormat kv;  // of the keys
   KeyCodeFormat codes;
   int32_t block = 1;  // of the Hadamard transform (hadamard_block()); 1: the stored keys are rotated already
+  // With turns: the pairs of dimensions that RoPE turns are (2 i, 2 i + 1) if interleaved, else (i, i + n_pairs).
+  KeyTurnTables turns = {};
+  bool interleaved = false;
 };
 
 class KeyCodeOperations {
  public:
-  // mean = the mean key of the tokens first, first + step, ... before end, summed in double, in order. Between steps.
+  // mean = the mean key of the tokens first, first + step, ... before end, summed in double, in order. With turns also these: of the keys
+  // turned back to position 0, the means of the pairs whose mean loses most of its length by turning; then mean is that of what is left.
+  // Between steps.
   virtual void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) = 0;
   // value = the sum of the tokens' V, each times its share, in double, in order. Between steps.
   virtual void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) = 0;
-  // Codes of tokens [first, end), by the jobs' means. Other codes of their tiles stay as they are; but where [first, end) begins a tile,
-  // codes of the tile's tokens behind `end` may be cleared. A key without finite values gets a factor that is NaN, so no query finds it.
+  // Codes of tokens [first, end), by the jobs' means and turns; of V, too, where the format has them. Other codes of their tiles stay as they are; but where [first, end) begins a tile,
+  // codes of the tile's tokens behind `end` may be cleared. A key without finite values gets a factor that is NaN, so no query finds it; such
+  // a value gets the factor 0.
   // Between steps.
   virtual void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) = 0;
 

@@ -22,6 +22,7 @@ struct KeyScoring {
 // A KV head's keys, and the queries of some positions.
 struct KeysJob {
   int32_t layer = 0, kv_head = 0;
+  Ptr<const KeyTurn> turns = {};  // of codes with turns: the head's
   const uint64_t* tiles = nullptr;  // key s lies in the tile at tiles[s / kPageTokens] + offset
   uint64_t offset = 0;
   uint64_t tile_bytes = 0;  // not 0: the tiles lie side by side, from tiles[0] on, as many bytes apart
@@ -43,6 +44,7 @@ struct KeysShape {
   // of positions that see all of the job's keys.
   KeyCodeFormat codes = {};
   int32_t code_block = 1;  // KeyCodesShape::block: how queries are rotated
+  KeyTurnTables turns = {};  // of codes with turns. Tile i holds positions from i * kPageTokens on
   bool products = false;   // key_weights() gives scale * q k of every key, not weights, and no means; -infinity for a NaN
 };
 
@@ -65,6 +67,9 @@ struct TopKeysJob : KeysJob {
   // Optional, with `out` and with codes, for a single position: for each query head log2 of the sum of the weights e^product of the keys
   // that are not among the k best. -infinity: no key is left; or the codes tell too little of this query (kMostCodeVariance).
   Ptr<float> log_evicted = {};  // (n_heads / n_kv_heads)
+  // Optional, with log_evicted and codes of V: the mean of these keys' values by their weights, for each query head whose log_evicted is
+  // not -infinity.
+  Ptr<float> value_evicted = {};  // (n_heads / n_kv_heads, head_dim)
 };
 struct TopKeysShape : KeysShape {
   KeyScoring scoring;

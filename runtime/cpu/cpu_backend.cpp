@@ -63,7 +63,7 @@ class CpuBackend final : public Backend,
   BackendInfo info() const override {
     BackendInfo info;
     info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
-    info.computes_on_host = info.reads_host_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
+    info.computes_on_host = info.reads_host_memory = info.exports_weights = info.makes_moments = info.has_key_codes = info.codes_values = true;
     info.decodes_rows = info.decodes_together = info.attends_pages = info.attends_positions = info.keeps_bits_in_chunks = true;
     return info;
   }
@@ -701,6 +701,8 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
         if (logs) {  // the unit takes the weight, so no weight is too large
           if (logs[g] == -INFINITY) sums[1] = 0.0f;
           sums[0] += logs[g] * kernels_.log_of_two;
+          if (const float* values = host(view->compensation_values); values && logs[g] != -INFINITY)
+            for (int32_t j = 0; j < dim; ++j) sums[16 + j] = sums[1] * values[int64_t{g} * dim + j];
           continue;
         }
         sums[1] *= n_alike;

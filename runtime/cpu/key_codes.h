@@ -21,6 +21,10 @@ int64_t key_code_thread_bytes(int32_t head_dim);
 // bytes: a product is off by at most half a step for each group.
 void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch, int32_t n);
 
+// Of codes with turns: where the job's cosines and sines lie; and the table's coefficients for the query q as it is stored.
+TurnsOfHead turns_of(const KeysJob& job, const KeysShape& shape);
+void set_turns(const float* q, const KeysJob& job, const KeysShape& shape, KeyCodeTable* table);
+
 // The mean square of the factors of some of the job's candidates: kVarianceTiles. And the variance, with that, of the products of q
 // (head_dim) with the candidates, given their codes: kMostCodeVariance.
 double code_factor_square(const KeysJob& job, const KeyCodeFormat& codes);

@@ -80,11 +80,13 @@ void weigh_codes(const Part<Job>& part, const KeysShape& shape, const KeysWork& 
   const KeysJob& job = *part.job;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
   auto* scratch = reinterpret_cast<CodeQueryScratch*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
-  CodeWeightsTask task = {shape.codes, job.tiles, first, last, job.first_key, 0, {}, {}, {}, {}};
+  CodeWeightsTask task = {shape.codes, job.tiles, first, last, job.first_key, turns_of(job, shape), 0, {}, {}, {}, {}};
   for (int32_t i = 0; i < part.count; ++i)
     for (int32_t g = 0; g < group; ++g) {
       const int32_t n = task.n_queries++;
-      make_code_table(query_of(job, shape, part.first + i) + static_cast<int64_t>(g) * shape.kv.head_dim, shape, work.kernels, scratch, n);
+      const float* q = query_of(job, shape, part.first + i) + static_cast<int64_t>(g) * shape.kv.head_dim;
+      make_code_table(q, shape, work.kernels, scratch, n);
+      set_turns(q, job, shape, &scratch->tables[n]);
       const WeightRows rows = work.scratch.rows(work.base, part.entry + i);
       const int64_t tile = g * rows.tile_stride + first / kPageTokens;
       task.tables[n] = &scratch->tables[n], task.out[n] = rows.weights + g * rows.stride + first;
@@ -300,12 +302,12 @@ uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_
 
 namespace {
 
-// logs (kRows) = for each of the rows from row g on: log2 of the sum of its weights over its n keys, without the keys of `out` (k), which
+// left_over (kRows): the sum of the weights times the shares of their tiles. logs (kRows) = for each of the rows from row g on: log2 of the sum of its weights over its n keys, without the keys of `out` (k), which
 // ascend and count from first_key. -infinity: no key is left. shares: of the tiles of each row in its softmax (find_shares()). A tile whose
 // keys are all in `out` adds nothing, whatever the rounding of its sum. Several rows at once, because a sum waits for the one before.
 template <int kRows>
 void logs_of_others(const WeightRows& rows, int32_t g, const float* shares, int64_t n, int64_t first_key, const uint32_t* out, int64_t k,
-                    float* logs) {
+                    float* logs, float* left_over) {
   const float *weights = rows.weights + g * rows.stride, *units = rows.units + g * rows.tile_stride,
               *sums = rows.sums + g * rows.tile_stride;
   shares += g * rows.tile_stride;
@@ -328,16 +330,83 @@ void logs_of_others(const WeightRows& rows, int32_t g, const float* shares, int6
     const float* share = std::max_element(shares + r * rows.tile_stride, shares + r * rows.tile_stride + n_tiles);
     const float unit = units[share - shares];
     logs[r] = totals[r] > 0 ? unit + static_cast<float>(std::log2(totals[r] / static_cast<double>(*share))) : -INFINITY;
+    left_over[r] = static_cast<float>(totals[r]);
   }
 }
 
 // The same of all rows of a group.
 void logs_of_others(const WeightRows& rows, int32_t group, const float* shares, int64_t n, int64_t first_key, const uint32_t* out,
-                    int64_t k, float* logs) {
+                    int64_t k, float* logs, float* left_over) {
   int32_t g = 0;
-  for (; g + 4 <= group; g += 4) logs_of_others<4>(rows, g, shares, n, first_key, out, k, logs + g);
-  if (group - g == 3) return logs_of_others<3>(rows, g, shares, n, first_key, out, k, logs + g);
-  for (; g < group; ++g) logs_of_others<1>(rows, g, shares, n, first_key, out, k, logs + g);
+  for (; g + 4 <= group; g += 4) logs_of_others<4>(rows, g, shares, n, first_key, out, k, logs + g, left_over + g);
+  if (group - g == 3) return logs_of_others<3>(rows, g, shares, n, first_key, out, k, logs + g, left_over + g);
+  for (; g < group; ++g) logs_of_others<1>(rows, g, shares, n, first_key, out, k, logs + g, left_over + g);
+}
+
+// The mean values of evicted tokens by their codes, for jobs of one position each (TopKeysJob::value_evicted). The weights of the keys
+// that were found are 0 by now. left_over(entry): (group), the sum of the others; 0: no mean is wanted.
+//
+// A part's keys go in stretches of kKeysPerItem, whatever the number of threads; the last one takes the rest. A stretch's sums, if it is
+// not the only one, take the place of its first weights. They are added in order.
+template <class LeftOver>
+void mean_evicted(Span<const Part<TopKeysJob>> parts, int32_t n_entries, const TopKeysShape& shape, const KeysWork& work,
+                  const LeftOver& left_over) {
+  constexpr int64_t kMostWidth = 512;  // head_dim, at most
+  static_assert(kKeysPerItem >= kMostWidth, "a stretch's weights leave room for its sums");
+  const int32_t group = shape.n_heads / shape.kv.n_kv_heads, dim = shape.codes.head_dim, n_fours = div_up(group, kCodeQueries);
+  const int64_t width = int64_t{shape.codes.n_value_blocks()} * KeyCodeFormat::kValueBlock;
+  const auto n_stretches = [&](const TopKeysJob& job) { return std::max<int64_t>(1, job.n_keys / kKeysPerItem); };
+  int64_t most = 0;
+  for (const Part<TopKeysJob>& part : parts)
+    if (part.job->value_evicted) most = std::max(most, n_stretches(*part.job));
+  if (most == 0) return;
+  const auto finish = [&](int64_t entry, int32_t g, float* sums) {  // (width)
+    const TopKeysJob& job = *part_of(parts, entry).job;
+    work.kernels.transform_heads(sums, nullptr, 1, dim, shape.code_block);
+    const float inverse = 1.0f / left_over(entry)[g];
+    float* out = reinterpret_cast<float*>(static_cast<uintptr_t>(job.value_evicted.address)) + int64_t{g} * dim;
+    for (int32_t i = 0; i < dim; ++i) out[i] = sums[i] * inverse;
+  };
+  work.pool->run(n_entries * n_fours * most, [&](int64_t item, int32_t) {
+    const int64_t entry = item / most / n_fours, stretch = item % most;
+    const auto first_head = static_cast<int32_t>(item / most % n_fours * kCodeQueries);
+    const TopKeysJob& job = *part_of(parts, entry).job;
+    const int64_t of_job = n_stretches(job), first = stretch * kKeysPerItem;
+    if (!job.value_evicted || stretch >= of_job) return;
+    const int64_t last = stretch + 1 == of_job ? job.n_keys : first + kKeysPerItem;
+    const WeightRows rows = work.scratch.rows(work.base, entry);
+    alignas(64) float sums[kCodeQueries][kMostWidth];
+    int32_t heads[kCodeQueries];
+    CodeValuesTask task = {shape.codes, job.tiles, first, last, 0, {}, {}, {}};
+    for (int32_t g = first_head; g < std::min(group, first_head + kCodeQueries); ++g) {
+      if (!(left_over(entry)[g] > 0)) continue;
+      const int32_t n = task.n_queries++;
+      heads[n] = g;
+      task.weights[n] = rows.weights + g * rows.stride + first;
+      task.shares[n] = work.scratch.shares(work.base, entry) + g * rows.tile_stride + first / kPageTokens;
+      task.out[n] = sums[n];
+      std::fill_n(sums[n], width, 0.0f);
+    }
+    if (task.n_queries == 0) return;
+    work.kernels.code_values(task);
+    for (int32_t n = 0; n < task.n_queries; ++n) {
+      if (of_job == 1) finish(entry, heads[n], sums[n]);
+      else std::copy_n(sums[n], width, rows.weights + heads[n] * rows.stride + first);
+    }
+  });
+  if (most == 1) return;
+  work.pool->run(n_entries * group, [&](int64_t item, int32_t) {
+    const int64_t entry = item / group, of_job = n_stretches(*part_of(parts, entry).job);
+    const auto g = static_cast<int32_t>(item % group);
+    if (of_job == 1 || !part_of(parts, entry).job->value_evicted || !(left_over(entry)[g] > 0)) return;
+    const WeightRows rows = work.scratch.rows(work.base, entry);
+    alignas(64) float sums[kMostWidth] = {};
+    for (int64_t stretch = 0; stretch < of_job; ++stretch) {
+      const float* of_stretch = rows.weights + g * rows.stride + stretch * kKeysPerItem;
+      for (int64_t i = 0; i < width; ++i) sums[i] += of_stretch[i];
+    }
+    finish(entry, g, sums);
+  });
 }
 
 }  // namespace
@@ -365,13 +434,19 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
                    job.out + i * job.k, work.kernels);
       auto* log_evicted = reinterpret_cast<float*>(static_cast<uintptr_t>(job.log_evicted.address));
       if (!log_evicted) return;
-      logs_of_others(rows, group, s.shares(work.base, entry), job.n_keys, job.first_key, job.out, job.n_found ? *job.n_found : job.k,
-                     log_evicted);
+      // The scores have been used: their place takes what is left over.
+      const int64_t n_best = job.n_found ? *job.n_found : job.k;
+      logs_of_others(rows, group, s.shares(work.base, entry), job.n_keys, job.first_key, job.out, n_best, log_evicted, scores);
       const double factor = code_factor_square(job, shape.codes);
       for (int32_t g = 0; g < group; ++g)
         if (code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, factor, shape) > kMostCodeVariance)
-          log_evicted[g] = -INFINITY;
+          log_evicted[g] = -INFINITY, scores[g] = 0;
+      if (!job.value_evicted) return;
+      for (int32_t g = 0; g < group; ++g)
+        for (int64_t k = 0; k < n_best; ++k) rows.weights[g * rows.stride + job.first_key + job.out[k]] = 0;
     });
+    if (shape.codes.value_bits > 0)
+      mean_evicted(parts, n_entries, shape, work, [&](int64_t entry) { return s.scores(work.base, entry); });
   });
 }
 

@@ -167,6 +167,13 @@ void code_weights_of(const CodeWeightsTask& t) {
       V::F y[kVectors];
       for (int i = 0; i < kVectors; ++i)
         y[i] = V::mul(factors[i], V::fma(V::set(t.tables[q]->step), V::from_words(sums[q] + i * V::kLanes), V::set(t.tables[q]->base)));
+      for (int32_t i = 0; i < t.turns.n; ++i) {
+        const float *of_tile = t.turns.of_tiles[i] + start / kTile * t.turns.tile_stride, *within = t.turns.within[i];
+        const float cosine = t.tables[q]->cosines[i], sine = t.tables[q]->sines[i];
+        const V::F c = V::set(cosine * of_tile[0] + sine * of_tile[1]), d = V::set(sine * of_tile[0] - cosine * of_tile[1]);
+        ORRERY_UNROLL for (int v = 0; v < kVectors; ++v) y[v] =
+            V::fma(c, V::load(within + v * V::kLanes), V::fma(d, V::load(within + kTile + v * V::kLanes), y[v]));
+      }
       if (start < t.first_seen) {
         alignas(64) float each[kTile];
         for (int i = 0; i < kVectors; ++i) V::store(each + i * V::kLanes, y[i]);
@@ -189,6 +196,90 @@ void code_weights(const CodeWeightsTask& t) {
     case 2: return code_weights_of<2>(t);
     case 3: return code_weights_of<3>(t);
     default: return code_weights_of<kCodeQueries>(t);
+  }
+}
+
+// The tables of a tile's V for one query: kBits of a dimension. entries: 128 + the rounded products of each group's weights with levels.
+// Returns the unit of an entry; 0: the tile has no weight.
+template <int kBits>
+float make_value_table(const float* weights, const std::byte* halves, uint8_t* entries) {
+  constexpr int kOfGroup = 4 / kBits, kGroups = kTile / kOfGroup, kParts = 16 / V::kLanes;
+  alignas(64) float weighed[kTile], products[kGroups * 16];
+  for (int i = 0; i < kTile; i += V::kLanes) V::store(weighed + i, V::mul(V::load(weights + i), V::load_half(halves + 2 * i)));
+  float widest = 0;
+  for (int group = 0; group < kGroups; ++group) {
+    float sum = 0;
+    ORRERY_UNROLL for (int i = 0; i < kOfGroup; ++i) sum += weighed[group * kOfGroup + i];
+    widest = sum > widest ? sum : widest;
+  }
+  widest *= key_code_level(kBits, (1 << kBits) - 1);
+  if (!(widest > 0)) return 0;
+  V::F levels[kOfGroup][kParts];
+  for (int i = 0; i < kOfGroup; ++i) {
+    alignas(64) float of_index[16];
+    for (int index = 0; index < 16; ++index) of_index[index] = key_code_level(kBits, index >> (i * kBits) & ((1 << kBits) - 1));
+    for (int part = 0; part < kParts; ++part) levels[i][part] = V::load(of_index + part * V::kLanes);
+  }
+  for (int group = 0; group < kGroups; ++group)
+    ORRERY_UNROLL for (int part = 0; part < kParts; ++part) {
+      V::F sum = V::mul(V::set(weighed[group * kOfGroup]), levels[0][part]);
+      ORRERY_UNROLL for (int i = 1; i < kOfGroup; ++i) sum = V::add(sum, V::mul(V::set(weighed[group * kOfGroup + i]), levels[i][part]));
+      V::store(products + group * 16 + part * V::kLanes, sum);
+    }
+  const float inverse = 127.0f / widest;
+  int16_t sums[2];
+  for (int i = 0; i < kGroups * 16; i += 32) V::quantize32(V::load32(products + i), inverse, reinterpret_cast<int8_t*>(entries) + i, sums);
+  for (int i = 0; i < kGroups * 16; ++i) entries[i] ^= 0x80;
+  return widest / 127.0f;
+}
+
+template <int kQueries, int kBits>
+void code_values_of(const CodeValuesTask& t) {
+  constexpr int kGroups = kTile * kBits / 4;
+  alignas(64) uint8_t entries[kQueries][kGroups * 16];
+  alignas(64) uint16_t sums[kQueries][kTile];
+  const uint8_t* tables[kQueries];
+  for (int q = 0; q < kQueries; ++q) tables[q] = entries[q];
+  for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
+    const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile]));
+    if (start + kTile < t.last_key) {  // the next tile's lines
+      const auto* next = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile + 1])) + t.codes.keys_bytes();
+      for (uint64_t line = 0; line < t.codes.tile_bytes() - t.codes.keys_bytes(); line += 64) V::ask(next + line);
+    }
+    const auto* halves = reinterpret_cast<const std::byte*>(tile) + t.codes.value_factors_offset();
+    float steps[kQueries];
+    bool any = false;
+    for (int q = 0; q < kQueries; ++q) {
+      const float share = t.shares[q][(start - t.first_key) / kTile];
+      steps[q] = share > 0 ? share * make_value_table<kBits>(t.weights[q] + (start - t.first_key), halves, entries[q]) : 0.0f;
+      if (steps[q] > 0) any = true;
+      else __builtin_memset(entries[q], 0, sizeof entries[q]);
+    }
+    if (!any) continue;
+    for (int block = 0; block < t.codes.n_value_blocks(); ++block) {
+      const uint8_t* rows = tile + t.codes.keys_bytes() + static_cast<uint64_t>(block * kGroups) * KeyCodeFormat::kGroupBytes;
+      V::template add_entries<kQueries, 1>(tables, rows, kGroups, sums);
+      for (int q = 0; q < kQueries; ++q) {
+        if (!(steps[q] > 0)) continue;
+        float* out = t.out[q] + block * kTile;
+        for (int i = 0; i < kTile; i += V::kLanes)
+          V::store(out + i, V::fma(V::set(steps[q]), V::sub(V::from_words(sums[q] + i), V::set(128.0f * kGroups)), V::load(out + i)));
+      }
+    }
+  }
+}
+
+template <int kQueries>
+void code_values_of(const CodeValuesTask& t) {
+  return t.codes.value_bits == 1 ? code_values_of<kQueries, 1>(t) : code_values_of<kQueries, 2>(t);
+}
+
+void code_values(const CodeValuesTask& t) {
+  switch (t.n_queries) {
+    case 1: return code_values_of<1>(t);
+    case 2: return code_values_of<2>(t);
+    case 3: return code_values_of<3>(t);
+    default: return code_values_of<kCodeQueries>(t);
   }
 }
 

@@ -237,6 +237,15 @@ constexpr int32_t most_entry(int32_t bits) { return bits == 4 ? 255 : 255 / kEnt
 struct KeyCodeTable {
   uint8_t entries[kMostGroups * 16];  // (n_groups, 16)
   float base, step;
+  // With turns: the query's product with turn i's mean at angle a is cosines[i] cos(a) + sines[i] sin(a).
+  float cosines[kMostTurns], sines[kMostTurns];
+};
+// The turns of a head, and where their cosines and sines lie (KeyTurnTables): of tile t (2) at of_tiles[i] + t * tile_stride, within a tile
+// (2, kPageTokens) at within[i].
+struct TurnsOfHead {
+  int32_t n = 0;
+  const float *of_tiles[kMostTurns], *within[kMostTurns];
+  int64_t tile_stride = 0;
 };
 // Writes the codes of a rotated key as those of key `at` of its tile. *factor = the factor with the least squared error for these codes, at
 // most the largest half; NaN for a key that is not finite.
@@ -253,12 +262,27 @@ struct CodeWeightsTask {
   KeyCodeFormat codes;
   const uint64_t* tiles;                    // addresses of all tiles of codes
   int64_t first_key, last_key, first_seen;  // first_key at the start of a tile
+  TurnsOfHead turns;
   int32_t n_queries;
   // For each query:
   const KeyCodeTable* tables[kCodeQueries];
   float* out[kCodeQueries];                         // (last_key - first_key), then zeros to the end of the last tile
   float *units[kCodeQueries], *sums[kCodeQueries];  // (tiles) each
 };
+
+// Adds to out the sum over the tokens [first_key, last_key) of weight * share of the tile * V by its codes, rotated as they are. A tile's
+// weights times the factors of V are first rounded: a sum of 4 / value_bits of them to 1 / 127 of the largest such sum.
+struct CodeValuesTask {
+  KeyCodeFormat codes;
+  const uint64_t* tiles;
+  int64_t first_key, last_key;  // first_key at the start of a tile
+  int32_t n_queries;            // at most kCodeQueries
+  // For each query:
+  const float* weights[kCodeQueries];  // (last_key - first_key), then zeros to the end of the last tile
+  const float* shares[kCodeQueries];   // (tiles)
+  float* out[kCodeQueries];            // (head_dim rounded up to whole blocks of kValueBlock)
+};
+constexpr int kMostValueTable = kPageTokens * 2 / 4 * 16;  // entries of a tile with 2 bits
 
 // Combines the weights of a group's query heads (KeyWeightsTask) to one score per key (KeyScoring).
 constexpr int kMostPooled = 127;
@@ -408,6 +432,7 @@ struct Kernels {
   void (*key_weights)(const KeyWeightsTask& task);
   void (*encode_key)(const EncodeTask& task);
   void (*code_weights)(const CodeWeightsTask& task);
+  void (*code_values)(const CodeValuesTask& task);
   void (*key_scores)(const ScoresTask& task);
   // Writes i for each scores[i] >= low to `out`, ascending, and returns how many. *n_high = how many are above `high`. NaN is neither.
   int64_t (*list_reaching)(const float* scores, int64_t n, float low, float high, uint32_t* out, int64_t* n_high);

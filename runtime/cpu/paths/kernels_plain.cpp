@@ -290,6 +290,7 @@ const Kernels kPlainKernels = {
     plain_key_weights,
     plain_encode_key,
     plain_code_weights,
+    plain_code_values,
     plain_key_scores,
     plain_list_reaching,
     plain_tile_shares,

@@ -14,6 +14,7 @@ void plain_widen(const float* x, float* low, float* high, int32_t n);
 void plain_key_weights(const KeyWeightsTask& task);
 void plain_encode_key(const EncodeTask& task);
 void plain_code_weights(const CodeWeightsTask& task);
+void plain_code_values(const CodeValuesTask& task);
 int64_t plain_list_reaching(const float* scores, int64_t n, float low, float high, uint32_t* out, int64_t* n_high);
 void plain_key_scores(const ScoresTask& task);
 void plain_tile_shares(const float* units, const float* sums, int64_t n_tiles, float* shares);

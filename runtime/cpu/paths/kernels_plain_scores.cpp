@@ -101,8 +101,55 @@ void plain_code_weights(const CodeWeightsTask& t) {
         const float product = table.step * static_cast<float>(sum) + table.base;
         y[key] = start + static_cast<int64_t>(key) < t.first_seen ? -INFINITY : half_to_float(factors[key]) * product;
       }
+      for (int32_t i = 0; i < t.turns.n; ++i) {
+        const float* of_tile = t.turns.of_tiles[i] + start / kPageTokens * t.turns.tile_stride;
+        const float c = table.cosines[i] * of_tile[0] + table.sines[i] * of_tile[1];
+        const float d = table.sines[i] * of_tile[0] - table.cosines[i] * of_tile[1];
+        for (int32_t key = 0; key < kPageTokens; ++key) y[key] += c * t.turns.within[i][key] + d * t.turns.within[i][kPageTokens + key];
+      }
       const int64_t at = start - t.first_key, tile_at = at / kPageTokens;
       plain_weigh_tile(y, std::min<int64_t>(kPageTokens, t.last_key - start), t.out[q] + at, &t.units[q][tile_at], &t.sums[q][tile_at]);
+    }
+}
+
+void plain_code_values(const CodeValuesTask& t) {
+  constexpr uint64_t kHalf = KeyCodeFormat::kGroupBytes;
+  const int32_t n_groups = t.codes.n_value_groups(), of_group = 4 / t.codes.value_bits, mask = (1 << t.codes.value_bits) - 1;
+  const float largest_level = key_code_level(t.codes.value_bits, mask);
+  for (int32_t q = 0; q < t.n_queries; ++q)
+    for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
+      const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kPageTokens]));
+      const auto* factors = reinterpret_cast<const uint16_t*>(tile + t.codes.value_factors_offset());
+      const float *weights = t.weights[q] + (start - t.first_key), share = t.shares[q][(start - t.first_key) / kPageTokens];
+      float weighed[kPageTokens], widest = 0;
+      for (int32_t i = 0; i < kPageTokens; ++i) weighed[i] = weights[i] * half_to_float(factors[i]);
+      for (int32_t group = 0; group < n_groups; ++group) {
+        float sum = 0;
+        for (int32_t i = 0; i < of_group; ++i) sum += weighed[group * of_group + i];
+        widest = std::max(widest, sum);
+      }
+      widest *= largest_level;
+      if (!(widest > 0) || !(share > 0)) continue;
+      int32_t entries[kMostValueTable];
+      for (int32_t group = 0; group < n_groups; ++group)
+        for (int32_t index = 0; index < 16; ++index) {
+          float product = 0;
+          for (int32_t i = 0; i < of_group; ++i)
+            product += weighed[group * of_group + i] * key_code_level(t.codes.value_bits, index >> (i * t.codes.value_bits) & mask);
+          entries[group * 16 + index] = static_cast<int32_t>(std::nearbyint(product * (127.0f / widest)));
+        }
+      const float step = share * (widest / 127.0f);
+      for (int32_t block = 0; block < t.codes.n_value_blocks(); ++block) {
+        const uint8_t* rows = tile + t.codes.keys_bytes() + static_cast<uint64_t>(block * n_groups) * kHalf;
+        for (uint64_t d = 0; d < 2 * kHalf; ++d) {
+          int32_t sum = 0;
+          for (int32_t group = 0; group < n_groups; ++group) {
+            const uint8_t both = rows[static_cast<uint64_t>(group) * kHalf + d % kHalf];
+            sum += entries[group * 16 + (d < kHalf ? both & 15 : both >> 4)];
+          }
+          t.out[q][static_cast<uint64_t>(block) * 2 * kHalf + d] += step * static_cast<float>(sum);
+        }
+      }
     }
 }
 

@@ -45,6 +45,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       key_weights,
       encode_key,
       code_weights,
+      code_values,
       key_scores,
       list_reaching,
       tile_shares,

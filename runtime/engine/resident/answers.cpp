@@ -19,10 +19,11 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
   return scoring;
 }
 
-// Bytes of one layer's projected queries, (n_heads, rank) floats, or of the weights of its evicted tokens, (n_heads). 0: low-rank keys find
-// no tokens, and codes do not compensate.
+// Bytes of one layer's projected queries, (n_heads, rank) floats, or of the weights of its evicted tokens, (n_heads), and with codes of
+// values of their means, (n_heads, head_dim). 0: low-rank keys find no tokens, and codes do not compensate.
 uint64_t projected_bytes(const ResidentShape& s) {
-  const uint64_t width = s.low_rank.by_head ? s.low_rank.rank : s.codes.values ? 1 : 0;
+  const auto dim = static_cast<uint64_t>(s.description->kv().head_dim);
+  const uint64_t width = s.low_rank.by_head ? s.low_rank.rank : s.codes.values ? 1 + (s.codes.value_bits > 0 ? dim : 0) : 0;
   return align_up(static_cast<uint64_t>(s.description->kv().n_heads) * width * sizeof(float), kv::kArenaAlignment);
 }
 
@@ -198,6 +199,7 @@ void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, u
   job->n_positions = 1;
   if (parts_->codes) {  // tiles are read whole
     job->tiles = parts_->codes->tiles(head), job->tile_bytes = parts_->codes->format().tile_bytes();
+    job->turns = parts_->codes->turns(head);
     job->first_key = static_cast<int32_t>(first_page);
     job->n_keys = static_cast<int32_t>(first_page + n_pages);
     return;
@@ -212,6 +214,7 @@ void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, u
 void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
   if (parts_->codes) {
     shape->codes = parts_->codes->format();
+    shape->turns = parts_->codes->turn_tables();
     shape->code_block = parts_->codes->block();
     return;
   }
@@ -510,7 +513,7 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
     job.out = query.out;
     job.held = query.held, job.stay = query.stay;
     job.least = query.least, job.n_found = query.n_found;
-    job.log_evicted = logs_of_evicted(job.kv_head);
+    job.log_evicted = logs_of_evicted(job.kv_head), job.value_evicted = values_of_evicted(job.kv_head);
     jobs_.push_back(job);
   }
   const TopKeysShape shape = pages_shape(queries[0], rule);

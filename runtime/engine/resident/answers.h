@@ -112,6 +112,11 @@ class Answers final : public policy::Heads {
   Status set_mean_values(Span<const float> shares) override;
   // Within a step, once the head's layer has asked for its best tokens: log2 of the evicted tokens' weights, (group).
   Ptr<const float> evicted_logs(uint32_t head) const { return logs_of(head % static_cast<uint32_t>(description_->kv().n_kv_heads)); }
+  // And the means of their values, (group, head_dim); null without codes of values.
+  Ptr<const float> evicted_values(uint32_t head) const {
+    if (parts_->codes->format().value_bits == 0) return {};
+    return values_of(head % static_cast<uint32_t>(description_->kv().n_kv_heads));
+  }
   void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {
     now_->backend->for_each(static_cast<int64_t>(n), call, fn);
   }
@@ -145,8 +150,15 @@ class Answers final : public policy::Heads {
   Ptr<float> logs_of_evicted(int32_t kv_head) const {
     return now_->q && parts_->codes && parts_->codes->format().values ? logs_of(static_cast<uint32_t>(kv_head)) : Ptr<float>{};
   }
+  Ptr<float> values_of_evicted(int32_t kv_head) const {  // TopKeysJob::value_evicted
+    return logs_of_evicted(kv_head) && parts_->codes->format().value_bits > 0 ? values_of(static_cast<uint32_t>(kv_head)) : Ptr<float>{};
+  }
   Ptr<float> projected() const { return {region_.data().address + told_bytes_}; }
   Ptr<float> logs_of(uint32_t kv_head) const { return projected() + uint64_t{kv_head} * group(); }
+  Ptr<float> values_of(uint32_t kv_head) const {
+    const auto n_kv_heads = static_cast<uint64_t>(description_->kv().n_kv_heads), dim = static_cast<uint64_t>(description_->kv().head_dim);
+    return logs_of(static_cast<uint32_t>(n_kv_heads)) + uint64_t{kv_head} * group() * dim;
+  }
 
   const model::Description* description_ = nullptr;
   KvFormat format_;  // of the slots; pages_ has its own

@@ -40,6 +40,7 @@ kv::Layout Parts::layout(const ResidentShape& s) {
   layout.add(kv::LowRank::layout(s.low_rank, s.kept, s.n_context));
   layout.add(kv::LowRank::work_layout(s.low_rank, s.kept, s.n_context, s.backend));
   layout.add(kv::KeyCodes::layout(s.codes, s.kept, s.n_context));
+  layout.add(kv::KeyCodes::turns_layout(s.codes, s.n_context));
   layout.add(kv::CompensationTokens::layout(s.kept, s.n_compensation_tokens));
   if (s.refills) layout.add(kv::Refills::layout(s.kept, s.n_slots, s.staging_tokens, s.rebuilds()));
   layout.add(RecentQueries::layout(h, s.n_query_rows));
@@ -48,8 +49,9 @@ kv::Layout Parts::layout(const ResidentShape& s) {
   return layout;
 }
 
-Result<Parts> Parts::make(const ResidentShape& s, Runtime* runtime, const RopeSpec& rope) {
+Result<Parts> Parts::make(const ResidentShape& s, Runtime* runtime, Span<const RopeSpec> ropes) {
   const model::Description& h = *s.description;
+  const RopeSpec rope = s.rope >= 0 ? ropes[static_cast<size_t>(s.rope)] : RopeSpec{};
   kv::Arena* arena = &runtime->arena();
   Parts parts;
   if (!s.digests.heads.empty()) {
@@ -59,7 +61,7 @@ Result<Parts> Parts::make(const ResidentShape& s, Runtime* runtime, const RopeSp
     ORRERY_ASSIGN(parts.low_rank, kv::LowRank::make(arena, s.low_rank, s.kept, rope, s.n_context));
   }
   if (!s.codes.heads.empty()) {
-    ORRERY_ASSIGN(parts.codes, kv::KeyCodes::make(arena, s.codes, s.kept, s.rotated, s.n_context));
+    ORRERY_ASSIGN(parts.codes, kv::KeyCodes::make(arena, s.codes, s.kept, s.rotated, s.n_context, rope.inverse_frequency));
   }
   if (s.n_compensation_tokens > 0) {
     ORRERY_ASSIGN(parts.compensation_tokens, kv::CompensationTokens::make(arena, s.kept, s.n_compensation_tokens));

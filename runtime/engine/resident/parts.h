@@ -32,8 +32,8 @@ namespace orrery::engine {
 
 struct Parts {
   static kv::Layout layout(const ResidentShape& shape);
-  // Takes the layout's regions of the arena, and a turn. The frequencies of `rope` outlive the parts.
-  static Result<Parts> make(const ResidentShape& shape, Runtime* runtime, const RopeSpec& rope);
+  // Takes the layout's regions of the arena, and a turn. ropes: of the session; their frequencies outlive the parts.
+  static Result<Parts> make(const ResidentShape& shape, Runtime* runtime, Span<const RopeSpec> ropes);
 
   // Removes tokens from n_tokens on, and all pending refills.
   void truncate(uint32_t n_tokens);

@@ -36,7 +36,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->in_place_ = shape.in_place;
   r->attends_pages_ = shape.backend.attends_pages;
   ORRERY_ASSIGN(r->parts_,
-                Parts::make(shape, &runtime, shape.low_rank_rope >= 0 ? ropes[static_cast<size_t>(shape.low_rank_rope)] : RopeSpec{}));
+                Parts::make(shape, &runtime, ropes));
   const size_t n_heads = r->parts_.slots->n_heads();
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);
@@ -290,7 +290,8 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
     slots_[head] = slot;
     views_[head] = parts_.slots->view_with_append(head, slot);
     if (parts_.codes && policy_->compensates_by_codes(head))
-      views_[head].compensation_token = parts_.codes->mean(head), views_[head].compensation_logs = answers_.evicted_logs(head);
+      views_[head].compensation_token = parts_.codes->mean(head), views_[head].compensation_logs = answers_.evicted_logs(head),
+      views_[head].compensation_values = answers_.evicted_values(head);
     ++head;
   }
   if (parts_.compensation_tokens) add_replaced();

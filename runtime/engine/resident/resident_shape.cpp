@@ -24,7 +24,7 @@ uint32_t query_rows(const SessionOptions& options, const policy::Policy& policy)
   return rows > 0 ? std::max(rows, policy.queries_wanted() + 1) : 0;
 }
 
-void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
+void set_summaries(const policy::Policy& policy, const SessionOptions& options, ResidentShape* shape) {
   const policy::PageDigests asked = policy.digests();
   shape->digests = {asked.page_tokens,
                     asked.kind == policy::PageDigest::mean        ? DigestKind::mean
@@ -33,7 +33,11 @@ void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
                     asked.heads};
   shape->n_compensation_tokens = policy.max_compensation_tokens();
   if (asked.kind == policy::PageDigest::codes) {  // codes take the place of digests, with pages of one token
-    shape->codes = {asked.bits, asked.heads, asked.values};
+    shape->codes.bits = asked.bits, shape->codes.heads = asked.heads;
+    shape->codes.values = asked.values, shape->codes.value_bits = asked.value_bits;
+    const CodeTurns turns = options.code_turns(*shape->description);
+    shape->codes.n_turns = turns.n_turns, shape->codes.n_pairs = turns.n_pairs, shape->codes.interleaved = turns.interleaved;
+    shape->rope = turns.rope;
     shape->digests.heads.clear();
   }
   if (asked.rank == 0) return;
@@ -64,8 +68,8 @@ Status set_rope(const char* policy_name, ResidentShape* shape) {
   const Span<const uint32_t> layers = shape->low_rank.layers;
   for (const uint32_t layer : layers) {
     const int32_t first = layer_of(layers[0]), other = layer_of(layer);
-    shape->low_rank_rope = h.layer(first).attention.rope;
-    if (h.layer(other).attention.rope != shape->low_rank_rope)
+    shape->rope = h.layer(first).attention.rope;
+    if (h.layer(other).attention.rope != shape->rope)
       return error(Code::unsupported,
                    "policy %s keeps low-rank keys, which need the same RoPE in all its layers; layers %d and %d have others", policy_name,
                    first, other);
@@ -87,7 +91,7 @@ Result<ResidentShape> ResidentShape::make(const model::Description& h, const Bac
   shape.in_place = policy.slots_in_place() > 0;
   shape.resident = kv_format(h, shape.in_place ? options.kv_type : options.resident_type(h));
   shape.rotated = options.rotated(h);
-  set_summaries(policy, &shape);
+  set_summaries(policy, options, &shape);
   ORRERY_TRY(set_rope(options.policy.c_str(), &shape));
   shape.n_slots = shape.in_place ? policy.slots_in_place() : slots_beside(shape, resident_slots(h, options, n_context));
   shape.refills = policy.refill_share() > 0;

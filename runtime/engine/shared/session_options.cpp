@@ -50,6 +50,18 @@ bool SessionOptions::in_place(const model::Description& h) const {
   return from == 0 || (hadamard_block(h.kv().head_dim) >= 64 && share_of_f16(h, *this) >= from);
 }
 
+CodeTurns SessionOptions::code_turns(const model::Description& h) const {
+  CodeTurns turns;
+  if (!codes_values || rotated(h)) return turns;
+  for (const int32_t layer : h.kv().layers)  // a layer without RoPE has nothing that turns
+    if (turns.rope < 0) turns.rope = h.layer(layer).attention.rope;
+  if (turns.rope < 0) return turns;
+  const model::RopeParameters& rope = h.ropes[static_cast<size_t>(turns.rope)];
+  turns.n_pairs = static_cast<uint32_t>(rope.n_rot) / 2, turns.interleaved = rope.interleaved;
+  turns.n_turns = std::min(turns.n_pairs, static_cast<uint32_t>(kMostTurns));
+  return turns;
+}
+
 KvType SessionOptions::resident_type(const model::Description& h) const {
   if (device_kv_type) return *device_kv_type;
   if (in_place(h)) return kv_type;
@@ -237,6 +249,7 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h,
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
   policy::Shape shape = policy_shape(h, device, n_context);
   shape.finds_by_codes = options.finds_by_codes;
+  shape.codes_values = options.codes_values, shape.code_turns = options.code_turns(h).n_turns;
   shape.in_place = options.in_place(h);
   ORRERY_ASSIGN(auto policy, policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile));
   if (h.kv().n_layers() < h.n_layers && policy->asks_a_layer_ahead())

@@ -28,6 +28,13 @@ class LanguageModel;
 // By number of guesses, from 1 on: the time that they add to a step, as a share of a step of one token.
 using GuessCosts = std::array<double, kMostGuesses>;
 
+// Turns of key codes (KeyCodeFormat::n_turns): how many a head has, and the RoPE that turns, AttentionShape::rope.
+struct CodeTurns {
+  uint32_t n_turns = 0, n_pairs = 0;
+  bool interleaved = false;
+  int32_t rope = -1;
+};
+
 struct SessionOptions {
   uint32_t n_context = 0;       // 0: as trained, or less if less fits
   std::string policy = "full";  // a name of policy::make_policy, or "full"
@@ -49,12 +56,14 @@ struct SessionOptions {
   // Session::open() opens draft_path, or the model's head for Speculate::mtp; another model may also draft for several sessions.
   std::shared_ptr<LanguageModel> draft_model;
   bool finds_by_codes = false;  // policy::Shape::finds_by_codes: set by see_device()
+  bool codes_values = false;    // BackendInfo::codes_values: set by see_device()
   bool drafts = false;          // a session that drafts for another one: it belongs to that session, and takes no session slot
 
   Status validate(const model::Description& h) const;
   // Notes what policies may count on. moves_directly: engine::moves_directly().
   void see_device(const BackendInfo& device, bool moves_directly) {
     finds_by_codes = device.has_key_codes && device.attends_positions && moves_directly && speculate != Speculate::policy;
+    codes_values = device.codes_values;
   }
   // Whether the policy can divide the model's KV.
   Status check_policy_fits(const model::Description& h) const;
@@ -68,6 +77,8 @@ struct SessionOptions {
   KvType resident_type(const model::Description& h) const;
   // policy::Shape::in_place. A device type asks for values that the reservoir does not have, and F32 has more bytes than a gathered token.
   bool in_place(const model::Description& h) const;
+  // None where the device's codes have none, or where keys are stored rotated: then RoPE turns no pair of their dimensions.
+  CodeTurns code_turns(const model::Description& h) const;
   // How the session changes its KV before it is stored (KvTransform). Centred: where form_type() is quantized. Rotated: where K or V has 4
   // bits.
   bool centred(const model::Description& h) const;

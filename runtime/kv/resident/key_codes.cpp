@@ -1,12 +1,16 @@
 #include "runtime/kv/resident/key_codes.h"
 
+#include <cmath>
+
 #include "runtime/base/checked.h"
 
 namespace orrery::kv {
 
 namespace {
 
-KeyCodeFormat code_format(const KeyCodeSpec& spec, int32_t head_dim) { return {static_cast<int32_t>(spec.bits), head_dim, spec.values}; }
+KeyCodeFormat code_format(const KeyCodeSpec& spec, int32_t head_dim) {
+  return {static_cast<int32_t>(spec.bits), head_dim, spec.values, static_cast<int32_t>(spec.value_bits), static_cast<int32_t>(spec.n_turns)};
+}
 size_t tiles_of(uint32_t n_context) { return div_up(n_context, static_cast<uint32_t>(kPageTokens)); }
 
 }  // namespace
@@ -22,10 +26,25 @@ Region KeyCodes::layout(const KeyCodeSpec& spec, const KvFormat& format, uint32_
   return {"key codes", Holds::summaries, align_up(bytes_of(spec, format.head_dim, n_context), kArenaAlignment), 0, host, 0};
 }
 
+// The tables of turns: those of tiles, then those within one.
+Region KeyCodes::turns_layout(const KeyCodeSpec& spec, uint32_t n_context) {
+  if (spec.bits == 0 || spec.heads.empty() || spec.n_turns == 0) return {};
+  const uint64_t bytes = 2 * sizeof(float) * uint64_t{spec.n_pairs} * (tiles_of(n_context) + static_cast<uint64_t>(kPageTokens));
+  return {"turns of key codes", Holds::staging, align_up(bytes, kArenaAlignment), 0, bytes, 0};
+}
+
 // Tiles of all heads first, then all means: tiles are whole cache lines where a tile is.
-KeyCodes::KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, ArenaRegion region)
-    : spec_(spec), shape_{format, code_format(spec, format.head_dim), rotated ? 1 : hadamard_block(format.head_dim)},
-      region_(std::move(region)), n_tiles_(tiles_of(n_context)) {
+KeyCodes::KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, const float* frequencies,
+                   ArenaRegion region, ArenaRegion turns)
+    : spec_(spec), shape_{format, code_format(spec, format.head_dim), rotated ? 1 : hadamard_block(format.head_dim), {}, false},
+      frequencies_(frequencies), region_(std::move(region)), turns_region_(std::move(turns)), n_tiles_(tiles_of(n_context)) {
+  if (spec.n_turns > 0) {
+    shape_.interleaved = spec.interleaved;
+    const uint64_t of_tiles = 2 * uint64_t{spec.n_pairs} * n_tiles_;
+    shape_.turns.tiles = {turns_region_.data().address};
+    shape_.turns.within = shape_.turns.tiles + of_tiles;
+    shape_.turns.n_pairs = static_cast<int32_t>(spec.n_pairs);
+  }
   const uint64_t tile = shape_.codes.tile_bytes(), first = region_.data().address;
   const uint64_t means = first + spec.heads.size() * n_tiles_ * tile;
   tiles_.reserve(spec.heads.size() * n_tiles_);
@@ -39,9 +58,29 @@ KeyCodes::KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated
 }
 
 Result<std::unique_ptr<KeyCodes>> KeyCodes::make(Arena* arena, const KeyCodeSpec& spec, const KvFormat& format, bool rotated,
-                                                 uint32_t n_context) {
+                                                 uint32_t n_context, const float* frequencies) {
   ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(spec, format, n_context)));
-  return std::unique_ptr<KeyCodes>(new KeyCodes(spec, format, rotated, n_context, std::move(region)));
+  ArenaRegion turns;
+  if (spec.n_turns > 0) {
+    ORRERY_ASSIGN(turns, ArenaRegion::take(arena, turns_layout(spec, n_context)));
+  }
+  return std::unique_ptr<KeyCodes>(new KeyCodes(spec, format, rotated, n_context, frequencies, std::move(region), std::move(turns)));
+}
+
+void KeyCodes::make_turn_tables(Backend* backend) {
+  if (has_turn_tables_ || spec_.n_turns == 0) return;
+  std::vector<float> table;
+  table.reserve(2 * uint64_t{spec_.n_pairs} * (n_tiles_ + static_cast<uint64_t>(kPageTokens)));
+  for (size_t tile = 0; tile < n_tiles_; ++tile)
+    for (uint32_t i = 0; i < spec_.n_pairs; ++i) {
+      const double angle = static_cast<double>(tile * size_t{kPageTokens}) * static_cast<double>(frequencies_[i]);
+      table.push_back(static_cast<float>(std::cos(angle))), table.push_back(static_cast<float>(std::sin(angle)));
+    }
+  for (uint32_t i = 0; i < spec_.n_pairs; ++i)
+    for (double (*f)(double) : {static_cast<double (*)(double)>(std::cos), static_cast<double (*)(double)>(std::sin)})
+      for (int32_t p = 0; p < kPageTokens; ++p) table.push_back(static_cast<float>(f(p * static_cast<double>(frequencies_[i]))));
+  has_turn_tables_ = true;
+  backend->upload({turns_region_.data().address}, table.data(), table.size() * sizeof(float));
 }
 
 void KeyCodes::read_pages(const PageTable& reservoir) {
@@ -61,6 +100,7 @@ void KeyCodes::set_values(Backend* backend, const PageTable& reservoir, Span<con
 }
 
 void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
+  make_turn_tables(backend);
   uint32_t n_in_mean = 1;
   while (n_in_mean <= n_tokens / 2) n_in_mean *= 2;
   if (n_in_mean != n_in_mean_) {
@@ -75,6 +115,7 @@ void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_t
 
 void KeyCodes::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
   if (n_tokens <= n_tokens_) return;
+  make_turn_tables(backend);  // of a copy
   read_pages(reservoir);
   backend->key_codes()->encode_keys(jobs_, shape_, static_cast<int32_t>(n_tokens_), static_cast<int32_t>(n_tokens));
   n_tokens_ = n_tokens;

@@ -25,16 +25,22 @@ struct KeyCodeSpec {
   uint32_t bits = 0;
   std::vector<uint32_t> heads;
   bool values = false;
+  uint32_t value_bits = 0;  // of a dimension of V; 0: no codes of V
+  // Turns of a head, and the pairs of dimensions that RoPE turns. 0: no turns.
+  uint32_t n_turns = 0, n_pairs = 0;
+  bool interleaved = false;
 };
 
 class KeyCodes {
  public:
-  // Bytes of all codes and means.
+  // Bytes of all codes and means. What turns need beside them is a region of its own.
   static uint64_t bytes_of(const KeyCodeSpec& spec, int32_t head_dim, uint32_t n_context);
   static Region layout(const KeyCodeSpec& spec, const KvFormat& format, uint32_t n_context);
-  // format: of the reservoir's pages. rotated: whether these hold rotated keys (KvTransform).
+  static Region turns_layout(const KeyCodeSpec& spec, uint32_t n_context);
+  // format: of the reservoir's pages. rotated: whether these hold rotated keys (KvTransform). frequencies: of RoPE, (n_pairs), if there are
+  // turns; they outlive this object.
   static Result<std::unique_ptr<KeyCodes>> make(Arena* arena, const KeyCodeSpec& spec, const KvFormat& format, bool rotated,
-                                                uint32_t n_context);
+                                                uint32_t n_context, const float* frequencies);
 
   const KeyCodeFormat& format() const { return shape_.codes; }
   int32_t block() const { return shape_.block; }   // of the queries' rotation: KeysShape::code_block
@@ -43,6 +49,10 @@ class KeyCodes {
   bool has(uint32_t head) const { return std::binary_search(spec_.heads.begin(), spec_.heads.end(), head); }
   // Addresses of the head's tiles of codes, and of its mean key, (head_dim) floats.
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + index_of(head) * n_tiles_; }
+  Ptr<const KeyTurn> turns(uint32_t head) const {
+    return {spec_.n_turns > 0 ? jobs_[index_of(head)].mean.address + shape_.codes.turns_offset() : 0};
+  }
+  const KeyTurnTables& turn_tables() const { return shape_.turns; }
   Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }  // with values: (2, head_dim), then the mean value
 
   // The heads' mean values: shares (heads, n_tokens) of the reservoir's first tokens.
@@ -62,14 +72,18 @@ class KeyCodes {
   void copy_from(Backend* backend, const KeyCodes& other);
 
  private:
-  KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, ArenaRegion region);
+  KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, const float* frequencies, ArenaRegion region,
+           ArenaRegion turns);
   size_t index_of(uint32_t head) const {
     return static_cast<size_t>(std::lower_bound(spec_.heads.begin(), spec_.heads.end(), head) - spec_.heads.begin());
   }
   void read_pages(const PageTable& reservoir);
+  void make_turn_tables(Backend* backend);
   KeyCodeSpec spec_;
   KeyCodesShape shape_;
-  ArenaRegion region_;
+  const float* frequencies_;
+  ArenaRegion region_, turns_region_;
+  bool has_turn_tables_ = false;
   uint32_t n_tokens_ = 0, n_in_mean_ = 0;  // n_in_mean_: the first tokens, whose mean the means are; 0: none
   size_t n_tiles_ = 0;
   std::vector<uint64_t> tiles_;       // (heads, n_tiles_)

@@ -108,9 +108,10 @@ void KeyCodesPolicy::keep_evicted(Span<float> weights, size_t n_best) const {
 
 }  // namespace
 
-bool codes_fit(uint32_t bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place) {
+bool codes_fit(uint32_t bits, uint32_t value_bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place) {
   const WindowRings rings(shape);
-  const KeyCodeFormat codes = {static_cast<int32_t>(bits), static_cast<int32_t>(shape.head_dim), compensation};
+  const KeyCodeFormat codes = {static_cast<int32_t>(bits), static_cast<int32_t>(shape.head_dim), compensation, static_cast<int32_t>(value_bits),
+                               static_cast<int32_t>(shape.code_turns)};
   const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings.slots()), quarters = in_place ? 4 : 3;
   return 4 * rings.n_other_heads() * codes.head_bytes(shape.n_context) <= quarters * slots * shape.slot_bytes &&
          bits * shape.head_dim <= kMostCodeBits;
@@ -135,12 +136,24 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   bool copy = !shape.in_place || stay > 0;
   ORRERY_TRY(reader.flag("copy", &copy));
   s.in_place = !copy;
+  static constexpr const char* kValues[] = {"0", "1", "2"};
+  ORRERY_TRY(reader.choice("values", kValues, &s.value_bits));
+  if (s.value_bits > 0 && !shape.codes_values)
+    return error(Code::unsupported, "policy %s: this backend's key codes have no codes of values; expected values=0", name);
+  if (s.value_bits > 0 && !s.compensation) return error(Code::invalid_argument, "policy %s: values needs compensation=1", name);
+  if (s.in_place && s.value_bits > 0) s.exact = s.value_bits == 1 ? 128 : 64, s.window = 32;
+  double exact = s.exact;
+  ORRERY_TRY(reader.number("exact", 1, 65536, &exact));
+  if (reader.given("exact") && s.exact == 0)
+    return error(Code::invalid_argument, "policy %s: exact needs codes of values that are read in place (values=1 or 2, copy=0)", name);
+  s.exact = static_cast<uint32_t>(exact);
+  if (s.exact > 0) s.least_share = 1;  // however small the budget
   ORRERY_TRY(reader.fraction("least", &s.least_share));
-  double skip = skip_of(budget.share.of_tokens());
+  double skip = s.exact > 0 ? 0 : skip_of(budget.share.of_tokens());
   ORRERY_TRY(reader.number("skip", 0, 64, &skip));
   s.skip = static_cast<float>(skip);
   ORRERY_TRY(s.read_kept(&reader));
-  s.code_bits = reader.given("bits") ? 1u << bits : codes_fit(2, shape, budget, s.compensation, s.in_place) ? 2 : 1;
+  s.code_bits = reader.given("bits") ? 1u << bits : codes_fit(2, s.value_bits, shape, budget, s.compensation, s.in_place) ? 2 : 1;
   ORRERY_TRY(reader.finish());
   if (s.in_place && stay > 0)
     return error(Code::invalid_argument, "policy %s: stay needs copy=1: read in place, no token is resident", name);

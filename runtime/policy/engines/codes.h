@@ -15,6 +15,11 @@ inline constexpr OptionRow kCodeOptions[] = {
     {"heads", "adaptive", "uniform: all heads hold as many tokens; adaptive: by what the last 16 queries attend to"},
     {"floor", ".75", "of adaptive heads: at least this part of the average"},
     {"compensation", "1", "evicted tokens stay as one compensation token, which each step weighs by their codes; 0: they are dropped"},
+    {"values", "0",
+     "of each dimension of a value's code: 1 or 2 bits; then evicted tokens stay as the mean of their values' codes, by this step's weights, "
+     "for each query head; 0: as the compensation token alone"},
+    {"exact", "(64 with values of 2 bits, 128 with 1 bit; read in place)",
+     "with values: tokens of a head, beside the first and the last, that a step reads exactly, on average of the heads"},
     {"stay", "(4, or 1 where heads hold less than an eighth)",
      "a resident token's score counts this many times, from 1 to 64: fewer tokens are fetched"},
     {"copy", "(0 where the device's memory is the reservoir's, and neither stay nor device_kv_type is given)",
@@ -34,6 +39,6 @@ inline constexpr TypeBelow kCodesTypes[] = {{.125, KvType::k8v4}};
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options);
 // Whether codes of these bits take at most three quarters of the budget, or in place at most all of it, and heads are not too wide for
 // them.
-bool codes_fit(uint32_t bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place);
+bool codes_fit(uint32_t bits, uint32_t value_bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place);
 
 }  // namespace orrery::policy

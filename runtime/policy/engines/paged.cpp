@@ -41,7 +41,7 @@ Status PagedSettings::read_kept(OptionReader* reader) {
 PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings)
     : name_(name), settings_(settings), rings_(shape), n_layers_(shape.n_layers), n_kv_heads_(shape.n_kv_heads),
       n_context_(shape.n_context), budget_(budget), slot_bytes_(shape.slot_bytes), digest_bytes_(shape.digest_bytes),
-      head_dim_(shape.head_dim) {
+      head_dim_(shape.head_dim), code_turns_(shape.code_turns) {
   const uint64_t n = rings_.n_other_heads();
   budget_.max_slots -= std::min(budget.max_slots, rings_.slots());
   holds_all_ = budget.share.of_tokens() >= 1 && budget_.max_slots >= n * n_context_;
@@ -194,7 +194,8 @@ uint64_t PagedPolicy::paged_bytes() const {
 
 uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
   if (settings_.code_bits > 0) {
-    const KeyCodeFormat codes = {static_cast<int32_t>(settings_.code_bits), static_cast<int32_t>(head_dim_), settings_.compensation};
+    const KeyCodeFormat codes = {static_cast<int32_t>(settings_.code_bits), static_cast<int32_t>(head_dim_), settings_.compensation,
+                                 static_cast<int32_t>(settings_.value_bits), static_cast<int32_t>(code_turns_)};
     return div_up(heads_.size() * codes.head_bytes(n_tokens), slot_bytes_);
   }
   // digest_bytes_ are those of two vectors.
@@ -215,7 +216,9 @@ uint64_t PagedPolicy::slots_at(uint32_t n_tokens) const {
     const uint64_t digests = settings_.in_place ? 0 : digest_slots(n, settings_.page);
     return std::max((slots - std::min(slots, digests)) / std::max<uint64_t>(heads_.size(), 1), least_in_place(n));
   };
-  return std::min({std::max(left(budget_at(n_tokens), n_tokens), least_tokens()), left(planned_slots(), n_context_), uint64_t{n_context_}});
+  const uint64_t wanted = settings_.exact > 0 ? uint64_t{settings_.exact} + settings_.sinks + settings_.window : UINT64_MAX;
+  return std::min({std::max(left(budget_at(n_tokens), n_tokens), least_tokens()), left(planned_slots(), n_context_), uint64_t{n_context_},
+                   std::max(wanted, least_tokens())});
 }
 
 double PagedPolicy::least_share(uint64_t slots) const {

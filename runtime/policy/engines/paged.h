@@ -28,6 +28,8 @@ struct PagedSettings {
   uint32_t rank = 0;                // not 0: pages are single tokens, digests low-rank keys
   uint32_t code_bits = 0;           // not 0: pages are single tokens, digests key codes of these bits
   bool compensation = false;        // with key codes: Policy::compensates_by_codes()
+  uint32_t value_bits = 0;          // of codes of values beside those of keys; 0: none
+  uint32_t exact = 0;               // with codes of values, in place: tokens that a head reads beside sinks and window; 0: by least_share
   float stay = 0;                   // with key codes: how often the score of a resident token counts; 0: by the budget
   bool in_place = false;            // with key codes: Policy::slots_in_place()
   double least_share = 0;           // in place: of the tokens. A head has at least as many slots, however small the budget
@@ -124,6 +126,7 @@ class PagedPolicy : public Policy {
   std::vector<size_t> selected_begin_;  // (heads_ + 1) index of each head's in selected_
   Budget budget_;                       // max_slots: without windows
   uint64_t slot_bytes_, digest_bytes_, head_dim_;
+  const uint32_t code_turns_;
   bool holds_all_ = false;
 };
 

@@ -20,6 +20,8 @@ struct Shape {
   // Tokens can be found by key codes and fetched within a step: the backend has codes, the reservoir is not behind a link, and the policy
   // need not draft.
   bool finds_by_codes = false;
+  bool codes_values = false;  // key codes may have codes of values beside them
+  uint32_t code_turns = 0;    // of a head's key codes (KeyCodeFormat::n_turns)
   // And attention may read these tokens in the reservoir, in place of slots (Policy::slots_in_place()).
   bool in_place = false;
 };

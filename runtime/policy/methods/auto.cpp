@@ -112,7 +112,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   static constexpr const char* kBy[] = {"codes", "window"};
   const bool rotates = hadamard_block(static_cast<int32_t>(shape.head_dim)) >= kLeastBlock;
   const bool holds_all = budget.share.of_tokens() >= 1 && budget.max_slots >= uint64_t{shape.n_layers} * shape.n_kv_heads * shape.n_context;
-  const bool fit = codes_fit(shape.in_place ? 1 : 2, shape, budget, true, shape.in_place);
+  const bool fit = codes_fit(shape.in_place ? 1 : 2, 0, shape, budget, true, shape.in_place);
   uint32_t by = shape.finds_by_codes && options.empty() && rotates && !holds_all && fit ? 0 : 1;
   OptionReader reader("auto", options);
   ORRERY_TRY(reader.choice("by", kBy, &by));
