@@ -22,7 +22,7 @@ struct KeyScoring {
 // A KV head's keys, and the queries of some positions.
 struct KeysJob {
   int32_t layer = 0, kv_head = 0;
-  Ptr<const KeyTurn> turns = {};  // of codes with turns: the head's
+  Ptr<const KeyTurn> turns = {};    // of codes with turns: the head's
   const uint64_t* tiles = nullptr;  // key s lies in the tile at tiles[s / kPageTokens] + offset
   uint64_t offset = 0;
   uint64_t tile_bytes = 0;  // not 0: the tiles lie side by side, from tiles[0] on, as many bytes apart
@@ -43,9 +43,9 @@ struct KeysShape {
   // If it has bits, keys are codes: tiles[i] is the address of the i-th tile of codes. For top_keys(), and for the means of key_weights()
   // of positions that see all of the job's keys.
   KeyCodeFormat codes = {};
-  int32_t code_block = 1;  // KeyCodesShape::block: how queries are rotated
+  int32_t code_block = 1;    // KeyCodesShape::block: how queries are rotated
   KeyTurnTables turns = {};  // of codes with turns. Tile i holds positions from i * kPageTokens on
-  bool products = false;   // key_weights() gives scale * q k of every key, not weights, and no means; -infinity for a NaN
+  bool products = false;     // key_weights() gives scale * q k of every key, not weights, and no means; -infinity for a NaN
 };
 
 // Asks for the k best keys of each position's queries.

@@ -63,7 +63,8 @@ class CpuBackend final : public Backend,
   BackendInfo info() const override {
     BackendInfo info;
     info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
-    info.computes_on_host = info.reads_host_memory = info.exports_weights = info.makes_moments = info.has_key_codes = info.codes_values = true;
+    info.computes_on_host = info.reads_host_memory = info.exports_weights = info.makes_moments = info.has_key_codes = info.codes_values =
+        true;
     info.decodes_rows = info.decodes_together = info.attends_pages = info.attends_positions = info.keeps_bits_in_chunks = true;
     return info;
   }

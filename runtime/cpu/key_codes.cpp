@@ -266,7 +266,8 @@ void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32
       float factor;
       work.kernels.encode_key({shape.codes, key, p % kPageTokens, codes, &factor});
       reinterpret_cast<uint16_t*>(codes + shape.codes.factors_offset())[p % kPageTokens] = float_to_half(factor);
-      if (shape.codes.value_bits > 0) encode_value(token + shape.kv.key_bytes(), p % kPageTokens, shape, work.kernels, key, codes_of_value, codes);
+      if (shape.codes.value_bits > 0)
+        encode_value(token + shape.kv.key_bytes(), p % kPageTokens, shape, work.kernels, key, codes_of_value, codes);
     }
   });
 }

@@ -445,8 +445,7 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
       for (int32_t g = 0; g < group; ++g)
         for (int64_t k = 0; k < n_best; ++k) rows.weights[g * rows.stride + job.first_key + job.out[k]] = 0;
     });
-    if (shape.codes.value_bits > 0)
-      mean_evicted(parts, n_entries, shape, work, [&](int64_t entry) { return s.scores(work.base, entry); });
+    if (shape.codes.value_bits > 0) mean_evicted(parts, n_entries, shape, work, [&](int64_t entry) { return s.scores(work.base, entry); });
   });
 }
 

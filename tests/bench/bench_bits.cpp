@@ -66,7 +66,9 @@ struct Type {
   int32_t bits = 0;
   bool rotated() const { return kind == q4 || kind == code; }
   // Of a vector of n dimensions.
-  double bytes(int32_t n) const { return kind == f16 ? 2.0 * n : kind == q8 ? 34.0 / 32 * n : kind == q4 ? 18.0 / 32 * n : bits * n / 8.0 + 2; }
+  double bytes(int32_t n) const {
+    return kind == f16 ? 2.0 * n : kind == q8 ? 34.0 / 32 * n : kind == q4 ? 18.0 / 32 * n : bits * n / 8.0 + 2;
+  }
 };
 
 Type read_type(const std::string& name) {
@@ -221,7 +223,8 @@ class Means {
 
 class Bits final : public model::LayerHook {
  public:
-  Bits(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context) : model_(model), ropes_(model->description(), model->weights().rope_factors, n_context) {
+  Bits(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context)
+      : model_(model), ropes_(model->description(), model->weights().rope_factors, n_context) {
     const model::Description& d = model->description();
     const model::AttentionShape& a = d.layer(0).attention;
     s_ = {d.n_layers, a.n_heads, a.n_kv_heads, a.head_dim, a.scale, ropes_.of(d.layer(0))};
@@ -297,7 +300,8 @@ class Bits final : public model::LayerHook {
     const size_t values = 2 * static_cast<size_t>(s_.dim);
     if (scheme_->read) {
       for (int32_t h = 0; h < s_.n_kv_heads; ++h)
-        for (size_t t = from_; t < from_ + n_; ++t) code(s_.head_of(layer.layer, h), t, *scheme_, *means_, token(s_.head_of(layer.layer, h), t));
+        for (size_t t = from_; t < from_ + n_; ++t)
+          code(s_.head_of(layer.layer, h), t, *scheme_, *means_, token(s_.head_of(layer.layer, h), t));
       return ok_status();
     }
     const auto* queries = reinterpret_cast<const float*>(q.address);
@@ -359,7 +363,8 @@ class Bits final : public model::LayerHook {
     order_.resize(0);
     for (size_t t = kSinks; t + kRecent <= from_; ++t) order_.push_back(t);
     const size_t m = std::min(order_.size(), static_cast<size_t>(scheme_->exact));
-    std::nth_element(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(m), order_.end(), [&](size_t a, size_t b) { return weights_[a] > weights_[b] || (weights_[a] == weights_[b] && a < b); });
+    std::nth_element(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(m), order_.end(),
+                     [&](size_t a, size_t b) { return weights_[a] > weights_[b] || (weights_[a] == weights_[b] && a < b); });
     changed_[head].assign(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(m));
     for (const size_t t : changed_[head]) std::copy_n(&exact_[head][t * values], values, token(head, t));
   }
@@ -435,7 +440,8 @@ int run(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string given = argv[i];
     const size_t equals = given.find('=');
-    if (equals != std::string::npos && settings.count(given.substr(0, equals))) settings[given.substr(0, equals)] = given.substr(equals + 1);
+    if (equals != std::string::npos && settings.count(given.substr(0, equals)))
+      settings[given.substr(0, equals)] = given.substr(equals + 1);
     else files.push_back(given);
   }
   std::vector<Scheme> schemes;
@@ -475,8 +481,9 @@ int run(int argc, char** argv) {
       std::vector<int32_t> tokens;
       text::EncodeOptions encoding;
       encoding.parse_special = true;
-      const std::string prompt = "<|im_start|>system\n" + text["system"].get<std::string>() + "<|im_end|>\n<|im_start|>user\n" + text["context"].get<std::string>() + "\n\n" +
-                                 text["questions"][0]["question"].get<std::string>() + "<|im_end|>\n<|im_start|>assistant\n";
+      const std::string prompt = "<|im_start|>system\n" + text["system"].get<std::string>() + "<|im_end|>\n<|im_start|>user\n" +
+                                 text["context"].get<std::string>() + "\n\n" + text["questions"][0]["question"].get<std::string>() +
+                                 "<|im_end|>\n<|im_start|>assistant\n";
       unwrap(model->tokenizer().encode(prompt, encoding, &tokens));
       if (tokens.size() + n_steps > n_context) continue;
       const size_t n = tokens.size() - 1;  // the last token of the prompt is the first step
@@ -517,13 +524,16 @@ int run(int argc, char** argv) {
   std::printf("\n| --- | --- | --- | --- | --- |");
   for (size_t i = 0; i < by_task.size(); ++i) std::printf(" --- |");
   std::printf("\n");
-  const auto mean = [](const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(std::max<size_t>(x.size(), 1)); };
+  const auto mean = [](const std::vector<double>& x) {
+    return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(std::max<size_t>(x.size(), 1));
+  };
   for (size_t i = 0; i < schemes.size(); ++i) {
     Loss& loss = all[i];
     std::vector<double> sorted = loss.kl;
     std::sort(sorted.begin(), sorted.end());
     if (sorted.empty()) continue;
-    std::printf("| %s | %.1f | %.5f | %.3f | %.3f |", schemes[i].name.c_str(), 100 * (schemes[i].k.bytes(s.dim) + schemes[i].v.bytes(s.dim)) / (4.0 * s.dim), mean(loss.kl),
+    std::printf("| %s | %.1f | %.5f | %.3f | %.3f |", schemes[i].name.c_str(),
+                100 * (schemes[i].k.bytes(s.dim) + schemes[i].v.bytes(s.dim)) / (4.0 * s.dim), mean(loss.kl),
                 sorted[sorted.size() * 99 / 100], static_cast<double>(loss.same) / static_cast<double>(loss.kl.size()));
     for (const auto& task : by_task) std::printf(" %.5f |", mean(task.second[i].kl));
     std::printf("\n");

@@ -26,6 +26,8 @@ struct PolicyMode {
   }
   // Whether heads exchange single tokens.
   bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen") || codes(); }
+  // Whether the backend must have codes of values (BackendInfo::codes_values).
+  bool values() const { return std::string(name).find("_value") != std::string::npos; }
   bool codes() const { return policy == std::string("keycodes") || name == std::string("auto_by_codes"); }
   // Whether all slots are taken from settling on, so that the newest token takes the slot of another.
   bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
@@ -81,6 +83,8 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"keycodes", "keycodes", {}, true, true},
       {"keycodes_signs", "keycodes", {{"bits", "1"}, {"window", "1"}, {"sinks", "0"}, {"reduce", "mean"}}, true, true},
       {"keycodes_dropping", "keycodes", {{"compensation", "0"}}, true, true},
+      {"keycodes_values", "keycodes", {{"values", "2"}}, true, true},
+      {"keycodes_value_signs", "keycodes", {{"values", "1"}, {"bits", "2"}, {"copy", "1"}}, true, true},
       {"keycodes_fine", "keycodes", {{"bits", "4"}, {"window", "9"}, {"sinks", "6"}}, true, true},
       {"shadowkv", "shadowkv", {}, true, true},
       {"shadowkv_exact_keys", "shadowkv", {{"chunk", "4"}, {"rank", "100000"}}, true, true},

@@ -199,29 +199,41 @@ void code_weights(const CodeWeightsTask& t) {
   }
 }
 
+// The levels of each token of a group of codes of values, for each index of its table.
+template <int kBits>
+struct ValueLevels {
+  static constexpr int kOfGroup = 4 / kBits;
+  float of[kOfGroup][16] = {};
+  constexpr ValueLevels() {
+    for (int i = 0; i < kOfGroup; ++i)
+      for (int index = 0; index < 16; ++index) of[i][index] = key_code_level(kBits, index >> (i * kBits) & ((1 << kBits) - 1));
+  }
+};
+template <int kBits>
+alignas(64) constexpr ValueLevels<kBits> kValueLevels;
+
 // The tables of a tile's V for one query: kBits of a dimension. entries: 128 + the rounded products of each group's weights with levels.
 // Returns the unit of an entry; 0: the tile has no weight.
 template <int kBits>
 float make_value_table(const float* weights, const std::byte* halves, uint8_t* entries) {
-  constexpr int kOfGroup = 4 / kBits, kGroups = kTile / kOfGroup, kParts = 16 / V::kLanes;
+  constexpr int kOfGroup = 4 / kBits, kGroups = kTile / kOfGroup, kParts = 16 / V::kLanes, kChainsOfMost = 8;
   alignas(64) float weighed[kTile], products[kGroups * 16];
   for (int i = 0; i < kTile; i += V::kLanes) V::store(weighed + i, V::mul(V::load(weights + i), V::load_half(halves + 2 * i)));
+  float most[kChainsOfMost] = {};  // one chain of comparisons would wait for each of them
+  for (int group = 0; group < kGroups; group += kChainsOfMost) ORRERY_UNROLL for (int j = 0; j < kChainsOfMost; ++j) {
+      const float* of_group = weighed + (group + j) * kOfGroup;
+      float sum = of_group[0];
+      for (int i = 1; i < kOfGroup; ++i) sum += of_group[i];
+      most[j] = sum > most[j] ? sum : most[j];
+    }
   float widest = 0;
-  for (int group = 0; group < kGroups; ++group) {
-    float sum = 0;
-    ORRERY_UNROLL for (int i = 0; i < kOfGroup; ++i) sum += weighed[group * kOfGroup + i];
-    widest = sum > widest ? sum : widest;
-  }
+  for (const float x : most) widest = x > widest ? x : widest;
   widest *= key_code_level(kBits, (1 << kBits) - 1);
   if (!(widest > 0)) return 0;
   V::F levels[kOfGroup][kParts];
-  for (int i = 0; i < kOfGroup; ++i) {
-    alignas(64) float of_index[16];
-    for (int index = 0; index < 16; ++index) of_index[index] = key_code_level(kBits, index >> (i * kBits) & ((1 << kBits) - 1));
-    for (int part = 0; part < kParts; ++part) levels[i][part] = V::load(of_index + part * V::kLanes);
-  }
-  for (int group = 0; group < kGroups; ++group)
-    ORRERY_UNROLL for (int part = 0; part < kParts; ++part) {
+  for (int i = 0; i < kOfGroup; ++i)
+    for (int part = 0; part < kParts; ++part) levels[i][part] = V::load(kValueLevels<kBits>.of[i] + part * V::kLanes);
+  for (int group = 0; group < kGroups; ++group) ORRERY_UNROLL for (int part = 0; part < kParts; ++part) {
       V::F sum = V::mul(V::set(weighed[group * kOfGroup]), levels[0][part]);
       ORRERY_UNROLL for (int i = 1; i < kOfGroup; ++i) sum = V::add(sum, V::mul(V::set(weighed[group * kOfGroup + i]), levels[i][part]));
       V::store(products + group * 16 + part * V::kLanes, sum);

@@ -35,8 +35,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->fetches_ = shape.fetches;
   r->in_place_ = shape.in_place;
   r->attends_pages_ = shape.backend.attends_pages;
-  ORRERY_ASSIGN(r->parts_,
-                Parts::make(shape, &runtime, ropes));
+  ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, ropes));
   const size_t n_heads = r->parts_.slots->n_heads();
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);

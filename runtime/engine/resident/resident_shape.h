@@ -24,13 +24,13 @@ struct ResidentShape {
   KvFormat kept, resident;  // formats of the reservoir and of the slots
   std::unique_ptr<policy::Policy> policy;
 
-  uint64_t n_slots = 0;       // of all heads, after the other parts on the device have taken their bytes of the budget
-  bool in_place = false;      // slots hold no KV (Policy::slots_in_place())
-  kv::DigestSpec digests;     // no heads: no digests
-  kv::LowRankSpec low_rank;   // rank 0: no low-rank keys
-  int32_t rope = 0;           // AttentionShape::rope of the layers with low-rank keys, or of those with codes that turn
-  kv::KeyCodeSpec codes;      // bits 0: no key codes
-  bool rotated = false;       // whether pages hold rotated KV
+  uint64_t n_slots = 0;      // of all heads, after the other parts on the device have taken their bytes of the budget
+  bool in_place = false;     // slots hold no KV (Policy::slots_in_place())
+  kv::DigestSpec digests;    // no heads: no digests
+  kv::LowRankSpec low_rank;  // rank 0: no low-rank keys
+  int32_t rope = 0;          // AttentionShape::rope of the layers with low-rank keys, or of those with codes that turn
+  kv::KeyCodeSpec codes;     // bits 0: no key codes
+  bool rotated = false;      // whether pages hold rotated KV
   uint32_t n_compensation_tokens = 0;
   bool refills = false;
   bool moves_directly = false;  // the backend itself reads the reservoir for refills

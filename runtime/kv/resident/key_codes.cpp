@@ -9,7 +9,8 @@ namespace orrery::kv {
 namespace {
 
 KeyCodeFormat code_format(const KeyCodeSpec& spec, int32_t head_dim) {
-  return {static_cast<int32_t>(spec.bits), head_dim, spec.values, static_cast<int32_t>(spec.value_bits), static_cast<int32_t>(spec.n_turns)};
+  return {static_cast<int32_t>(spec.bits), head_dim, spec.values, static_cast<int32_t>(spec.value_bits),
+          static_cast<int32_t>(spec.n_turns)};
 }
 size_t tiles_of(uint32_t n_context) { return div_up(n_context, static_cast<uint32_t>(kPageTokens)); }
 
@@ -115,13 +116,13 @@ void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_t
 
 void KeyCodes::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
   if (n_tokens <= n_tokens_) return;
-  make_turn_tables(backend);  // of a copy
   read_pages(reservoir);
   backend->key_codes()->encode_keys(jobs_, shape_, static_cast<int32_t>(n_tokens_), static_cast<int32_t>(n_tokens));
   n_tokens_ = n_tokens;
 }
 
 void KeyCodes::copy_from(Backend* backend, const KeyCodes& other) {
+  make_turn_tables(backend);
   const auto n_tokens = static_cast<uint32_t>(n_tiles_) * static_cast<uint32_t>(kPageTokens);
   backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, shape_.codes.head_dim, n_tokens));
   n_tokens_ = other.n_tokens_, n_in_mean_ = other.n_in_mean_;

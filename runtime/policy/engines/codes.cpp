@@ -110,8 +110,8 @@ void KeyCodesPolicy::keep_evicted(Span<float> weights, size_t n_best) const {
 
 bool codes_fit(uint32_t bits, uint32_t value_bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place) {
   const WindowRings rings(shape);
-  const KeyCodeFormat codes = {static_cast<int32_t>(bits), static_cast<int32_t>(shape.head_dim), compensation, static_cast<int32_t>(value_bits),
-                               static_cast<int32_t>(shape.code_turns)};
+  const KeyCodeFormat codes = {static_cast<int32_t>(bits), static_cast<int32_t>(shape.head_dim), compensation,
+                               static_cast<int32_t>(value_bits), static_cast<int32_t>(shape.code_turns)};
   const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings.slots()), quarters = in_place ? 4 : 3;
   return 4 * rings.n_other_heads() * codes.head_bytes(shape.n_context) <= quarters * slots * shape.slot_bytes &&
          bits * shape.head_dim <= kMostCodeBits;

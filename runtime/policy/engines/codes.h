@@ -16,7 +16,8 @@ inline constexpr OptionRow kCodeOptions[] = {
     {"floor", ".75", "of adaptive heads: at least this part of the average"},
     {"compensation", "1", "evicted tokens stay as one compensation token, which each step weighs by their codes; 0: they are dropped"},
     {"values", "0",
-     "of each dimension of a value's code: 1 or 2 bits; then evicted tokens stay as the mean of their values' codes, by this step's weights, "
+     "of each dimension of a value's code: 1 or 2 bits; then evicted tokens stay as the mean of their values' codes, by this step's "
+     "weights, "
      "for each query head; 0: as the compensation token alone"},
     {"exact", "(64 with values of 2 bits, 128 with 1 bit; read in place)",
      "with values: tokens of a head, beside the first and the last, that a step reads exactly, on average of the heads"},

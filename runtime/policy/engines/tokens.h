@@ -22,8 +22,7 @@ class TokenPolicy : public PagedPolicy {
  public:
   double refill_share() const override { return heads_.empty() || settings_.in_place ? 0 : kNextStepShare; }
   PageDigests digests() const override {
-    return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits, settings_.compensation,
-            settings_.value_bits};
+    return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits, settings_.compensation, settings_.value_bits};
   }
   bool compensates_by_codes(uint32_t head) const override {
     return settings_.compensation && paged_ && std::binary_search(heads_.begin(), heads_.end(), head);

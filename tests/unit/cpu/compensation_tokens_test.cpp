@@ -111,7 +111,8 @@ TEST_P(CpuCompensationTokens, OfTokensAlikeIsTheToken) {
   }
 }
 
-// Heads with and without a mean in one step, of slots that do and do not fill their splits. The last heads' weights are logarithms.
+// Heads with and without a mean in one step, of slots that do and do not fill their splits. The last heads' weights are logarithms; two of
+// these heads have a V for each query head.
 TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
   constexpr int32_t kKvHeads = 7, kGroup = 3, kFirstOfLogs = 4;
   for (const KvType type : kKvTypes)
@@ -124,7 +125,9 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
       const size_t n_values = 2 * static_cast<size_t>(dim), width = static_cast<size_t>(kKvHeads * kGroup * dim);
       std::vector<std::unique_ptr<HeadTokens>> heads;
       std::vector<std::unique_ptr<Guarded<float>>> means;
-      Guarded<float> logs(kKvHeads * kGroup);
+      Guarded<float> logs(kKvHeads * kGroup), values(width);
+      fill_normal(values, 40, .5f);
+      const auto has_values = [](size_t h) { return h == kFirstOfLogs || h == kKvHeads - 1; };
       std::vector<HeadView> views;
       for (size_t h = 0; h < kKvHeads; ++h) {
         heads.push_back(std::make_unique<HeadTokens>(type, dim, n_slots[h], 20 + h));
@@ -133,6 +136,7 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
         views.push_back({heads[h]->tiles(), n_slots[h], 0, {}, means[h]->cptr(), weights[h]});
         std::fill_n(logs.data() + h * kGroup, kGroup, std::log2(weights[h]));
         if (h >= kFirstOfLogs) views.back().compensation_weight = 0, views.back().compensation_logs = logs.cptr() + h * kGroup;
+        if (has_values(h)) views.back().compensation_values = values.cptr() + h * kGroup * static_cast<uint64_t>(dim);
       }
       Guarded<float> q(width), out(width);
       fill_normal(q, 6, 1.5f);
@@ -153,6 +157,7 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
         std::vector<std::vector<float>> tokens;
         for (int32_t t = 0; t < n_slots[h]; ++t) tokens.push_back(heads[h]->token(t));
         tokens.emplace_back(means[h]->data(), means[h]->data() + n_values);
+        if (has_values(h)) std::copy_n(values.data() + head * dim, dim, tokens.back().begin() + dim);
         std::vector<double> sums(static_cast<size_t>(dim));
         double l = 0, most = -INFINITY;
         const auto score = [&](const std::vector<float>& x) {

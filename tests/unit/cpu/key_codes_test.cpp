@@ -396,6 +396,260 @@ TEST_P(CpuKeyCodes, AreWorkedByHand) {
   EXPECT_EQ(codes.format.head_bytes(65), 2 * (2 * 32 + 128) + 16);
 }
 
+// The tables of turns of a RoPE with these frequencies, for n_tokens positions.
+struct TurnTables {
+  Doubles frequencies;
+  Guarded<float> tiles, within;
+  TurnTables(int32_t n_pairs, int32_t n_tokens)
+      : tiles(static_cast<size_t>(2 * n_pairs * ((n_tokens + kPageTokens - 1) / kPageTokens))),
+        within(static_cast<size_t>(2 * n_pairs * kPageTokens)) {
+    for (int32_t i = 0; i < n_pairs; ++i) frequencies.push_back(std::pow(1e4, -static_cast<double>(i) / n_pairs));
+    const size_t n = frequencies.size();
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      const double angle = static_cast<double>(i / (2 * n) * kPageTokens) * frequencies[i / 2 % n];
+      tiles[i] = static_cast<float>(i % 2 ? std::sin(angle) : std::cos(angle));
+    }
+    for (size_t i = 0; i < within.size(); ++i) {
+      const double angle = static_cast<double>(i % kPageTokens) * frequencies[i / (2 * kPageTokens)];
+      within[i] = static_cast<float>(i / kPageTokens % 2 ? std::sin(angle) : std::cos(angle));
+    }
+  }
+  KeyTurnTables tables() const { return {tiles.ptr(), within.ptr(), static_cast<int32_t>(frequencies.size())}; }
+  // Turns pair i of x at a position.
+  void turn(size_t i, double position, bool interleaved, double* x) const {
+    const size_t a = interleaved ? 2 * i : i, b = interleaved ? a + 1 : a + frequencies.size();
+    const double c = std::cos(position * frequencies[i]), s = std::sin(position * frequencies[i]), first = x[a], second = x[b];
+    x[a] = first * c - second * s, x[b] = first * s + second * c;
+  }
+};
+
+struct TurnCase {
+  int32_t dim, n_pairs;
+  bool interleaved;
+};
+const TurnCase kTurnCases[] = {{64, 32, false}, {64, 32, true}, {96, 24, false}, {32, 3, true}};
+
+// A head whose keys have a large mean ahead of RoPE in some pairs. Their turns are found; what is left for the codes is as small as if the keys
+// had no such mean; a query's weights are those of the keys that codes and turns stand for; and on all instruction sets the codes have the same
+// bits.
+TEST_P(CpuKeyCodes, TakeTheMeanAsItStandsAtEachPosition) {
+  for (const TurnCase& c : kTurnCases) {
+    SCOPED_TRACE(std::to_string(c.dim) + (c.interleaved ? " interleaved" : ""));
+    const KvFormat kv{KvType::f32, 1, 1, c.dim};
+    KeyStore store(kv, 3, kTokens, 4, 21);
+    const TurnTables tables(c.n_pairs, kTokens);
+    const auto dim = static_cast<size_t>(c.dim), n_pairs = static_cast<size_t>(c.n_pairs);
+    const size_t n_biased = std::min<size_t>(n_pairs, 5);
+    for (int32_t t = 0; t < kTokens; ++t) {
+      Doubles key(dim);
+      for (size_t i = 0; i < n_biased; ++i) key[c.interleaved ? 2 * i : i] = 6 + static_cast<double>(i);
+      for (size_t i = 0; i < n_pairs; ++i) tables.turn(i, t, c.interleaved, key.data());
+      std::vector<float> with_noise = store.key(0, 0, t);
+      for (size_t i = 0; i < dim; ++i) with_noise[i] += static_cast<float>(key[i]);
+      store.put(0, 0, t, with_noise);
+    }
+    const int32_t block = hadamard_block(c.dim), n_turns = std::min(kMostTurns, c.n_pairs);
+    KeyCodesShape shape{kv, {2, c.dim}, block};
+    shape.codes.n_turns = n_turns, shape.turns = tables.tables(), shape.interleaved = c.interleaved;
+    double errors[2] = {};  // of codes with turns, and without
+    std::vector<std::byte> tiles_of_plain;
+    for (const bool turns : {true, false})
+      for (const std::string& path : {std::string("plain"), GetParam()}) {
+        KeyCodesShape own = shape;
+        if (!turns) own.codes.n_turns = 0;
+        const Guarded<std::byte> tiles(own.codes.head_bytes(kTokens) - own.codes.mean_bytes()), means(own.codes.mean_bytes());
+        std::vector<uint64_t> addresses;
+        for (uint64_t at = 0; at < tiles.size(); at += own.codes.tile_bytes()) addresses.push_back(tiles.ptr().address + at);
+        const KeyCodesJob job{store.pages(), kv.head_offset(0, 0), {means.ptr().address}, tiles.ptr()};
+        Rig rig(path, 2, store.limits(kTokens));
+        rig->key_codes()->mean_keys({&job, 1}, own, 0, kTokens, 1);
+        rig->key_codes()->encode_keys({&job, 1}, own, 0, kTokens);
+        const auto* mean = reinterpret_cast<const float*>(means.data());
+        const auto* found = reinterpret_cast<const KeyTurn*>(means.data() + own.codes.turns_offset());
+        if (path == "plain") tiles_of_plain.assign(tiles.data(), tiles.data() + tiles.size());
+        else EXPECT_TRUE(std::equal(tiles_of_plain.begin(), tiles_of_plain.end(), tiles.data())) << turns;
+
+        std::set<int32_t> pairs;
+        for (int32_t i = 0; i < own.codes.n_turns; ++i) {
+          const KeyTurn& turn = found[i];
+          if (turn.x == 0 && turn.y == 0) continue;
+          EXPECT_TRUE(pairs.insert(turn.pair).second);
+          EXPECT_EQ(turn.first, c.interleaved ? 2 * turn.pair : turn.pair);
+          EXPECT_EQ(turn.second, c.interleaved ? turn.first + 1 : turn.first + c.n_pairs);
+          if (static_cast<size_t>(turn.pair) < n_biased) {
+            EXPECT_NEAR(static_cast<double>(turn.x), 6.0 + turn.pair, .3);
+            EXPECT_NEAR(static_cast<double>(turn.y), 0, .3);
+          }
+        }
+        // The slowest of these pairs turns a little in 301 positions only where there are few.
+        for (size_t i = 0; turns && i < n_biased; ++i) EXPECT_EQ(pairs.count(static_cast<int32_t>(i)), 1u) << i;
+
+        std::vector<Doubles> levels, shifts;  // of each key: its codes, and what was taken from it
+        Doubles factors;
+        for (int32_t t = 0; t < kTokens; ++t) {
+          const auto* tile = reinterpret_cast<const uint8_t*>(addresses[static_cast<size_t>(t / kPageTokens)]);
+          const int32_t at = t % kPageTokens, half = kPageTokens / 2;
+          const double factor = half_to_float(reinterpret_cast<const uint16_t*>(tile + own.codes.factors_offset())[at]);
+          Doubles of_key, shift(mean, mean + dim);
+          for (int32_t i = 0; i < c.dim; ++i)
+            of_key.push_back(
+                static_cast<double>(key_code_level(2, tile[i / 2 * half + at % half] >> ((at < half ? 0 : 4) + i % 2 * 2) & 3)));
+          for (int32_t i = 0; i < own.codes.n_turns; ++i) {
+            if (found[i].x == 0 && found[i].y == 0) continue;
+            Doubles of_turn(dim);
+            of_turn[static_cast<size_t>(found[i].first)] = static_cast<double>(found[i].x);
+            of_turn[static_cast<size_t>(found[i].second)] = static_cast<double>(found[i].y);
+            tables.turn(static_cast<size_t>(found[i].pair), t, c.interleaved, of_turn.data());
+            for (size_t d = 0; d < dim; ++d) shift[d] += of_turn[d];
+          }
+          const std::vector<float> stored = store.key(0, 0, t);
+          const Doubles back = rotated(of_key, block);
+          for (size_t i = 0; i < dim; ++i)
+            errors[!turns] += std::pow(factor * back[i] + shift[i] - static_cast<double>(stored[i]), 2) / kTokens / c.dim / 2;
+          levels.push_back(of_key), shifts.push_back(shift), factors.push_back(factor);
+        }
+
+        KeyWeightsJob ask;
+        static_cast<KeysJob&>(ask) = store.job(0, 0, kTokens, kTokens, 1, 1, false);
+        const Guarded<float> weights(kTokens);
+        ask.tiles = addresses.data(), ask.offset = 0, ask.mean = true, ask.out = weights.data();
+        if (turns) ask.turns = {means.ptr().address + own.codes.turns_offset()};
+        KeysShape asked = store.shape({});
+        asked.codes = own.codes, asked.code_block = block, asked.turns = own.turns;
+        rig->keys()->key_weights({&ask, 1}, asked);
+        Doubles expected(kTokens);
+        for (size_t g = 0; g < 3; ++g) {
+          const float* q = store.query(0, kTokens) + g * dim;
+          const RoundedProducts products(rotated(Doubles(q, q + dim), block), 2);
+          Doubles row(kTokens);
+          double total = 0;
+          for (size_t t = 0; t < row.size(); ++t) {
+            row[t] = products(levels[t], factors[t]);
+            for (size_t i = 0; i < dim; ++i) row[t] += static_cast<double>(q[i]) * shifts[t][i];
+            row[t] *= static_cast<double>(store.scale());
+          }
+          const double most = *std::max_element(row.begin(), row.end());
+          for (double& x : row) total += x = std::exp(x - most);
+          for (size_t t = 0; t < row.size(); ++t) expected[t] += row[t] / total / 3;
+        }
+        for (size_t t = 0; t < expected.size(); ++t)
+          ASSERT_NEAR(static_cast<double>(weights[t]), expected[t], .004 * expected[t] + 1e-7) << t;
+      }
+    EXPECT_LT(errors[0], 1.3 * static_cast<double>(key_code_error(2)));
+    EXPECT_GT(errors[1], 2 * errors[0]);
+  }
+}
+
+struct ValueCase {
+  int32_t value_bits, dim;
+  KvType type;
+  int32_t group, n_tokens;
+};
+const ValueCase kValueCases[] = {{2, 64, KvType::f16, 3, 301},   {1, 64, KvType::q8_0, 7, 301}, {2, 96, KvType::f16, 1, 130},
+                                 {1, 128, KvType::f32, 5, 301},  {2, 512, KvType::f16, 2, 200}, {2, 64, KvType::f16, 4, 2301},
+                                 {1, 64, KvType::k8v4, 2, 5000}, {2, 18, KvType::f32, 3, 70}};
+
+// The means of the values that were not found, by their codes and this step's weights of the keys' codes. Codes of values are the nearest
+// levels. Any number of threads gives the same bits.
+TEST_P(CpuKeyCodes, MeansOfEvictedValuesAreThoseOfTheirCodes) {
+  for (const ValueCase& c : kValueCases) {
+    SCOPED_TRACE(std::to_string(c.value_bits) + " bits of " + std::to_string(c.dim) + ", " + std::to_string(c.n_tokens) + " tokens");
+    const KvFormat kv{c.type, 1, 1, c.dim};
+    KeyStore store(kv, c.group, c.n_tokens, 4, 22);
+    const auto dim = static_cast<size_t>(c.dim), n = static_cast<size_t>(c.n_tokens), group = static_cast<size_t>(c.group);
+    for (int32_t t = 0; t < c.n_tokens; ++t) {
+      std::vector<float> value = store.key(0, 0, (t + 11) % c.n_tokens);
+      for (float& x : value) x = 1.5f * x + .5f;
+      store.put_value(0, 0, t, value);
+    }
+    const int32_t block = hadamard_block(c.dim), first = 4, k = 16;
+    KeyCodesShape shape{kv, {2, c.dim}, block};
+    shape.codes.value_bits = c.value_bits;
+    const Guarded<std::byte> tiles(shape.codes.head_bytes(n) - shape.codes.mean_bytes());
+    const Guarded<float> mean(dim), logs(group), values(group * dim), again(group * dim);
+    std::fill(tiles.data(), tiles.data() + tiles.size(), std::byte{0x5A});
+    std::vector<uint64_t> addresses;
+    for (uint64_t at = 0; at < tiles.size(); at += shape.codes.tile_bytes()) addresses.push_back(tiles.ptr().address + at);
+    const KeyCodesJob job{store.pages(), kv.head_offset(0, 0), mean.ptr(), tiles.ptr()};
+    const Guarded<uint32_t> out(static_cast<size_t>(k));
+    TopKeysJob ask = store.job(0, 0, c.n_tokens, c.n_tokens, 1, k, false);
+    ask.tiles = addresses.data(), ask.offset = 0, ask.first_key = first, ask.out = out.data(), ask.log_evicted = logs.ptr();
+    TopKeysShape asked = store.shape({});
+    asked.codes = shape.codes, asked.code_block = block, asked.scale = .5f / std::sqrt(static_cast<float>(c.dim));
+    for (const int32_t n_threads : {3, 1}) {
+      Rig rig(GetParam(), n_threads, store.limits(c.n_tokens));
+      rig->key_codes()->mean_keys({&job, 1}, shape, 0, c.n_tokens, 1);
+      rig->key_codes()->encode_keys({&job, 1}, shape, 0, 70);
+      rig->key_codes()->encode_keys({&job, 1}, shape, 70, c.n_tokens);
+      ask.value_evicted = n_threads == 1 ? again.ptr() : values.ptr();
+      rig->keys()->top_keys({&ask, 1}, asked);
+    }
+    EXPECT_TRUE(std::equal(values.data(), values.data() + values.size(), again.data()));
+
+    const int32_t of_group = 4 / c.value_bits, half = kPageTokens / 2, mask = (1 << c.value_bits) - 1;
+    std::vector<Doubles> coded;  // rotated
+    Doubles factors;
+    for (int32_t t = 0; t < c.n_tokens; ++t) {
+      const auto* tile = reinterpret_cast<const uint8_t*>(addresses[static_cast<size_t>(t / kPageTokens)]);
+      const int32_t at = t % kPageTokens;
+      factors.push_back(
+          static_cast<double>(half_to_float(reinterpret_cast<const uint16_t*>(tile + shape.codes.value_factors_offset())[at])));
+      const std::vector<float> stored = store.value(0, 0, t);
+      const Doubles value = rotated(Doubles(stored.begin(), stored.end()), block);
+      double squares = 0;
+      for (const double x : value) squares += x * x;
+      const double unit = std::sqrt(squares / c.dim);
+      Doubles of_token;
+      for (int32_t d = 0; d < c.dim; ++d) {
+        const int32_t in_block = d % kPageTokens, row = d / kPageTokens * shape.codes.n_value_groups() + at / of_group;
+        const int32_t code = tile[shape.codes.keys_bytes() + static_cast<uint64_t>(row * half + in_block % half)] >>
+                                 (at % of_group * c.value_bits + (in_block < half ? 0 : 4)) &
+                             mask;
+        const auto level = static_cast<double>(key_code_level(c.value_bits, code)), x = value[static_cast<size_t>(d)];
+        for (int32_t j = 0; j <= mask; ++j)
+          ASSERT_LE(std::fabs(x - unit * level), std::fabs(x - unit * static_cast<double>(key_code_level(c.value_bits, j))) + 1e-5 * unit);
+        of_token.push_back(factors.back() * level);
+      }
+      coded.push_back(of_token);
+    }
+    const std::set<uint32_t> best(out.data(), out.data() + k);
+    const Codes decoder(2, c.dim, 1);
+    for (size_t g = 0; g < group; ++g) {
+      const float* q = store.query(0, c.n_tokens) + g * dim;
+      const RoundedProducts products(rotated(Doubles(q, q + dim), block), 2);
+      Doubles weights(n), expected(dim);
+      double total = 0;
+      for (size_t t = static_cast<size_t>(first); t < n; ++t) {
+        if (best.count(static_cast<uint32_t>(t) - static_cast<uint32_t>(first))) continue;
+        const auto* tile = reinterpret_cast<const uint8_t*>(addresses[t / kPageTokens]);
+        const int32_t at = static_cast<int32_t>(t % kPageTokens);
+        Doubles levels;
+        for (int32_t i = 0; i < c.dim; ++i)
+          levels.push_back(static_cast<double>(key_code_level(2, tile[i / 2 * half + at % half] >> ((at < half ? 0 : 4) + i % 2 * 2) & 3)));
+        const double factor = half_to_float(reinterpret_cast<const uint16_t*>(tile + shape.codes.factors_offset())[at]);
+        total += weights[t] = std::exp(static_cast<double>(asked.scale) * products(levels, factor));
+      }
+      double bound = 0;  // half a step for each group of a tile
+      for (size_t tile = 0; tile * kPageTokens < n; ++tile) {
+        double widest = 0;
+        for (size_t from = tile * kPageTokens; from < std::min(n, (tile + 1) * kPageTokens); from += static_cast<size_t>(of_group)) {
+          double sum = 0;
+          for (size_t t = from; t < std::min(n, from + static_cast<size_t>(of_group)); ++t) sum += weights[t] * factors[t];
+          widest = std::max(widest, sum);
+        }
+        bound += .51 * shape.codes.n_value_groups() * widest * static_cast<double>(key_code_level(c.value_bits, mask)) / 127 / total;
+      }
+      for (size_t t = 0; t < n; ++t)
+        for (size_t d = 0; d < dim; ++d) expected[d] += weights[t] / total * coded[t][d];
+      Doubles given;
+      for (size_t d = 0; d < dim; ++d) given.push_back(static_cast<double>(values[g * dim + d]));
+      given = rotated(given, block);
+      EXPECT_LT(bound, .06);
+      for (size_t d = 0; d < dim; ++d) ASSERT_NEAR(given[d], expected[d], bound + .002) << g << ", " << d;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, CpuKeyCodes, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace

@@ -87,7 +87,9 @@ class DeviceType : public ::testing::TestWithParam<std::tuple<PolicyMode, TypePa
  protected:
   const PolicyMode& mode() const { return std::get<0>(GetParam()); }
   TypePair types() const { return std::get<1>(GetParam()); }
-  SessionOptions with(double share) const { return options(mode(), types(), share); }
+  // Codes of values take more of a budget.
+  double share_of_mode(double share) const { return mode().values() ? std::max(share, .8) : share; }
+  SessionOptions with(double share) const { return options(mode(), types(), share_of_mode(share)); }
   // A number for each case: where a test takes some of several ways alone, neighbours take others.
   size_t turn() const {
     const auto is_same = [&](const PolicyMode& m) { return m.name == std::string(mode().name); };
@@ -95,7 +97,7 @@ class DeviceType : public ::testing::TestWithParam<std::tuple<PolicyMode, TypePa
   }
   size_t pair() const { return static_cast<size_t>(std::find(std::begin(kPairs), std::end(kPairs), types()) - std::begin(kPairs)); }
   // What of the reservoir's own type stands beside it.
-  SessionOptions fine(double share) const { return options(mode(), {types().first, types().first}, share); }
+  SessionOptions fine(double share) const { return options(mode(), {types().first, types().first}, share_of_mode(share)); }
 };
 
 // Settled, appended, replaced and refilled: one rule for all of them. The demo model, the largest, with two pairs of types for each policy,

@@ -55,6 +55,26 @@ Decoded decoded(const kv::KeyCodes& codes, uint32_t head, uint32_t position) {
   return {levels, factor};
 }
 
+// A query's product with what the key's turns are at a position.
+double turned_product(const kv::KeyCodes& codes, uint32_t head, uint32_t position, const float* q) {
+  const auto floats = [](Ptr<const float> at) { return reinterpret_cast<const float*>(static_cast<uintptr_t>(at.address)); };
+  const KeyTurnTables& tables = codes.turn_tables();
+  const auto* turns = reinterpret_cast<const KeyTurn*>(static_cast<uintptr_t>(codes.turns(head).address));
+  const auto n_pairs = static_cast<size_t>(tables.n_pairs);
+  constexpr size_t kTile = kPageTokens;
+  double sum = 0;
+  for (int32_t i = 0; turns && i < codes.format().n_turns; ++i) {
+    const auto pair = static_cast<size_t>(turns[i].pair);
+    const float *of_tile = floats(tables.tiles) + 2 * (position / kTile * n_pairs + pair),
+                *within = floats(tables.within) + 2 * kTile * pair;
+    const double c0 = static_cast<double>(of_tile[0]), s0 = static_cast<double>(of_tile[1]),
+                 c1 = static_cast<double>(within[position % kTile]), s1 = static_cast<double>(within[kTile + position % kTile]);
+    const double c = c0 * c1 - s0 * s1, s = s0 * c1 + c0 * s1, x = static_cast<double>(turns[i].x), y = static_cast<double>(turns[i].y);
+    sum += static_cast<double>(q[turns[i].first]) * (x * c - y * s) + static_cast<double>(q[turns[i].second]) * (x * s + y * c);
+  }
+  return sum;
+}
+
 struct Case {
   const char* name;
   policy::Options options;
@@ -103,7 +123,9 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         for (size_t g = 0; g < group; ++g) {
           double true_sum = 0;
           for (size_t i = 0; i < dim; ++i) true_sum += static_cast<double>(q[g * dim + i]) * static_cast<double>(stored[i]);
-          rows[g][key - c.n_first] = products[g](code.levels, code.factor) / std::sqrt(static_cast<double>(dim));
+          rows[g][key - c.n_first] =
+              (products[g](code.levels, code.factor) + turned_product(*resident.key_codes(), head, key, q + g * dim)) /
+              std::sqrt(static_cast<double>(dim));
           exact[g][key - c.n_first] = true_sum / std::sqrt(static_cast<double>(dim));
           most_off = std::max(most_off, products[g].step() * code.factor / std::sqrt(static_cast<double>(dim)));
         }
