@@ -351,7 +351,8 @@ void logs_of_others(const WeightRows& rows, int32_t group, const float* shares, 
 template <class LeftOver>
 void mean_evicted(Span<const Part<TopKeysJob>> parts, int32_t n_entries, const TopKeysShape& shape, const KeysWork& work,
                   const LeftOver& left_over) {
-  constexpr int64_t kMostWidth = 512;  // head_dim, at most
+  constexpr int64_t kMostWidth = 512;           // head_dim, at most
+  constexpr float kLeftOut = 1.0f / (1 << 20);  // of the weights, at most: tiles with less than their part of it
   static_assert(kKeysPerItem >= kMostWidth, "a stretch's weights leave room for its sums");
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads, dim = shape.codes.head_dim, n_fours = div_up(group, kCodeQueries);
   const int64_t width = int64_t{shape.codes.n_value_blocks()} * KeyCodeFormat::kValueBlock;
@@ -377,13 +378,16 @@ void mean_evicted(Span<const Part<TopKeysJob>> parts, int32_t n_entries, const T
     const WeightRows rows = work.scratch.rows(work.base, entry);
     alignas(64) float sums[kCodeQueries][kMostWidth];
     int32_t heads[kCodeQueries];
-    CodeValuesTask task = {shape.codes, job.tiles, first, last, 0, {}, {}, {}};
+    CodeValuesTask task = {shape.codes, job.tiles, first, last, 0, {}, {}, {}, {}, {}};
+    const float least_part = kLeftOut / static_cast<float>(div_up<int64_t>(job.n_keys, kPageTokens));
     for (int32_t g = first_head; g < std::min(group, first_head + kCodeQueries); ++g) {
       if (!(left_over(entry)[g] > 0)) continue;
       const int32_t n = task.n_queries++;
       heads[n] = g;
       task.weights[n] = rows.weights + g * rows.stride + first;
       task.shares[n] = work.scratch.shares(work.base, entry) + g * rows.tile_stride + first / kPageTokens;
+      task.sums[n] = rows.sums + g * rows.tile_stride + first / kPageTokens;
+      task.least[n] = least_part * left_over(entry)[g];
       task.out[n] = sums[n];
       std::fill_n(sums[n], width, 0.0f);
     }

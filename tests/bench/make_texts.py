@@ -15,6 +15,7 @@ Tasks (each question of a text is asked alone, except in dialogues):
     lookup      the function that a docstring belongs to; the value of a parameter's default
     lists       the first functions of the code, in order
     summaries   a summary: the distributions are compared, no answer is right
+    records     every record of an inventory as JSON, in order: the answer needs the whole text
     dialogues   four turns: what the text is about, two codes, and which code came first
 Tasks with "-after" have the same texts, and the policy settles before it knows the question.
 
@@ -33,7 +34,7 @@ import random
 import re
 import sysconfig
 
-TASKS = ["needles", "functions", "lookup", "lists", "summaries", "dialogues"]
+TASKS = ["needles", "functions", "lookup", "lists", "summaries", "dialogues", "records"]
 AFTER = ["needles", "functions", "lookup", "dialogues"]
 SKIPPED = {"test", "tests", "idlelib", "idle_test", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo", "ensurepip",
            "pydoc_data", "encodings", "lib-dynload", "distutils", "tkinter"}
@@ -235,6 +236,24 @@ def lists(inputs, rng, length):
 def summaries(inputs, rng, length):
     text = "\n\n".join(prose(inputs, rng, length))
     return "none", text, [{"question": "Summarize the text in three sentences.", "answers": None}]
+
+
+def records(inputs, rng, length):
+    """Sentences of three forms, each with the parts of one record; the answer names each record's number."""
+    lines, answers, n = [], [], 0
+    while n < length:
+        thing, number, place, count = rng.choice(THINGS), str(rng.randint(1000, 9999)), rng.choice(THINGS), rng.randint(2, 99)
+        if number in answers:
+            continue
+        line = rng.choice(["Shelf %(place)s holds %(count)d units of %(thing)s, item number %(number)s.",
+                           "Item %(number)s is %(thing)s; there are %(count)d of it on shelf %(place)s.",
+                           "There are %(count)d pieces of %(thing)s (number %(number)s) on the %(place)s shelf."]) % {
+            "thing": thing, "number": number, "place": place, "count": count}
+        lines.append(line)
+        answers.append(number)
+        n += n_tokens(line) + 1
+    return "order", "\n".join(lines), [{"question": "List every record as a JSON object with the keys number, item, shelf and count, one on "
+                                        "each line, in order.", "answers": answers[:8], "depth": 0}]
 
 
 def dialogues(inputs, rng, length):

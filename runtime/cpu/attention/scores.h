@@ -262,8 +262,11 @@ void code_values_of(const CodeValuesTask& t) {
     float steps[kQueries];
     bool any = false;
     for (int q = 0; q < kQueries; ++q) {
-      const float share = t.shares[q][(start - t.first_key) / kTile];
-      steps[q] = share > 0 ? share * make_value_table<kBits>(t.weights[q] + (start - t.first_key), halves, entries[q]) : 0.0f;
+      const int64_t of_tile = (start - t.first_key) / kTile;
+      const float share = t.shares[q][of_tile];
+      steps[q] = share * t.sums[q][of_tile] > t.least[q]
+                     ? share * make_value_table<kBits>(t.weights[q] + (start - t.first_key), halves, entries[q])
+                     : 0.0f;
       if (steps[q] > 0) any = true;
       else __builtin_memset(entries[q], 0, sizeof entries[q]);
     }

@@ -280,6 +280,8 @@ struct CodeValuesTask {
   // For each query:
   const float* weights[kCodeQueries];  // (last_key - first_key), then zeros to the end of the last tile
   const float* shares[kCodeQueries];   // (tiles)
+  const float* sums[kCodeQueries];     // (tiles): of the weights, or more
+  float least[kCodeQueries];           // tiles whose sum times their share is not more are left out
   float* out[kCodeQueries];            // (head_dim rounded up to whole blocks of kValueBlock)
 };
 constexpr int kMostValueTable = kPageTokens * 2 / 4 * 16;  // entries of a tile with 2 bits

@@ -121,6 +121,7 @@ void plain_code_values(const CodeValuesTask& t) {
       const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kPageTokens]));
       const auto* factors = reinterpret_cast<const uint16_t*>(tile + t.codes.value_factors_offset());
       const float *weights = t.weights[q] + (start - t.first_key), share = t.shares[q][(start - t.first_key) / kPageTokens];
+      if (!(share * t.sums[q][(start - t.first_key) / kPageTokens] > t.least[q])) continue;
       float weighed[kPageTokens], widest = 0;
       for (int32_t i = 0; i < kPageTokens; ++i) weighed[i] = weights[i] * half_to_float(factors[i]);
       for (int32_t group = 0; group < n_groups; ++group) {
@@ -129,7 +130,7 @@ void plain_code_values(const CodeValuesTask& t) {
         widest = std::max(widest, sum);
       }
       widest *= largest_level;
-      if (!(widest > 0) || !(share > 0)) continue;
+      if (!(widest > 0)) continue;
       int32_t entries[kMostValueTable];
       for (int32_t group = 0; group < n_groups; ++group)
         for (int32_t index = 0; index < 16; ++index) {

@@ -34,6 +34,13 @@ constexpr char kPage[] =
     "  made when the session settles. Each step weighs it for each query head: by the sum of the weights that this query's\n"
     "  codes give to all evicted tokens. Where the codes leave a product a variance of more than 2, the head has none in this step.\n"
     "  It takes 4 head_dim bytes a head.\n"
+    "- values=2 or 1: codes of all values, too. The evicted tokens' mean value is then made in each step, for each query head, by\n"
+    "  these codes and by this step's weights. A head reads 64 tokens exactly, or 128 with 1 bit (exact), and 4 sinks and the last 32,\n"
+    "  however long the context is. Codes of 2 bits of keys and values take 14.1% of full KV in F16, and 10.9% with 1 bit of values\n"
+    "  (heads of 64). The CPU backend has them.\n"
+    "- Where keys have a mean before RoPE, as keys with a bias do, it turns with the position. From the 8 pairs of dimensions that lose\n"
+    "  most of it by turning, codes take the mean as it stands at the key's position. Keys that are stored rotated (slots or pages of\n"
+    "  4 bits) have no such pairs.\n"
     "- With copy=1 a head holds what the last step's query chose, so that a step fetches the difference: hits and misses are both\n"
     "  counted. Where heads hold at least an eighth of the tokens, a resident token's score counts four times (stay). Then a token\n"
     "  stays unless others are much better, and a step fetches less than half.\n"
@@ -47,17 +54,18 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 }  // namespace keycodes_method
 
-constexpr Method kKeyCodes = {
-    {"keycodes", "Resident key codes", "",
-     /* score    */ "products with codes of all keys, softmax, maximum of the group",
-     /* allocate */ "by the best tokens of all heads, for the last 16 queries",
-     /* keep     */ "the first and the last tokens, the best of the others",
-     /* refresh  */ "every step, by its own query, before it attends",
-     /* device   */
-     "copies in Q8_0, below an eighth of F16's bytes in K8V4, where KV is kept in more; codes of all keys, a mean key a head, the last 16 "
-     "positions' queries",
-     /* link     */ kSelectionAndWaitOnLink, all(kCodeOptions), keycodes_method::kPage},
-    {kPageQueries, KvType::q8_0, false, {kCodesTypes, std::size(kCodesTypes)}, {}, 1, 0},
-    keycodes_method::make};
+constexpr Method kKeyCodes = {{"keycodes", "Resident key codes", "",
+                               /* score    */ "products with codes of all keys, softmax, maximum of the group",
+                               /* allocate */ "by the best tokens of all heads, for the last 16 queries",
+                               /* keep     */ "the first and the last tokens, the best of the others",
+                               /* refresh  */ "every step, by its own query, before it attends",
+                               /* device   */
+                               "copies in Q8_0, below an eighth of F16's bytes in K8V4, where KV is kept in more; codes of all keys, and "
+                               "of all values if asked; a mean "
+                               "key a head, the last 16 "
+                               "positions' queries",
+                               /* link     */ kSelectionAndWaitOnLink, all(kCodeOptions), keycodes_method::kPage},
+                              {kPageQueries, KvType::q8_0, false, {kCodesTypes, std::size(kCodesTypes)}, {}, 1, 0},
+                              keycodes_method::make};
 
 }  // namespace orrery::policy
