@@ -72,6 +72,7 @@ class ApiError : public Failure {
         {"kv_type", "--kv-type"},           {"device_kv_type", "--device-kv-type"},
         {"kv_budget_bytes", "--kv-budget"}, {"kv_budget_share", "--kv-budget"},
         {"chunk_tokens", "--chunk"},        {"speculate", "--speculate"},
+        {"n_dimensions", "--dimensions"},   {"truncate", "--truncate"},
         {"n_threads", "--threads"},         {"max_tokens", "--max-tokens"},
         {"rope_scale", "--rope-scale"},     {"rope_scaling", "--rope-scaling"},
         {"rope_base", "--rope-base"},       {"rope_original_context", "--rope-original-context"}};

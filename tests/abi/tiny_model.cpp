@@ -46,7 +46,11 @@ std::vector<std::byte> TinyModel::build() const {
     file.key("tokenizer.chat_template",
              "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
              "{% if add_generation_prompt %}[a]{% endif %}");
+  if (!rank_template.empty()) file.key("tokenizer.chat_template.rerank", rank_template);
   if (!more_template.empty()) file.key("tokenizer.chat_template.more", more_template);
+  if (pooling >= 0) file.key("llama.pooling_type", static_cast<uint32_t>(pooling));
+  if (n_labels == 2) file.array("llama.classifier.output_labels", std::vector<std::string>{"no", "yes"});
+  if (add_eos) file.key("tokenizer.ggml.add_eos_token", true);
   if (!extra_key.empty()) file.key(extra_key, uint32_t{5});
   if (!tensors) return file.build();
 
@@ -73,6 +77,12 @@ std::vector<std::byte> TinyModel::build() const {
   }
   add("output_norm.weight", {n_embd}, 1.0f, 0.25f);
   add("output.weight", {n_embd, n_vocab}, 0.0f, 0.5f);
+  if (n_labels > 0) {
+    std::vector<float> values;
+    for (uint32_t i = 0; i < static_cast<uint32_t>(n_labels); ++i)
+      for (uint32_t j = 0; j < n_embd; ++j) values.push_back(tiny_label_value(i, j));
+    file.tensor("cls.output.weight", TensorType::f32, {n_embd, static_cast<uint64_t>(n_labels)}, as_bytes(values));
+  }
   if (!extra_tensor.empty()) add(extra_tensor, {n_embd}, 0.0f, 1.0f);
   return file.build();
 }

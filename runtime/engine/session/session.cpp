@@ -176,7 +176,7 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
 
 Status Session::acquire() {
   SessionSlot slot;
-  if (!options_.drafts) {
+  if (!options_.drafts && !options_.embeds) {
     ORRERY_ASSIGN(slot, SessionSlot::take(model_->runtime_ptr()));
   }
   const bool compressed = options_.compressed();
@@ -457,9 +457,22 @@ Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic
   if (guesses_) guesses_->ngrams.truncate(tokens_, from);
   tokens_.resize(from);
   made_.resize(from);
+  add_prompt_tokens(tokens);
+  return true;
+}
+
+void Session::add_prompt_tokens(Span<const int32_t> tokens) {
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  made_.resize(from + n, 0);
-  stats_.prompt_tokens += n;
+  made_.resize(tokens_.size(), 0);
+  stats_.prompt_tokens += tokens.size();
+}
+
+Result<bool> Session::embed_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* normed) {
+  SessionStep::Request request{tokens, Phase::prefill, cancel};
+  request.in_parts = true, request.normed = normed;
+  ORRERY_TRY(SessionStep(this, request).run());
+  if (pace_.under_way()) return false;
+  add_prompt_tokens(tokens);
   return true;
 }
 

@@ -45,6 +45,7 @@ class SessionStep final : public SharedWork, model::LayerHook {
     uint32_t ahead = 0;
     bool in_parts = false;          // computes the next part of the tokens: some layers (PromptPace)
     const float* hidden = nullptr;  // (tokens, n_embd): what the session of a head reads
+    float* normed = nullptr;        // (tokens, n_embd): receives the tokens' rows after the output norm; null: not wanted
   };
 
   SessionStep(Session* session, const Request& request);

@@ -50,6 +50,7 @@ struct SessionOptions {
   std::shared_ptr<LanguageModel> draft_model;
   bool finds_by_codes = false;  // policy::Shape::finds_by_codes: set by see_device()
   bool drafts = false;          // a session that drafts for another one: it belongs to that session, and takes no session slot
+  bool embeds = false;          // a session of one call that computes embeddings: it takes no session slot
 
   Status validate(const model::Description& h) const;
   // Notes what policies may count on. moves_directly: engine::moves_directly().

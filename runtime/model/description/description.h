@@ -13,6 +13,10 @@
 
 namespace orrery::model {
 
+// How the rows of a text become its embedding, numbered as files have it: no pooling; the rows' mean; the first row; the last row; the
+// score of a query and a text (a reranker's head).
+enum class Pooling : uint8_t { none, mean, first, last, rank };
+
 enum class RopeScaling : uint8_t { none, linear, yarn, llama3, longrope };
 
 struct RopeParameters {
@@ -123,6 +127,15 @@ struct LayerShape {
   uint64_t guessed_floats() const;     // the kept inputs of a guessed row (backend/recurrent.h)
 };
 
+// A reranker's head: what a query's and a text's pooled row becomes.
+struct ScoreShape {
+  int32_t n_labels = 0;      // 0: the model has none
+  int32_t yes = 0, no = -1;  // the labels for and against; -1: the one label's logit is the log-odds
+  bool dense = false;        // a matrix, a bias and tanh come first
+
+  explicit operator bool() const { return n_labels > 0; }
+};
+
 // Layers whose KV has equal shape, whose queries have equal scales, and which see equal windows. Each group has pages of its own. Policies,
 // residency and profiles know group 0 alone.
 struct KvGroup {
@@ -153,10 +166,13 @@ struct Description {
   float embedding_scale = 1.0f;  // multiplies the rows of the embedding
   bool embedding_norm = false;   // the rows of the embedding have an RMS norm without weights
   int32_t n_per_layer = 0;       // width of each layer's own embedding of a token (blocks/per_layer.h); 0: the model has no such embeddings
-  const char* output_norm = "output_norm";   // the tensor of the norm before the logits
-  bool output_scales = false;                // a layer may have a factor of the residual stream at its end
-  float logit_scale = 1.0f;                  // multiplies logits
-  float logit_cap = 0.0f;                    // then they become cap * tanh(logit / cap); 0: they stay
+  const char* output_norm = "output_norm";  // the tensor of the norm before the logits
+  bool output_scales = false;               // a layer may have a factor of the residual stream at its end
+  float logit_scale = 1.0f;                 // multiplies logits
+  float logit_cap = 0.0f;                   // then they become cap * tanh(logit / cap); 0: they stay
+  bool encoder = false;                     // each row of a text sees all of the text's rows: the model gives hidden states, and no logits
+  ScoreShape score;
+  Pooling pooling = Pooling::none;           // key pooling_type; none: the file says nothing, or that it is no embedding model
   std::vector<RopeParameters> ropes = {{}};  // at most kMostRopes; the first is that of layers without a window
   std::vector<LayerShape> layers;            // (n_layers)
   // As group_layers() makes them:

@@ -69,6 +69,7 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
   m->layers.resize(static_cast<size_t>(d.n_layers));
   for (int32_t i = 0; i < d.n_layers; ++i) ORRERY_TRY(visit_layer(&tensors, d, i, &m->layers[static_cast<size_t>(i)]));
   ORRERY_TRY(vocabulary::find_output(&tensors, d, m));
+  if (d.score) ORRERY_TRY(score_head::find(&tensors, d, &m->score));
   // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
   const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
   if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(d.n_vocab))
@@ -161,6 +162,11 @@ class Placer final : public TensorVisitor {
         return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number", model_.file->path().c_str(),
                      gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
     return ok_status();
+  }
+  Status on_host(const gguf::Tensor& t, std::vector<float>* out) override {
+    out->resize(t.n_elements);
+    gguf::dequantize_row(t.type, t.data, out->data(), t.n_elements);
+    return account(t);
   }
   Status table(const gguf::Tensor& t, Weight* out) override {
     jobs_.push_back({&t, out, nullptr, {}, 1, 0, true});

@@ -16,6 +16,7 @@
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/recurrent/delta_net.h"
+#include "runtime/model/blocks/encoder/score_head.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/blocks/guessing_head.h"
@@ -63,6 +64,7 @@ struct Weights : vocabulary::Weights {
   std::vector<Layer> layers;
   guessing_head::Weights head;  // if the model reads hidden states
   per_layer::Inputs per_layer;
+  score_head::Weights score;  // if the description has a score
 };
 
 struct Model {
