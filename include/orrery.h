@@ -425,7 +425,7 @@ ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 /* ---- Embeddings and ranking: texts to vectors, and to scores ------------------------------------------------- */
 
 /* How the rows of a text's tokens, which are the hidden states after the output norm, become its vector. */
-#define ORRERY_POOLING_MODEL 0   /* as the model's file says; if it says nothing, LAST */
+#define ORRERY_POOLING_MODEL 0   /* as the model's file says; if it says nothing, MEAN in an encoder, else LAST */
 #define ORRERY_POOLING_MEAN 1    /* the mean of all rows */
 #define ORRERY_POOLING_FIRST 2   /* the first row, that of a CLS token */
 #define ORRERY_POOLING_LAST 3    /* the last row */

@@ -251,6 +251,32 @@ TEST_F(Embedding, ProgressCountsAndCancels) {
   }
 }
 
+// An encoder gives vectors and no answers, and says so.
+TEST_F(Embedding, AnEncoderHasNoSessions) {
+  TinyModel tiny;
+  tiny.encoder = true, tiny.context = 64;
+  const Model encoder = open(runtime_, tiny);
+  EXPECT_EQ(info(encoder).purpose, ORRERY_PURPOSE_EMBED);
+  EXPECT_EQ(info(encoder).pooling, ORRERY_POOLING_MEAN);
+  Error error;
+  orrery_session* session = nullptr;
+  EXPECT_EQ(orrery_session_open(encoder.get(), nullptr, &session, &error), ORRERY_UNSUPPORTED);
+  EXPECT_NE(std::strstr(error.message, "is an encoder"), nullptr) << error.message;
+  EXPECT_NE(std::strstr(error.message, "(orrery_embed)"), nullptr) << error.message;
+  const Vectors both = embed(encoder, {"the cat", "the dog sat"}, embed_options(ORRERY_POOLING_MODEL)),
+                alone = embed(encoder, {"the cat"}, embed_options(ORRERY_POOLING_MODEL));
+  EXPECT_EQ(Vectors(both.begin(), both.begin() + 64), alone);
+  // Every row sees every other one: the first row knows the text's end, which a decoder's does not.
+  EXPECT_NE(embed(encoder, {"the cat"}, embed_options(ORRERY_POOLING_FIRST)),
+            embed(encoder, {"the car"}, embed_options(ORRERY_POOLING_FIRST)));
+  EXPECT_EQ(embed(model_, {"the cat"}, embed_options(ORRERY_POOLING_FIRST)),
+            embed(model_, {"the car"}, embed_options(ORRERY_POOLING_FIRST)));
+  const std::vector<std::byte> bytes = tiny.build();
+  orrery_plan_result plan = options(&orrery_plan_result_init);
+  check(orrery_plan_memory(bytes.data(), bytes.size(), nullptr, nullptr, nullptr, &plan, &error), error, "orrery_plan_memory");
+  EXPECT_EQ(plan.n_context, 64u);
+}
+
 // Ranking ------------------------------------------------------------------------------------------------
 
 class Ranking : public Embedding {

@@ -24,7 +24,8 @@ struct TinyModel {
   bool chat_template = true;
   std::string rank_template;  // tokenizer.chat_template.rerank, if not empty
   std::string more_template;  // tokenizer.chat_template.more, if not empty
-  int pooling = -1;           // llama.pooling_type, if not -1
+  bool encoder = false;       // a BERT: no answers
+  int pooling = -1;           // pooling_type, if not -1
   int n_labels = 0;           // of a reranker's head: 1, or "no" and "yes"; with pooling 4. Its values: tiny_label_value()
   bool add_eos = false;       // the tokenizer ends a text with </s>
   std::string extra_tensor;   // the name of one that no llama has, if not empty

@@ -62,7 +62,8 @@ void normalize(float* x, size_t n) {
 }  // namespace
 
 Pooling default_pooling(const model::Description& d) {
-  return d.pooling == Pooling::none || d.pooling == Pooling::rank ? Pooling::last : d.pooling;
+  const bool says = d.pooling != Pooling::none && d.pooling != Pooling::rank;
+  return says ? d.pooling : d.encoder ? Pooling::mean : Pooling::last;
 }
 
 namespace {
@@ -101,18 +102,19 @@ Status compute(const std::shared_ptr<LanguageModel>& model, const EncodedTexts& 
   SessionOptions session_options;
   session_options.n_context = static_cast<uint32_t>(texts.longest);
   session_options.embeds = true;
+  if (model->description().encoder) session_options.kv_type = KvType::f32;  // of one text: it is small, and so vectors are exact
   ORRERY_ASSIGN(const std::unique_ptr<Session> session, Session::open(model, session_options));
   const auto n_embd = static_cast<size_t>(model->description().n_embd);
   std::vector<float> rows(texts.longest * n_embd);
   uint64_t done = 0;
   const auto goes_on = [&](uint64_t now) { return !options.progress || options.progress(now, texts.n_tokens); };
   if (!goes_on(0)) return error(Code::cancelled, "cancelled");
-  for (const std::vector<int32_t>& text : texts.tokens) {
+  for (size_t i = 0; i < texts.tokens.size(); ++i) {
     session->truncate(0);
-    const Span<const int32_t> all(text);
+    const Span<const int32_t> all(texts.tokens[i]);
     for (size_t from = 0; from < all.size();) {
       const size_t n = session->next_chunk(all.size() - from);
-      ORRERY_ASSIGN(const bool complete, session->embed_part(all.subspan(from, n), nullptr, rows.data() + from * n_embd));
+      ORRERY_ASSIGN(const bool complete, session->embed_part(all.subspan(from, n), nullptr, rows.data() + from * n_embd, texts.second[i]));
       if (complete) from += n;
       if (!goes_on(done + from + session->part_done())) return error(Code::cancelled, "cancelled");
     }

@@ -44,7 +44,8 @@ struct EncodedTexts {
   }
 };
 
-// The pooling of a model whose caller names none: the file's; or the last token's row, as a decoder's last token alone has seen them all.
+// The pooling of a model whose caller names none: the file's; or an encoder's mean; or the last token's row, as a
+// decoder's last token alone has seen them all.
 model::Pooling default_pooling(const model::Description& d);
 // texts: UTF-8. Errors: invalid_argument (an option; a text without tokens), context_full; the message has the text's number.
 Result<EncodedTexts> encode_texts(const LanguageModel& model, Span<const std::string_view> texts, const EmbedOptions& options);

@@ -138,7 +138,8 @@ class Session {
   uint32_t next_chunk(size_t left, bool all_logits = false);
   // Computes the next part of a chunk without logits, as prefill_part() does. normed: (tokens, n_embd), complete when the chunk is: the
   // tokens' rows after the output norm.
-  Result<bool> embed_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* normed);
+  // second_from: Step::second_from.
+  Result<bool> embed_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* normed, uint32_t second_from);
   uint32_t part_done() const { return pace_.done(); }  // of the chunk under way, in tokens
   void drop_part();
   // Adds a generated token, which decode() will compute.

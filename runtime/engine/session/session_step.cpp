@@ -192,6 +192,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   for (uint32_t i = 0; i < n; ++i) s.rows_[i] = {r.tokens[i], static_cast<int32_t>(from_ + i), 0};
   step_.phase = r.phase;
   step_.rows = s.rows_;
+  step_.second_from = static_cast<int32_t>(r.second_from);
   pages_.give(*s.pages_, &step_);
   step_.transform = s.transform();
   out_.n_logits = r.n_logits;

@@ -32,6 +32,9 @@ constexpr Family kFamilies[] = {
     {"gpt-oss", describe_gpt_oss},
     {"lfm2", describe_lfm2},
     {"lfm2moe", describe_lfm2moe},
+    {"bert", describe_bert, "attention.layer_norm_epsilon"},
+    {"nomic-bert", describe_nomic_bert, "attention.layer_norm_epsilon"},
+    {"gemma-embedding", describe_gemma_embedding},
     {"nemotron_h_moe", describe_nemotron_h_moe, "attention.layer_norm_epsilon"},
 };
 

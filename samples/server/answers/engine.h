@@ -29,6 +29,7 @@ class Engine {
   Engine(const Options& options, Metrics* metrics);
   ~Engine() { stop(); }
 
+  bool generates() const { return seats_ != nullptr; }  // else embeddings and rankings alone
   uint32_t context_tokens() const { return context_tokens_; }
   bool healthy() const { return !lost_; }
   // From any thread. Returns at once; the job's outbox has the rest. A full queue refuses it.
