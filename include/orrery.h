@@ -545,7 +545,8 @@ ORRERY_API void orrery_session_options_init(orrery_session_options *options, siz
 
 /* Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room (bytes_requested,
    bytes_available), or has max_sessions sessions; the message names the largest context that fits. ORRERY_INVALID_ARGUMENT: an option is out of
-   range or unknown, or the KV budget is too small for the policy; the message names the option, or the smallest budget. */
+   range or unknown, or the KV budget is too small for the policy; the message names the option, or the smallest budget. ORRERY_UNSUPPORTED: the
+   model generates no text (orrery_model_info.purpose). */
 ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_session_options *options,
                                              orrery_session **session, orrery_error *error);
 ORRERY_API void orrery_session_free(orrery_session *session);

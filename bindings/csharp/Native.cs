@@ -142,7 +142,7 @@ public static class Purpose {
 }
 
 public static class Pooling {
-    /// <summary>as the model's file says; if it says nothing, LAST</summary>
+    /// <summary>as the model's file says; if it says nothing, MEAN in an encoder, else LAST</summary>
     public const uint Model = 0;
     /// <summary>the mean of all rows</summary>
     public const uint Mean = 1;

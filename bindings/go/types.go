@@ -212,7 +212,7 @@ type Pooling uint32
 func (v Pooling) String() string { return ConstantName("pooling", int64(v)) }
 
 const (
-	// as the model's file says; if it says nothing, LAST
+	// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
 	PoolingModel Pooling = 0
 	// the mean of all rows
 	PoolingMean Pooling = 1

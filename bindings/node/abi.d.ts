@@ -134,7 +134,7 @@ export const Purpose: {
   readonly RANK: 4;
 };
 export const Pooling: {
-  /** as the model's file says; if it says nothing, LAST */
+  /** as the model's file says; if it says nothing, MEAN in an encoder, else LAST */
   readonly MODEL: 0;
   /** the mean of all rows */
   readonly MEAN: 1;

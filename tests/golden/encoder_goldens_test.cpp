@@ -109,8 +109,8 @@ TEST(EncoderFiles, WhatDoesNotFitIsRefusedByName) {
     ASSERT_FALSE(model.ok()) << part;
     EXPECT_NE(std::string(model.status().message()).find(part), std::string::npos) << model.status().message();
   };
-  for (const char* name : {"position_embd.weight", "token_embd_norm.weight", "blk.0.attn_output_norm.weight", "blk.2.layer_output_norm.weight",
-                           "blk.1.ffn_up.weight", "blk.0.attn_v.weight"}) {
+  for (const char* name : {"position_embd.weight", "token_embd_norm.weight", "blk.0.attn_output_norm.weight",
+                           "blk.2.layer_output_norm.weight", "blk.1.ffn_up.weight", "blk.0.attn_v.weight"}) {
     json without = spec;
     for (size_t i = 0; i < without["tensors"].size(); ++i)
       if (without["tensors"][i]["name"] == name) without["tensors"].erase(i--);
@@ -154,7 +154,8 @@ TEST(PublishedEncoder, AllMiniLm) {
     const json texts = json::parse(file);
     for (const char* set : cpu::available_paths()) {
       SCOPED_TRACE(path + " " + set);
-      const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, set, 512u << 20))), path, {}));
+      const auto model =
+          unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, set, 512u << 20))), path, {}));
       for (const json& text : texts) {
         const std::string words = text.at("text");
         const std::string_view one(words);
@@ -173,11 +174,14 @@ TEST(PublishedEncoder, AllMiniLm) {
   if (n_files == 0) GTEST_SKIP() << "build/models has no all-minilm-l6-v2.gguf (tests/golden/convert_bert.py)";
 }
 
-INSTANTIATE_TEST_SUITE_P(, EncoderGoldens, ::testing::Values("bert", "bert-plain", "bert-rank", "bert-rank-short", "nomic-bert", "gemma-embedding", "gemma-embedding-odd"), [](const auto& spec) {
-  std::string name = spec.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(, EncoderGoldens,
+                         ::testing::Values("bert", "bert-plain", "bert-rank", "bert-rank-short", "nomic-bert", "gemma-embedding",
+                                           "gemma-embedding-odd"),
+                         [](const auto& spec) {
+                           std::string name = spec.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace orrery::encoder_goldens_test

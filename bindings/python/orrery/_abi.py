@@ -151,7 +151,7 @@ class Purpose(IntEnum):
 
 class Pooling(IntEnum):
     MODEL = 0
-    """as the model's file says; if it says nothing, LAST"""
+    """as the model's file says; if it says nothing, MEAN in an encoder, else LAST"""
     MEAN = 1
     """the mean of all rows"""
     FIRST = 2

@@ -19,9 +19,7 @@ bool is_chinese(uint32_t c) {
 }
 
 // U+0085 and other controls that are white space elsewhere are dropped.
-bool is_space(uint32_t c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || (c > 0x85 && (char_set(c) & kSpace) != 0);
-}
+bool is_space(uint32_t c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || (c > 0x85 && (char_set(c) & kSpace) != 0); }
 // Control, format, private and unassigned characters, and bytes that are not UTF-8.
 bool is_dropped(uint32_t c) { return c < 0x20 || c == 0x85 || c == 0xFFFD || char_set(c) == 0; }
 bool is_punctuation(uint32_t c) {
@@ -96,7 +94,7 @@ void WordPieces::take_apart(std::string_view word, size_t n_characters, int32_t 
     int32_t id = -1;
     for (; n > 0; --n) {
       if (at + n < word.size() && (static_cast<uint8_t>(word[at + n]) & 0xC0) == 0x80) continue;  // inside a character
-      if (at == 0 && n == 1) break;                                                              // the space alone
+      if (at == 0 && n == 1) break;                                                               // the space alone
       id = index->find(*table, word.substr(at, n));
       if (id >= 0) break;
     }

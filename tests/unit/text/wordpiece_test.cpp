@@ -9,6 +9,7 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/golden_vocab.h"
+#include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
 namespace orrery::text::wordpiece_test {
@@ -93,7 +94,8 @@ TEST(WordPiece, ATextStandsBetweenClsAndSep) {
     const Ids ids = encode(t, text);
     EXPECT_EQ(std::count(ids.begin(), ids.end(), 2) + std::count(ids.begin(), ids.end(), 3), 0) << text;
   }
-  const Tokenizer named = made(builder().key("tokenizer.ggml.cls_token_id", uint32_t{5}).key("tokenizer.ggml.seperator_token_id", uint32_t{6}));
+  const Tokenizer named =
+      made(builder().key("tokenizer.ggml.cls_token_id", uint32_t{5}).key("tokenizer.ggml.seperator_token_id", uint32_t{6}));
   EXPECT_EQ(named.bos(), 5);
   EXPECT_EQ(named.eos(), 6);
 }
@@ -127,6 +129,19 @@ TEST(WordPiece, BytesThatAreNotUtf8AreDropped) {
   EXPECT_EQ(encode(t, "wo\xFFlf"), encode(t, "wolf"));
   EXPECT_EQ(encode(t, "\xC3"), Ids{});
   EXPECT_EQ(encode(t, "\xED\xA0\x80wolf"), encode(t, "wolf"));
+}
+
+TEST(WordPiece, AnyBytesGiveTokensOfTheVocabulary) {
+  const Tokenizer t = made();
+  testing::Random random(3);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text;
+    for (uint64_t n = random.below(60); n > 0; --n) text += static_cast<char>(random.below(3) ? random.below(256) : 'a' + random.below(26));
+    for (const int32_t id : encode(t, text)) {
+      ASSERT_GE(id, 0);
+      ASSERT_LT(id, t.n_vocab());
+    }
+  }
 }
 
 TEST(WordPiece, FilesThatContradictThemselvesAreRefusedByName) {

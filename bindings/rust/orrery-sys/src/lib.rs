@@ -102,7 +102,7 @@ pub const ORRERY_PURPOSE_GENERATE: u32 = 1;
 pub const ORRERY_PURPOSE_EMBED: u32 = 2;
 /// it scores texts by a query: orrery_rank()
 pub const ORRERY_PURPOSE_RANK: u32 = 4;
-/// as the model's file says; if it says nothing, LAST
+/// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
 pub const ORRERY_POOLING_MODEL: u32 = 0;
 /// the mean of all rows
 pub const ORRERY_POOLING_MEAN: u32 = 1;
@@ -946,12 +946,14 @@ extern "C" {
     /// Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks
     /// room (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context
     /// that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
-    /// policy; the message names the option, or the smallest budget.
+    /// policy; the message names the option, or the smallest budget. ORRERY_UNSUPPORTED: the model generates no text
+    /// (orrery_model_info.purpose).
     pub fn orrery_session_open(model: *mut orrery_model, options: *const orrery_session_options, session: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
     /// Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks
     /// room (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context
     /// that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
-    /// policy; the message names the option, or the smallest budget.
+    /// policy; the message names the option, or the smallest budget. ORRERY_UNSUPPORTED: the model generates no text
+    /// (orrery_model_info.purpose).
     pub fn orrery_session_free(session: *mut orrery_session);
     /// Cancels the work that the session does now, and returns at once. The session's generations may be freed
     /// meanwhile, the session not. A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after

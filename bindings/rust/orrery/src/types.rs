@@ -127,7 +127,7 @@ pub mod purpose {
     pub const RANK: u32 = 4;
 }
 pub mod pooling {
-    /// as the model's file says; if it says nothing, LAST
+    /// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
     pub const MODEL: u32 = 0;
     /// the mean of all rows
     pub const MEAN: u32 = 1;
