@@ -212,8 +212,9 @@ Status from_bytes(const void* bytes, size_t n_bytes, engine::ModelSource* source
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given);
 Result<engine::ModelOptions> model_options(const orrery_model_options* given);
 Result<engine::SessionOptions> session_options(const orrery_session_options* given);
-Result<KvType> kv_type(uint32_t given);  // of an ORRERY_KV_ value
-uint32_t kv_type_number(KvType type);    // and back
+Result<KvType> kv_type(uint32_t given);           // of an ORRERY_KV_ value
+uint32_t kv_type_number(KvType type);             // and back
+uint32_t pooling_number(model::Pooling pooling);  // ORRERY_POOLING_
 Result<engine::TemplateChoice> template_choice(const orrery_template_options* given);
 // The grammar of the caller's options, compiled or found. Null: they have none.
 Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate_options& o, const engine::Vocabulary& vocabulary);

@@ -1,6 +1,7 @@
 // Models: opening, describing.
 #include "capi/handles.h"
 #include "capi/inspect.h"
+#include "runtime/engine/embed/embed.h"
 
 namespace orrery::capi {
 
@@ -109,6 +110,10 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
     out.name = h.name.c_str();
     out.quantization = type_traits(m.main_type)->name;
     std::memcpy(out.fingerprint, m.fingerprint, sizeof out.fingerprint);
+    const bool pools = h.pooling == model::Pooling::mean || h.pooling == model::Pooling::first || h.pooling == model::Pooling::last;
+    out.purpose = (h.encoder ? 0u : ORRERY_PURPOSE_GENERATE) | (pools || (h.encoder && !h.score) ? ORRERY_PURPOSE_EMBED : 0u) |
+                  (h.score ? ORRERY_PURPOSE_RANK : 0u);
+    out.pooling = pooling_number(engine::default_pooling(h));
     const AccountUsage usage = model->account.usage();
     out.host_bytes = usage.bytes;
     out.host_peak_bytes = usage.peak_bytes;

@@ -81,6 +81,17 @@ const char* orrery_kv_type_name(uint32_t type) {
   }
 }
 
+const char* orrery_pooling_name(uint32_t pooling) {
+  switch (pooling) {
+    ORRERY_NAME(ORRERY_POOLING_MODEL)
+    ORRERY_NAME(ORRERY_POOLING_MEAN)
+    ORRERY_NAME(ORRERY_POOLING_FIRST)
+    ORRERY_NAME(ORRERY_POOLING_LAST)
+    ORRERY_NAME(ORRERY_POOLING_NONE)
+    default: return "unknown pooling";
+  }
+}
+
 const char* orrery_rope_scaling_name(uint32_t scaling) {
   switch (scaling) {
     ORRERY_NAME(ORRERY_ROPE_FROM_FILE)

@@ -397,6 +397,10 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_open_memory(orrery_runtime
                                                             const orrery_model_options *options, orrery_model **model, orrery_error *error);
 ORRERY_API void orrery_model_free(orrery_model *model);
 
+#define ORRERY_PURPOSE_GENERATE 1u  /* it generates text: sessions open on it */
+#define ORRERY_PURPOSE_EMBED 2u     /* it is trained for embeddings: the file says how to pool, or it is an encoder */
+#define ORRERY_PURPOSE_RANK 4u      /* it scores texts by a query: orrery_rank() */
+
 typedef struct orrery_model_info {
   uint32_t struct_size;
   uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
@@ -410,11 +414,58 @@ typedef struct orrery_model_info {
   uint8_t fingerprint[16];
   uint64_t host_bytes;            /* allocated for the model and its vocabulary, now; see "Memory" */
   uint64_t host_peak_bytes;       /* the most that host_bytes has been */
+  uint32_t purpose;               /* ORRERY_PURPOSE_: what the model is for */
+  uint32_t pooling;               /* ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for */
 } orrery_model_info;
 ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
 /* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
+
+/* ---- Embeddings and ranking: texts to vectors, and to scores ------------------------------------------------- */
+
+/* How the rows of a text's tokens, which are the hidden states after the output norm, become its vector. */
+#define ORRERY_POOLING_MODEL 0   /* as the model's file says; if it says nothing, MEAN in an encoder, else LAST */
+#define ORRERY_POOLING_MEAN 1    /* the mean of all rows */
+#define ORRERY_POOLING_FIRST 2   /* the first row, that of a CLS token */
+#define ORRERY_POOLING_LAST 3    /* the last row */
+#define ORRERY_POOLING_NONE 4    /* no pooling: a vector for each token */
+ORRERY_UNSTABLE ORRERY_API const char *orrery_pooling_name(uint32_t pooling);
+
+typedef struct orrery_embed_options {
+  uint32_t struct_size;
+  uint32_t pooling;               /* ORRERY_POOLING_; default MODEL */
+  uint32_t normalize;             /* 1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it */
+  uint32_t n_dimensions;          /* of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd */
+  uint32_t max_tokens;            /* of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context */
+  uint32_t truncate;              /* 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number */
+  orrery_progress_fn progress;    /* tokens of all texts, after each part of a text: a tenth of a second; NULL: none */
+  void *progress_user;
+} orrery_embed_options;
+ORRERY_UNSTABLE ORRERY_API void orrery_embed_options_init(orrery_embed_options *options, size_t struct_size);
+
+/* Computes vectors of texts. Each text is computed by itself and its KV given back before the next one, so a text has the same vector in any
+   list. A text that spells a control token stays text.
+     texts     (n_texts) UTF-8, NUL-terminated. ORRERY_INVALID_ARGUMENT: a text without tokens; the message has its number, from 0
+     vectors   (n_texts, n_dimensions) in the order of the texts; with ORRERY_POOLING_NONE (tokens of all texts, n_dimensions)
+     n_floats  size of `vectors`. See "Sizes out"
+     n_tokens  (n_texts) receives the number of tokens of each text; NULL: not wanted
+   Memory: as of a session with the context of the longest text, for the time of the call; it takes no place of max_sessions. Any number of
+   threads may call it. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room. ORRERY_CANCELLED: `progress` has cancelled. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_embed(orrery_model *model, const char *const *texts, size_t n_texts,
+                                                      const orrery_embed_options *options, float *vectors, size_t capacity, size_t *n_floats,
+                                                      uint32_t *n_tokens, orrery_error *error);
+/* Scores texts by a query, with a model that has a reranker's head. Each pair of query and text is computed as orrery_embed() computes a
+   text: with the file's template for such pairs ("rerank"), or else the query, the tokenizer's separator and the text.
+     query     UTF-8, NUL-terminated
+     texts     (n_texts), and n_tokens: as orrery_embed() has them; tokens are of the query, too, and `truncate` cuts the text
+     options   of orrery_embed(); pooling and n_dimensions must be 0. normalize: 1 (default): a score is the probability, from 0 to 1, that the
+               text answers the query; 0: its log-odds, which do not saturate
+     scores    (n_scores) floats, one of each text; more is better. n_scores: n_texts, else ORRERY_INVALID_ARGUMENT
+   ORRERY_UNSUPPORTED: the model has no such head. Other errors as of orrery_embed(). */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_rank(orrery_model *model, const char *query, const char *const *texts, size_t n_texts,
+                                                     const orrery_embed_options *options, float *scores, size_t n_scores, uint32_t *n_tokens,
+                                                     orrery_error *error);
 
 /* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
 
@@ -494,7 +545,8 @@ ORRERY_API void orrery_session_options_init(orrery_session_options *options, siz
 
 /* Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room (bytes_requested,
    bytes_available), or has max_sessions sessions; the message names the largest context that fits. ORRERY_INVALID_ARGUMENT: an option is out of
-   range or unknown, or the KV budget is too small for the policy; the message names the option, or the smallest budget. */
+   range or unknown, or the KV budget is too small for the policy; the message names the option, or the smallest budget. ORRERY_UNSUPPORTED: the
+   model generates no text (orrery_model_info.purpose). */
 ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_session_options *options,
                                              orrery_session **session, orrery_error *error);
 ORRERY_API void orrery_session_free(orrery_session *session);

@@ -124,6 +124,38 @@ static void regions(const orrery_plan_result *plan) {
   puts(yes(bytes == plan->device_bytes));
 }
 
+static size_t split(char *given, const char **texts, size_t most) {
+  size_t count = 0;
+  for (char *text = strtok(given, "|"); text && count < most; text = strtok(NULL, "|")) texts[count++] = text;
+  return count;
+}
+
+static void embed(orrery_model *m) {
+  OPTIONS(embed, o);
+  const char *texts[8];
+  uint32_t n_tokens[8];
+  const size_t n_texts = split(rest(2), texts, 8);
+  if (orrery_embed(m, texts, n_texts, &o, NULL, 0, &n, NULL, &err)) return;
+  float *vectors = malloc(n * sizeof *vectors), products[8] = {0};
+  if (orrery_embed(m, texts, n_texts, &o, vectors, n, &n, n_tokens, &err)) return free(vectors);
+  const size_t size = o.n_dimensions ? o.n_dimensions : 256, rows = n / size;
+  printf("%zu %zu", rows, size);
+  for (size_t k = 0; k < n_texts; ++k) printf(" %u", n_tokens[k]);
+  for (size_t k = 1; k < rows && k < 8; ++k)
+    for (size_t d = 0; d < size; ++d) products[k - 1] += vectors[d] * vectors[k * size + d];
+  printf(" nearest %d\n", 1 + largest(products, (int)(rows < 8 ? rows : 8) - 1));
+  free(vectors);
+}
+
+static void rank(orrery_model *m) {
+  OPTIONS(embed, o);
+  const char *texts[8];
+  float scores[8];
+  const size_t n_texts = split(rest(2), texts, 8);
+  if (!orrery_rank(m, texts[0], texts + 1, n_texts - 1, &o, scores, n_texts - 1, NULL, &err))
+    printf("best %d\n", largest(scores, (int)n_texts - 1));
+}
+
 static void matcher(const char *verb, orrery_matcher *m, int i) {
   size_t count = 0;
   uint32_t complete;
@@ -153,6 +185,8 @@ static void step(const char *verb, void *p, int i) {
   if (IS("status")) puts(orrery_status_name(atoi(w[1])));
   if (IS("name")) puts(constant_name(w[1], i));
   if (IS("threads")) orrery_runtime_set_threads(p, i, atoi(w[3]), &err);
+  if (IS("embed")) embed(p);
+  if (IS("rank")) rank(p);
   if (IS("regions")) regions(p);
   if (IS("devices")) puts(yes(devices_are_described()));
   if (IS("calls")) puts(yes(action_of(w[1])->n_calls > 0));

@@ -178,9 +178,22 @@ static const field_layout model_info_fields[] = {
     {"fingerprint", FIELD_BYTES, 80, 16, 0, 0, 0, 0, 0},
     {"host_bytes", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
     {"host_peak_bytes", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
+    {"purpose", FIELD_U32, 112, 4, 0, 0, 0, 0, 0},
+    {"pooling", FIELD_U32, 116, 4, 0, 0, 0, 0, 0},
 };
 static void init_model_info(void *p) { orrery_model_info_init(p, sizeof(orrery_model_info)); }
-static const struct_layout model_info_layout = {"model_info", 112, 16, model_info_fields, init_model_info};
+static const struct_layout model_info_layout = {"model_info", 120, 18, model_info_fields, init_model_info};
+
+static const field_layout embed_options_fields[] = {
+    {"pooling", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"normalize", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"n_dimensions", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"max_tokens", FIELD_U32, 16, 4, 0, 0, 0, 0, 0},
+    {"truncate", FIELD_U32, 20, 4, 0, 0, 0, 0, 0},
+    {"progress", FIELD_FN, 24, 8, 0, 0, 32, 0, "orrery_progress_fn"},
+};
+static void init_embed_options(void *p) { orrery_embed_options_init(p, sizeof(orrery_embed_options)); }
+static const struct_layout embed_options_layout = {"embed_options", 40, 6, embed_options_fields, init_embed_options};
 
 static const field_layout session_options_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -335,6 +348,7 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "kv_type") == 0) return orrery_kv_type_name((uint32_t)value);
   if (strcmp(kind, "rope_scaling") == 0) return orrery_rope_scaling_name((uint32_t)value);
   if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
+  if (strcmp(kind, "pooling") == 0) return orrery_pooling_name((uint32_t)value);
   if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
   if (strcmp(kind, "speculate") == 0) return orrery_speculate_name((uint32_t)value);
   if (strcmp(kind, "grammar_kind") == 0) return orrery_grammar_kind_name((uint32_t)value);
@@ -346,4 +360,4 @@ static const char *constant_name(const char *kind, int64_t value) {
   return 0;
 }
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &calibrate_options_layout};
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &calibrate_options_layout};

@@ -171,6 +171,12 @@ internal sealed class Keep : IDisposable {
         return block;
     }
 
+    internal IntPtr[] TextPointers(IEnumerable<string> texts) {
+        var pointers = new List<IntPtr>();
+        foreach (var text in texts) pointers.Add(Text(text));
+        return pointers.ToArray();
+    }
+
     internal IntPtr Texts(List<string> texts) {
         var block = Allocate(texts.Count * IntPtr.Size);
         for (int i = 0; i < texts.Count; ++i) Marshal.WriteIntPtr(block, i * IntPtr.Size, Text(texts[i]));

@@ -132,6 +132,28 @@ public static class LoadMode {
     public const uint Read = 1;
 }
 
+public static class Purpose {
+    /// <summary>it generates text: sessions open on it</summary>
+    public const uint Generate = 1;
+    /// <summary>it is trained for embeddings: the file says how to pool, or it is an encoder</summary>
+    public const uint Embed = 2;
+    /// <summary>it scores texts by a query: orrery_rank()</summary>
+    public const uint Rank = 4;
+}
+
+public static class Pooling {
+    /// <summary>as the model's file says; if it says nothing, MEAN in an encoder, else LAST</summary>
+    public const uint Model = 0;
+    /// <summary>the mean of all rows</summary>
+    public const uint Mean = 1;
+    /// <summary>the first row, that of a CLS token</summary>
+    public const uint First = 2;
+    /// <summary>the last row</summary>
+    public const uint Last = 3;
+    /// <summary>no pooling: a vector for each token</summary>
+    public const uint None = 4;
+}
+
 public static class Overflow {
     /// <summary>the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL</summary>
     public const uint Stop = 0;
@@ -426,10 +448,30 @@ internal unsafe struct orrery_model_info {
     public fixed byte fingerprint[16];
     public ulong @host_bytes;
     public ulong @host_peak_bytes;
+    public uint @purpose;
+    public uint @pooling;
     public static orrery_model_info New() {
         var value = new orrery_model_info();
         Native.orrery_model_info_init(ref value, (UIntPtr)sizeof(orrery_model_info));
         Native.CheckSize("orrery_model_info", value.struct_size, sizeof(orrery_model_info));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_embed_options {
+    public uint @struct_size;
+    public uint @pooling;
+    public uint @normalize;
+    public uint @n_dimensions;
+    public uint @max_tokens;
+    public uint @truncate;
+    public IntPtr progress;
+    public IntPtr progress_user;
+    public static orrery_embed_options New() {
+        var value = new orrery_embed_options();
+        Native.orrery_embed_options_init(ref value, (UIntPtr)sizeof(orrery_embed_options));
+        Native.CheckSize("orrery_embed_options", value.struct_size, sizeof(orrery_embed_options));
         return value;
     }
 }
@@ -797,6 +839,14 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern VocabHandle orrery_model_vocab(ModelHandle @model);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_pooling_name(uint @pooling);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_embed_options_init(ref orrery_embed_options @options, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_embed(ModelHandle @model, IntPtr[] @texts, UIntPtr @n_texts, ref orrery_embed_options @options, float[] @vectors, UIntPtr @capacity, ref UIntPtr @n_floats, uint[] @n_tokens, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_rank(ModelHandle @model, byte[] @query, IntPtr[] @texts, UIntPtr @n_texts, ref orrery_embed_options @options, float[] @scores, UIntPtr @n_scores, uint[] @n_tokens, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_overflow_name(uint @overflow);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_speculate_name(uint @speculate);
@@ -929,6 +979,7 @@ public static partial class Library {
             case "kv_type": return Native.Text(Native.orrery_kv_type_name((uint)value));
             case "rope_scaling": return Native.Text(Native.orrery_rope_scaling_name((uint)value));
             case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
+            case "pooling": return Native.Text(Native.orrery_pooling_name((uint)value));
             case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
             case "speculate": return Native.Text(Native.orrery_speculate_name((uint)value));
             case "grammar_kind": return Native.Text(Native.orrery_grammar_kind_name((uint)value));
@@ -1071,6 +1122,43 @@ public sealed class ModelOptions {
         raw.rope_scale = RopeScale;
         raw.rope_base = RopeBase;
         raw.rope_original_context = RopeOriginalContext;
+        return raw;
+    }
+}
+
+/// <summary>orrery_embed_options of the header; a new one has the library's defaults.</summary>
+public sealed class EmbedOptions {
+    /// <summary>ORRERY_POOLING_; default MODEL</summary>
+    public uint Pooling;
+    /// <summary>1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it</summary>
+    public uint Normalize;
+    /// <summary>of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0:
+    /// n_embd</summary>
+    public uint NDimensions;
+    /// <summary>of a text, with those that the tokenizer puts around it; at most trained_context. 0:
+    /// trained_context</summary>
+    public uint MaxTokens;
+    /// <summary>1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its
+    /// number</summary>
+    public uint Truncate;
+    /// <summary>tokens of all texts, after each part of a text: a tenth of a second; NULL: none</summary>
+    public Func<ulong, ulong, bool> Progress;
+    public EmbedOptions() {
+        var raw = orrery_embed_options.New();
+        Pooling = raw.pooling;
+        Normalize = raw.normalize;
+        NDimensions = raw.n_dimensions;
+        MaxTokens = raw.max_tokens;
+        Truncate = raw.truncate;
+    }
+    internal orrery_embed_options ToNative(Keep keep) {
+        var raw = orrery_embed_options.New();
+        raw.pooling = Pooling;
+        raw.normalize = Normalize;
+        raw.n_dimensions = NDimensions;
+        raw.max_tokens = MaxTokens;
+        raw.truncate = Truncate;
+        if (Progress != null) raw.progress = keep.Callbacks.OrreryProgressFn(Progress);
         return raw;
     }
 }
@@ -1501,6 +1589,10 @@ public sealed class ModelInfo {
     public readonly ulong HostBytes;
     /// <summary>the most that host_bytes has been</summary>
     public readonly ulong HostPeakBytes;
+    /// <summary>ORRERY_PURPOSE_: what the model is for</summary>
+    public readonly uint Purpose;
+    /// <summary>ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for</summary>
+    public readonly uint Pooling;
     internal unsafe ModelInfo(orrery_model_info raw) {
         NLayers = raw.n_layers;
         NHeads = raw.n_heads;
@@ -1518,6 +1610,8 @@ public sealed class ModelInfo {
         Fingerprint = Native.Bytes(raw.fingerprint, 16);
         HostBytes = raw.host_bytes;
         HostPeakBytes = raw.host_peak_bytes;
+        Purpose = raw.purpose;
+        Pooling = raw.pooling;
     }
 }
 

@@ -277,6 +277,37 @@ public sealed class Model : IDisposable {
         }
     }
 
+    /// <summary>Computes vectors of texts. Progress cancels by returning false.</summary>
+    public Embeddings Embed(IEnumerable<string> texts, EmbedOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new EmbedOptions()).ToNative(keep);
+            var given = keep.TextPointers(texts);
+            int size = o.n_dimensions > 0 ? (int)o.n_dimensions : (int)Info().NEmbd;
+            var n = UIntPtr.Zero;
+            var nTokens = new uint[given.Length];
+            Native.Check((ref orrery_error e) =>
+                Native.orrery_embed(handle, given, Native.Size(given.Length), ref o, null, UIntPtr.Zero, ref n, null, ref e));
+            var floats = new float[(int)n];
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_embed(
+                handle, given, Native.Size(given.Length), ref o, floats, Native.Size(floats.Length), ref n, nTokens, ref e));
+            var vectors = new float[floats.Length / size][];
+            for (int i = 0; i < vectors.Length; ++i) Array.Copy(floats, i * size, vectors[i] = new float[size], 0, size);
+            return new Embeddings(vectors, nTokens);
+        }
+    }
+
+    /// <summary>How well each text answers the query: more is better. The model must have a reranker's head (ModelInfo.Purpose).</summary>
+    public float[] Rank(string query, IEnumerable<string> texts, EmbedOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new EmbedOptions()).ToNative(keep);
+            var given = keep.TextPointers(texts);
+            var scores = new float[given.Length];
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_rank(
+                handle, Native.Utf8(query), given, Native.Size(given.Length), ref o, scores, Native.Size(scores.Length), null, ref e));
+            return scores;
+        }
+    }
+
     /// <summary>Finds out which heads attend alike, from texts as tokens.</summary>
     public Calibration Calibrate(IEnumerable<int[]> texts, CalibrateOptions options = null) {
         using (var keep = new Keep()) {
@@ -339,6 +370,15 @@ public sealed class Matcher : IDisposable {
         return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
             Native.orrery_matcher_describe(handle, to, capacity, ref n, ref e));
     }
+}
+
+/// <summary>Vectors in the order of the texts, one of each text or, without pooling, of each token.</summary>
+public sealed class Embeddings {
+    public float[][] Vectors { get; }
+    /// <summary>Of each text.</summary>
+    public uint[] NTokens { get; }
+
+    internal Embeddings(float[][] vectors, uint[] nTokens) { Vectors = vectors; NTokens = nTokens; }
 }
 
 /// <summary>What Model.Calibrate found out.</summary>

@@ -16,7 +16,7 @@ def handle(name):
 def parameter(header, ctype):
     if ctype.pointers == 0:
         return SCALARS.get(ctype.base, ctype.base)
-    if ctype.base in header.handles and ctype.array:
+    if (ctype.base in header.handles or ctype.base == "char") and ctype.array:
         return "IntPtr[]"
     if ctype.base in header.handles:
         return ("out " if ctype.pointers == 2 else "") + handle(ctype.base)

@@ -251,7 +251,7 @@ class Header:
     def named(self):
         """Constants of which orrery_KIND_name() gives the name."""
         prefixes = {"STATUS", "KV", "ROPE", "LOAD", "OVERFLOW", "EVENT", "FINISH", "RESERVOIR", "PRIORITY", "LOG", "REGION",
-                    "SPECULATE", "GPU"}
+                    "SPECULATE", "GPU", "POOLING"}
         return [name if prefix == "STATUS" else prefix + "_" + name for prefix, members in self.groups().items()
                 if prefix in prefixes for name in members]
 

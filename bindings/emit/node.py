@@ -26,9 +26,11 @@ def parameters(header, function):
         elif base in header.callbacks:
             kind, slots = "CALLBACK", 2
         elif sized_out:
-            kind, slots = {"char": "OUT_BYTES", "void": "OUT_BYTES", "int32_t": "OUT_I32", "uint32_t": "OUT_U32"}[base], 3
+            kind, slots = {"char": "OUT_BYTES", "void": "OUT_BYTES", "int32_t": "OUT_I32", "uint32_t": "OUT_U32", "float": "OUT_F32"}[base], 3
         elif pointers == 0:
             kind = {"double": "F64", "int32_t": "I32", "uint32_t": "U32", "int64_t": "I64", "orrery_status": "I32"}.get(base, "U64")
+        elif ctype.const and base == "char" and pointers == 2 and counted:
+            kind, slots = "STRINGS", 2
         elif ctype.const and base == "char":
             kind, slots = ("BYTES", 2) if counted and following[0][1] == name + "_bytes" else ("STRING", 1)
         elif ctype.const and base == "void" and counted:
@@ -61,8 +63,8 @@ def functions(header):
     initialisers = {s.init for s in header.structs.values()}
     out = [banner("//"), "#pragma once", '#include "../c/layouts.h"\n',
            "typedef union { void *p; int64_t i; double d; } slot;",
-           "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_STRUCTS,",
-           "       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_BYTES, P_ARRAY };",
+           "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_F32, P_OUT_STRUCTS,",
+           "       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY };",
            "enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };",
            "typedef struct { int kind, slots; const struct_layout *layout; } parameter;",
            "typedef struct {",
@@ -76,7 +78,7 @@ def functions(header):
         out.append("static void free_%s(void *p) { %s_free(p); }" % (handle, handle))
     table = []
     for f in header.functions.values():
-        if f.name in initialisers or any(t.array for t, _ in f.params):  # a call works on one handle: calls run at the same time
+        if f.name in initialisers or any(t.array and t.base in header.handles for t, _ in f.params):  # a call works on one handle: calls run at the same time
             continue
         params = parameters(header, f)
         given = ", ".join(slot(t, i) for i, (t, _) in enumerate(f.params))

@@ -33,6 +33,8 @@ def argument(header, ctype):
         return "c_char_p"
     if ctype.base in SCALARS and ctype.pointers == 1:
         return "POINTER(%s)" % SCALARS[ctype.base]
+    if ctype.base == "char" and ctype.const:
+        return "POINTER(c_char_p)"
     return "c_void_p" if ctype.pointers == 1 else "POINTER(c_void_p)"
 
 

@@ -134,6 +134,18 @@ func (k *keep) str(s string) unsafe.Pointer {
 
 func (k *keep) chars(s string) *C.char { return (*C.char)(k.str(s)) }
 
+// texts are pointers to C strings; nil for none.
+func (k *keep) texts(texts []string) **C.char {
+	if len(texts) == 0 {
+		return nil
+	}
+	p := k.alloc(len(texts) * int(unsafe.Sizeof((*C.char)(nil))))
+	for i, text := range texts {
+		unsafe.Slice((**C.char)(p), len(texts))[i] = k.chars(text)
+	}
+	return (**C.char)(p)
+}
+
 func (k *keep) free() {
 	for _, p := range k.pointers {
 		C.free(p)

@@ -381,6 +381,76 @@ func (m *Model) NewSession(options *SessionOptions) (*Session, error) {
 	return newSession(*out, int(info.NVocab), int(info.NEmbd), m.log), nil
 }
 
+// Embeddings are vectors in the order of the texts, one of each text or, without pooling, of each token.
+type Embeddings struct {
+	Vectors [][]float32
+	NTokens []uint32 // of each text
+}
+
+// Embed computes vectors of texts. Options.Progress cancels by returning false.
+func (m *Model) Embed(texts []string, options *EmbedOptions) (*Embeddings, error) {
+	k := newKeep()
+	defer k.free()
+	defer k.callbacks.release()
+	o, given := options.c(k), k.texts(texts)
+	if k.err != nil {
+		return nil, k.err
+	}
+	info, err := m.Info()
+	if err != nil {
+		return nil, err
+	}
+	size := int(info.NEmbd)
+	if options != nil && options.NDimensions > 0 {
+		size = int(options.NDimensions)
+	}
+	out := &Embeddings{NTokens: make([]uint32, len(texts))}
+	var floats []float32
+	var n C.size_t
+	embed := func(p unsafe.Pointer, e errorOut) status {
+		counts := (*C.uint32_t)(nil)
+		if floats != nil {
+			counts = (*C.uint32_t)(first(out.NTokens))
+		}
+		return C.orrery_embed((*C.orrery_model)(p), given, C.size_t(len(texts)), o, (*C.float)(first(floats)), C.size_t(len(floats)), &n, counts, e)
+	}
+	if err = m.call(embed); err != nil || n == 0 {
+		return out, err
+	}
+	floats = make([]float32, n)
+	err = m.use(func(p unsafe.Pointer) error {
+		return k.callbacks.call(func(e errorOut) status { return embed(p, e) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	for ; len(floats) > 0; floats = floats[size:] {
+		out.Vectors = append(out.Vectors, floats[:size:size])
+	}
+	return out, nil
+}
+
+// Rank says how well each text answers the query: more is better. The model must have a reranker's head (ModelInfo.Purpose).
+func (m *Model) Rank(query string, texts []string, options *EmbedOptions) ([]float32, error) {
+	k := newKeep()
+	defer k.free()
+	defer k.callbacks.release()
+	o, given, asked := options.c(k), k.texts(texts), k.chars(query)
+	if k.err != nil {
+		return nil, k.err
+	}
+	scores := make([]float32, len(texts))
+	err := m.use(func(p unsafe.Pointer) error {
+		return k.callbacks.call(func(e errorOut) status {
+			return C.orrery_rank((*C.orrery_model)(p), asked, given, C.size_t(len(texts)), o, (*C.float)(first(scores)), C.size_t(len(scores)), nil, e)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return scores, nil
+}
+
 // Calibrate finds out which heads attend alike, from texts as tokens.
 func (m *Model) Calibrate(texts [][]int32, options *CalibrateOptions) (*Calibration, error) {
 	k := newKeep()

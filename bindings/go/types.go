@@ -11,6 +11,7 @@ extern int32_t goOrreryProgress(void *, uint64_t, uint64_t);
 extern int32_t goOrreryLogits(void *, float *, size_t, int32_t *, size_t);
 static void set_runtime_options_log(orrery_runtime_options *o, void *user) { o->log = (orrery_log_fn)goOrreryLog; o->log_user = user; }
 static void set_model_options_progress(orrery_model_options *o, void *user) { o->progress = (orrery_progress_fn)goOrreryProgress; o->progress_user = user; }
+static void set_embed_options_progress(orrery_embed_options *o, void *user) { o->progress = (orrery_progress_fn)goOrreryProgress; o->progress_user = user; }
 static void set_generate_options_logits_hook(orrery_generate_options *o, void *user) { o->logits_hook = (orrery_logits_fn)goOrreryLogits; o->logits_user = user; }
 static void set_calibrate_options_progress(orrery_calibrate_options *o, void *user) { o->progress = (orrery_progress_fn)goOrreryProgress; o->progress_user = user; }
 */
@@ -192,6 +193,37 @@ const (
 	LoadModeRead LoadMode = 1
 )
 
+// Purpose is one of the constants Purpose..., or several of them, added
+type Purpose uint32
+
+const (
+	// it generates text: sessions open on it
+	PurposeGenerate Purpose = 1
+	// it is trained for embeddings: the file says how to pool, or it is an encoder
+	PurposeEmbed Purpose = 2
+	// it scores texts by a query: orrery_rank()
+	PurposeRank Purpose = 4
+)
+
+// Pooling is one of the constants Pooling...
+type Pooling uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v Pooling) String() string { return ConstantName("pooling", int64(v)) }
+
+const (
+	// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
+	PoolingModel Pooling = 0
+	// the mean of all rows
+	PoolingMean Pooling = 1
+	// the first row, that of a CLS token
+	PoolingFirst Pooling = 2
+	// the last row
+	PoolingLast Pooling = 3
+	// no pooling: a vector for each token
+	PoolingNone Pooling = 4
+)
+
 // Overflow is one of the constants Overflow...
 type Overflow uint32
 
@@ -361,6 +393,8 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_rope_scaling_name(C.uint32_t(value)))
 	case "load_mode":
 		return C.GoString(C.orrery_load_mode_name(C.uint32_t(value)))
+	case "pooling":
+		return C.GoString(C.orrery_pooling_name(C.uint32_t(value)))
 	case "overflow":
 		return C.GoString(C.orrery_overflow_name(C.uint32_t(value)))
 	case "speculate":
@@ -572,6 +606,54 @@ func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 	p.rope_scale = C.float(o.RopeScale)
 	p.rope_base = C.float(o.RopeBase)
 	p.rope_original_context = C.uint32_t(o.RopeOriginalContext)
+	return p
+}
+
+// EmbedOptions is orrery_embed_options of the header. Begin with DefaultEmbedOptions(); a nil pointer means the defaults.
+type EmbedOptions struct {
+	// ORRERY_POOLING_; default MODEL
+	Pooling Pooling
+	// 1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it
+	Normalize uint32
+	// of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd
+	NDimensions uint32
+	// of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context
+	MaxTokens uint32
+	// 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number
+	Truncate uint32
+	// tokens of all texts, after each part of a text: a tenth of a second; NULL: none
+	Progress func(done, total uint64) bool
+}
+
+// DefaultEmbedOptions has the library's defaults.
+func DefaultEmbedOptions() EmbedOptions {
+	p := new(C.orrery_embed_options)
+	C.orrery_embed_options_init(p, C.sizeof_orrery_embed_options)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_embed_options)
+	var o EmbedOptions
+	o.Pooling = Pooling(p.pooling)
+	o.Normalize = uint32(p.normalize)
+	o.NDimensions = uint32(p.n_dimensions)
+	o.MaxTokens = uint32(p.max_tokens)
+	o.Truncate = uint32(p.truncate)
+	return o
+}
+
+func (o *EmbedOptions) c(k *keep) *C.orrery_embed_options {
+	p := (*C.orrery_embed_options)(k.alloc(C.sizeof_orrery_embed_options))
+	C.orrery_embed_options_init(p, C.sizeof_orrery_embed_options)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_embed_options)
+	if o == nil {
+		return p
+	}
+	p.pooling = C.uint32_t(o.Pooling)
+	p.normalize = C.uint32_t(o.Normalize)
+	p.n_dimensions = C.uint32_t(o.NDimensions)
+	p.max_tokens = C.uint32_t(o.MaxTokens)
+	p.truncate = C.uint32_t(o.Truncate)
+	if o.Progress != nil {
+		C.set_embed_options_progress(p, k.callback(o.Progress))
+	}
 	return p
 }
 
@@ -1104,6 +1186,10 @@ type ModelInfo struct {
 	HostBytes uint64
 	// the most that host_bytes has been
 	HostPeakBytes uint64
+	// ORRERY_PURPOSE_: what the model is for
+	Purpose Purpose
+	// ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for
+	Pooling Pooling
 }
 
 func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
@@ -1129,6 +1215,8 @@ func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
 	r.Fingerprint = C.GoBytes(unsafe.Pointer(&p.fingerprint), 16)
 	r.HostBytes = uint64(p.host_bytes)
 	r.HostPeakBytes = uint64(p.host_peak_bytes)
+	r.Purpose = Purpose(p.purpose)
+	r.Pooling = Pooling(p.pooling)
 	return r, nil
 }
 

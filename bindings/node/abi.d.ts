@@ -125,6 +125,26 @@ export const LoadMode: {
    */
   readonly READ: 1;
 };
+export const Purpose: {
+  /** it generates text: sessions open on it */
+  readonly GENERATE: 1;
+  /** it is trained for embeddings: the file says how to pool, or it is an encoder */
+  readonly EMBED: 2;
+  /** it scores texts by a query: orrery_rank() */
+  readonly RANK: 4;
+};
+export const Pooling: {
+  /** as the model's file says; if it says nothing, MEAN in an encoder, else LAST */
+  readonly MODEL: 0;
+  /** the mean of all rows */
+  readonly MEAN: 1;
+  /** the first row, that of a CLS token */
+  readonly FIRST: 2;
+  /** the last row */
+  readonly LAST: 3;
+  /** no pooling: a vector for each token */
+  readonly NONE: 4;
+};
 export const Overflow: {
   /** the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL */
   readonly STOP: 0;
@@ -229,7 +249,7 @@ export const Region: {
   /** host memory beside the KV */
   readonly TABLES: 5;
 };
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind';
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'pooling' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind';
 export interface RuntimeOptions {
   /**
    * 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more than
@@ -301,6 +321,20 @@ export interface ModelOptions {
   ropeBase?: number;
   /** the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   ropeOriginalContext?: number;
+}
+export interface EmbedOptions {
+  /** ORRERY_POOLING_; default MODEL */
+  pooling?: number;
+  /** 1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it */
+  normalize?: number;
+  /** of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd */
+  nDimensions?: number;
+  /** of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context */
+  maxTokens?: number;
+  /** 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number */
+  truncate?: number;
+  /** tokens of all texts, after each part of a text: a tenth of a second; NULL: none */
+  progress?: (done: number, total: number) => unknown;
 }
 export interface SessionOptions {
   /** tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns */
@@ -569,6 +603,10 @@ export interface ModelInfo {
   hostBytes: number;
   /** the most that host_bytes has been */
   hostPeakBytes: number;
+  /** ORRERY_PURPOSE_: what the model is for */
+  purpose: number;
+  /** ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for */
+  pooling: number;
 }
 export interface Stats {
   nContext: number;

@@ -24,6 +24,31 @@ static napi_value new_handle(napi_env env, void *p, const function *f, callback 
   return value;
 }
 
+/* An array of strings as pointers, and their bytes behind them, in one piece of memory. */
+static int to_texts(napi_env env, call *c, napi_value value, slot *a) {
+  uint32_t count = 0;
+  bool is_array = false;
+  napi_is_array(env, value, &is_array);
+  if (!is_array) return fail(env, "%s: not an array of strings", c->f->name);
+  napi_get_array_length(env, value, &count);
+  size_t total = (count + 1) * sizeof(char *), n = 0;
+  for (int pass = 0; pass < 2; ++pass) { /* sizes, then bytes */
+    char **texts = pass ? own(c, malloc(total)) : NULL, *at = (char *)texts + (count + 1) * sizeof(char *);
+    if (pass) a->p = texts, a[1].i = count;
+    for (uint32_t i = 0; i < count; ++i) {
+      napi_value item;
+      napi_get_element(env, value, i, &item);
+      if (napi_get_value_string_utf8(env, item, NULL, 0, &n) != napi_ok) return fail(env, "%s: not an array of strings", c->f->name);
+      total += pass ? 0 : n + 1;
+      if (!pass) continue;
+      napi_get_value_string_utf8(env, item, at, n + 1, &n);
+      if (strlen(at) != n) return fail(env, "a NUL in a string", "");
+      texts[i] = at, at += n + 1;
+    }
+  }
+  return 1;
+}
+
 /* One parameter of the header from the next argument; 0: an exception is pending. */
 static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_value value) {
   slot *a = &c->a[at];
@@ -49,6 +74,7 @@ static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_valu
     case P_I64: return to_integer(env, value, 8, 1, c->f->name, &a->i);
     case P_U64: return to_integer(env, value, 8, 0, c->f->name, &a->i);
     case P_F64: return to_number(env, value, &whole, &a->d);
+    case P_STRINGS: return to_texts(env, c, value, a);
     case P_STRING: return (a->p = to_c_string(env, c, value, NULL)) != NULL;
     case P_CALLBACK:
       if ((b = new_callback(env, c, value, 0)) == NULL) return 0;
@@ -79,6 +105,7 @@ static int is_out(call *c, const parameter *p, int at) {
     case P_OUT_BYTES:
     case P_OUT_I32:
     case P_OUT_U32:
+    case P_OUT_F32:
     case P_OUT_STRUCTS: c->out = at + 1, c->out_kind = p->kind, c->out_layout = p->layout, c->a[at + 2].p = &c->n; return 1;
     case P_RESULT:
       c->filled = c->a[at].p = own(c, calloc(1, p->layout->bytes)), c->filled_layout = p->layout;
@@ -152,6 +179,7 @@ static napi_value finish(napi_env env, call *c, napi_value *error) {
   if (c->f->result == R_INTEGER) napi_create_int64(env, c->result.i, &value);
   if (*error == NULL && c->out && c->out_kind == P_OUT_I32) value = to_typed_array(env, napi_int32_array, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->out && c->out_kind == P_OUT_U32) value = to_typed_array(env, napi_uint32_array, c->a[c->out - 1].p, c->n);
+  if (*error == NULL && c->out && c->out_kind == P_OUT_F32) value = to_typed_array(env, napi_float32_array, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->out && c->out_kind == P_OUT_BYTES) value = to_buffer(env, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->out && c->out_kind == P_OUT_STRUCTS) value = to_objects(env, c->out_layout, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->filled) value = to_object(env, c->filled_layout, c->filled);

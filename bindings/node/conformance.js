@@ -89,6 +89,16 @@ async function evaluate(session, rows, tokens) {
   if (rows) print('largest', ...tokens.map((_, i) => largest(logits.subarray(i * n, (i + 1) * n))));
 }
 
+async function embed(model, texts) {
+  const { vectors, nTokens } = await model.embed(texts, take('embed'));
+  const products = vectors.slice(1).map((v) => v.reduce((sum, x, i) => sum + x * vectors[0][i], 0));
+  print(vectors.length, vectors[0].length, ...nTokens, 'nearest', 1 + largest(products));
+}
+
+async function rank(model, [query, ...texts]) {
+  print('best', largest(await model.rank(query, texts, take('embed'))));
+}
+
 async function regions(plan, path) {
   const all = await orrery.planRegions(path, { runtime: take('runtime'), model: take('model'), session: take('session') });
   print(...all.map((r) => quote(r.name)), yes(all.reduce((sum, r) => sum + r.deviceBytes, 0) === plan.deviceBytes));
@@ -125,7 +135,7 @@ async function step(verb, w, rest, t) {
   const act = {
     abi: () => print(orrery.abiVersion(), orrery.version(), yes(orrery.buildInfo())), set: () => set(w[0], w.slice(1)),
     name: () => print(orrery.constantName(w[0], Number(w[1]))), threads: () => self.setThreads(Number(w[1]), Number(w[2])),
-    regions: () => regions(self, rest(1)),
+    regions: () => regions(self, rest(1)), embed: () => embed(self, rest(1).split('|')), rank: () => rank(self, rest(1).split('|')),
     devices: () => print(yes(orrery.devices().every((d) => d.name || d.refused))), cancel_session: () => self.cancel(),
     status: () => print(orrery.statusName(Number(w[0]))), callback: () => callback(w[0], w[1], w.slice(2)),
     calls: () => print(yes(calls[w[0]])), free: () => self.close(), compare: () => compare(fields(self), w[1], w[2]),

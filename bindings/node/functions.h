@@ -5,8 +5,8 @@
 #include "../c/layouts.h"
 
 typedef union { void *p; int64_t i; double d; } slot;
-enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_STRUCTS,
-       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_BYTES, P_ARRAY };
+enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_F32, P_OUT_STRUCTS,
+       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY };
 enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };
 typedef struct { int kind, slots; const struct_layout *layout; } parameter;
 typedef struct {
@@ -92,6 +92,12 @@ static void invoke_orrery_model_get_info(slot *a, slot *result) { (void)a, resul
 static const parameter parameters_orrery_model_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &model_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_vocab(slot *a, slot *result) { (void)a, result->p = orrery_model_vocab((const orrery_model *)a[0].p); }
 static const parameter parameters_orrery_model_vocab[] = {{P_HANDLE, 1, 0}};
+static void invoke_orrery_pooling_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_pooling_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_pooling_name[] = {{P_U32, 1, 0}};
+static void invoke_orrery_embed(slot *a, slot *result) { (void)a, result->i = orrery_embed((orrery_model *)a[0].p, (const char **)a[1].p, (size_t)a[2].i, (const orrery_embed_options *)a[3].p, (float *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (uint32_t *)a[7].p, (orrery_error *)a[8].p); }
+static const parameter parameters_orrery_embed[] = {{P_HANDLE, 1, 0}, {P_STRINGS, 2, 0}, {P_OPTIONS, 1, &embed_options_layout}, {P_OUT_F32, 3, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_rank(slot *a, slot *result) { (void)a, result->i = orrery_rank((orrery_model *)a[0].p, (const char *)a[1].p, (const char **)a[2].p, (size_t)a[3].i, (const orrery_embed_options *)a[4].p, (float *)a[5].p, (size_t)a[6].i, (uint32_t *)a[7].p, (orrery_error *)a[8].p); }
+static const parameter parameters_orrery_rank[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_STRINGS, 2, 0}, {P_OPTIONS, 1, &embed_options_layout}, {P_ARRAY, 2, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_overflow_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_overflow_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_overflow_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_speculate_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_speculate_name((uint32_t)a[0].i); }
@@ -236,6 +242,9 @@ static const function functions[] = {
     {"orrery_model_free", R_VOID, 1, invoke_orrery_model_free, 0, parameters_orrery_model_free},
     {"orrery_model_get_info", R_STATUS, 3, invoke_orrery_model_get_info, 0, parameters_orrery_model_get_info},
     {"orrery_model_vocab", R_HANDLE, 1, invoke_orrery_model_vocab, free_orrery_vocab, parameters_orrery_model_vocab},
+    {"orrery_pooling_name", R_STRING, 1, invoke_orrery_pooling_name, 0, parameters_orrery_pooling_name},
+    {"orrery_embed", R_STATUS, 6, invoke_orrery_embed, 0, parameters_orrery_embed},
+    {"orrery_rank", R_STATUS, 7, invoke_orrery_rank, 0, parameters_orrery_rank},
     {"orrery_overflow_name", R_STRING, 1, invoke_orrery_overflow_name, 0, parameters_orrery_overflow_name},
     {"orrery_speculate_name", R_STRING, 1, invoke_orrery_speculate_name, 0, parameters_orrery_speculate_name},
     {"orrery_session_open", R_STATUS, 4, invoke_orrery_session_open, free_orrery_session, parameters_orrery_session_open},

@@ -80,6 +80,8 @@ export class Model extends Handle {
   info(): abi.ModelInfo;
   vocab(): Vocab;
   session(options?: abi.SessionOptions): Promise<Session>;
+  embed(texts: string[], options?: abi.EmbedOptions): Promise<{ vectors: Float32Array[]; nTokens: number[] }>;
+  rank(query: string, texts: string[], options?: abi.EmbedOptions): Promise<Float32Array>; // more is better
   calibrate(texts: Array<ArrayLike<number>>, options?: abi.CalibrateOptions): Promise<Calibration>;
 }
 export class Calibration extends Handle {

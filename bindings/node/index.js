@@ -102,6 +102,19 @@ class Model extends Handle {
   async session(options = {}) {
     return new Session(await async.orrery_session_open(this.handle, options), this.info());
   }
+  // Vectors of texts: {vectors: Float32Array[], nTokens: number[]}; without pooling a vector of each token.
+  async embed(texts, options = {}) {
+    const nTokens = new Uint32Array(texts.length), size = options.nDimensions || this.info().nEmbd;
+    const all = await async.orrery_embed(this.handle, texts, options, nTokens);
+    const vectors = Array.from({ length: all.length / size }, (_, i) => all.subarray(i * size, (i + 1) * size));
+    return { vectors, nTokens: Array.from(nTokens) };
+  }
+  // How well each text answers the query: more is better.
+  async rank(query, texts, options = {}) {
+    const scores = new Float32Array(texts.length);
+    await async.orrery_rank(this.handle, query, texts, options, scores, null);
+    return scores;
+  }
   // `texts`: arrays of tokens.
   async calibrate(texts, options = {}) {
     const lengths = BigUint64Array.from(texts, (text) => BigInt(text.length));

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/backend/device.h"
+#include "runtime/backend/encoder.h"
 #include "runtime/backend/experts.h"
 #include "runtime/backend/fetch.h"
 #include "runtime/backend/head_products.h"
@@ -104,6 +105,7 @@ class Backend : public Device, public StepOperations {
   virtual KvMoves* kv_moves() { return nullptr; }
   virtual RecurrentOperations* recurrent() { return nullptr; }  // not null where check_recurrent() accepts a shape
   virtual ExpertOperations* experts() { return nullptr; }       // not null where check_experts() accepts a router
+  virtual EncoderOperations* encoder() { return nullptr; }      // not null where check_encoder() is ok
   virtual HeadProducts* head_products() { return nullptr; }
   virtual KeyOperations* keys() { return nullptr; }
   virtual FetchOperations* fetches() { return nullptr; }  // not null where BackendInfo::fetches

@@ -98,6 +98,12 @@ class Device {
     (void)shape;
     return error(Code::unsupported, "backend %s computes no Mamba2 layers", info().name);
   }
+  // The same of encoders (backend/encoder.h).
+  virtual Status check_encoder() const {
+    return error(Code::unsupported,
+                 "backend %s computes no encoders, whose rows see each other: expected backend cpu, or a model that generates text",
+                 info().name);
+  }
   // The same of a mixture of experts.
   virtual Status check_experts(const RouterShape& router) const {
     (void)router;

@@ -90,6 +90,7 @@ struct Step {
   KvFormat heads_kv = {};                 // format of the slots: as kv, except for the type
   QueryRing queries = {};                 // if given, attend() keeps the queries of group 0 there; only for steps of one sequence
   KvTransform transform = {};             // of the sequences' KV: the model's forward pass applies it by transform_heads()
+  int32_t second_from = INT32_MAX;        // rows from this position on are of a pair's second text
   Span<const KvPages> other_groups = {};  // groups 1 and on; their type is that of group 0
 
   KvPages pages(int32_t group) const { return group == 0 ? KvPages{kv, sequences} : other_groups[static_cast<size_t>(group - 1)]; }
@@ -133,15 +134,19 @@ struct Product {
   bool accumulate = false;  // out += instead of out =
 };
 
-// What the gate of a feed-forward block goes through. gelu: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))).
-enum class Activation : uint8_t { silu, gelu };
+// What the gate of a feed-forward block goes through. gelu: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). gelu_erf is
+// not for activate(): EncoderOperations::gelu_erf() computes it.
+enum class Activation : uint8_t { silu, gelu, gelu_erf };
 
 struct AttendShape {
   int32_t n_heads = 0;                   // query heads; a multiple of n_kv_heads
   int64_t q_stride = 0, out_stride = 0;  // floats between rows
   float scale = 0.0f;                    // usually 1 / sqrt(head_dim)
   int32_t window = 0;                    // sliding window: keys with position > row position - window; 0: all
-  Ptr<const float> sinks = {};           // (n_heads) or null: a logit of each query head, which takes part in the softmax and has no value
+  // Keys after the row's own position that it sees, too, of its sequence, all of whose rows are in the step. 0: causal. Needs
+  // EncoderOperations, and a prefill step of one sequence.
+  int32_t ahead = 0;
+  Ptr<const float> sinks = {};  // (n_heads) or null: a logit of each query head, which takes part in the softmax and has no value
 };
 
 // Writes the floats of one token.

@@ -25,6 +25,7 @@
 #include "runtime/cpu/low_rank.h"
 #include "runtime/cpu/kernels/moves.h"
 #include "runtime/cpu/paths/paths.h"
+#include "runtime/cpu/encoder/encoder.h"
 #include "runtime/cpu/planners/attend.h"
 #include "runtime/cpu/planners/matmul.h"
 #include "runtime/cpu/planners/rows.h"
@@ -53,6 +54,7 @@ class CpuBackend final : public Backend,
                          KeyCodeOperations,
                          RecurrentOperations,
                          ExpertOperations,
+                         EncoderOperations,
                          HeadProducts {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
@@ -121,6 +123,8 @@ class CpuBackend final : public Backend,
   Status check_recurrent(const DeltaNetShape*) const override { return ok_status(); }
   Status check_mamba2(const Mamba2Shape&) const override { return ok_status(); }
   ExpertOperations* experts() override { return this; }
+  EncoderOperations* encoder() override { return this; }
+  Status check_encoder() const override { return ok_status(); }
   HeadProducts* head_products() override { return this; }
   Status check_experts(const RouterShape&) const override { return ok_status(); }
 
@@ -171,6 +175,8 @@ class CpuBackend final : public Backend,
                 int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
   void soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) override;
+  void layer_norm(Ptr<const float> x, Ptr<const float> weight, Ptr<const float> bias, Ptr<float> out, int64_t n, float eps) override;
+  void gelu_erf(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) override;
   void set_states(Span<const SequenceState> states) override { std::copy(states.begin(), states.end(), states_.begin()); }
   void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, const StatePlace& at) override {
     const StepTrace::Scope scope(trace_.get(), Operation::delta_net, 2 * n_steps_ * shape.state_floats() * sizeof(float));
@@ -737,6 +743,8 @@ void CpuBackend::attend_prefill(KvLayer layer, const float* q, float* out, const
                            item.n_heads,
                            row_at(item.row).position,
                            shape.window,
+                           shape.ahead,
+                           steps_[0].rows[steps_[0].rows.size() - 1].position + int64_t{1},
                            shape.scale,
                            shape.sinks ? host(shape.sinks) + item.first_head : nullptr,
                            thread_scratch(thread)};
@@ -766,6 +774,22 @@ void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   for_ranges(div_up(total, kStretch), kStretch / 2, [&](int64_t first, int64_t last) {
     const int64_t from = first * kStretch, to = std::min(total, last * kStretch);
     kernels_.add(host(x) + from, host(y) + from, to - from);
+  });
+}
+
+void CpuBackend::layer_norm(Ptr<const float> x, Ptr<const float> weight, Ptr<const float> bias, Ptr<float> out, int64_t n, float eps) {
+  const StepTrace::Scope scope(trace_.get(), Operation::norm, static_cast<uint64_t>(3 * n_rows() * n) * sizeof(float));
+  for_ranges(n_rows(), 2 * n, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row)
+      cpu::layer_norm(host(x) + row * n, host(weight), bias ? host(bias) : nullptr, host(out) + row * n, n, eps);
+  });
+}
+
+void CpuBackend::gelu_erf(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {
+  const StepTrace::Scope scope(trace_.get(), Operation::swiglu, static_cast<uint64_t>(2 * n_rows() * n) * sizeof(float));
+  for_ranges(n_rows(), 16 * n, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row)
+      cpu::gelu_erf(host(gate) + row * stride, up ? host(up) + row * stride : nullptr, host(out) + row * out_stride, n);
   });
 }
 

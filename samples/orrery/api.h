@@ -67,14 +67,23 @@ class ApiError : public Failure {
 
   // The library names members of its structs; people at a command line know options.
   static std::string as_options(std::string_view message) {
-    static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-        {"n_context", "--context"},         {"device_budget_bytes", "--budget"},
-        {"kv_type", "--kv-type"},           {"device_kv_type", "--device-kv-type"},
-        {"kv_budget_bytes", "--kv-budget"}, {"kv_budget_share", "--kv-budget"},
-        {"chunk_tokens", "--chunk"},        {"speculate", "--speculate"},
-        {"n_threads", "--threads"},         {"max_tokens", "--max-tokens"},
-        {"rope_scale", "--rope-scale"},     {"rope_scaling", "--rope-scaling"},
-        {"rope_base", "--rope-base"},       {"rope_original_context", "--rope-original-context"}};
+    static constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"n_context", "--context"},
+                                                                               {"device_budget_bytes", "--budget"},
+                                                                               {"kv_type", "--kv-type"},
+                                                                               {"device_kv_type", "--device-kv-type"},
+                                                                               {"kv_budget_bytes", "--kv-budget"},
+                                                                               {"kv_budget_share", "--kv-budget"},
+                                                                               {"chunk_tokens", "--chunk"},
+                                                                               {"speculate", "--speculate"},
+                                                                               {"n_dimensions", "--dimensions"},
+                                                                               {"truncate", "--truncate"},
+                                                                               {"orrery_embed", "orrery embed"},
+                                                                               {"n_threads", "--threads"},
+                                                                               {"max_tokens", "--max-tokens"},
+                                                                               {"rope_scale", "--rope-scale"},
+                                                                               {"rope_scaling", "--rope-scaling"},
+                                                                               {"rope_base", "--rope-base"},
+                                                                               {"rope_original_context", "--rope-original-context"}};
     std::string words;
     while (!message.empty()) {
       size_t n = 0;  // of the name at the front

@@ -39,6 +39,7 @@ const Command& eval_command();
 const Command& profile_command();
 const Command& policies_command();
 const Command& grammar_command();
+const Command& embed_command();
 const Command& demo_command();
 
 const std::vector<const Command*>& all_commands();

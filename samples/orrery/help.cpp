@@ -84,8 +84,9 @@ void append_wrapped(std::string_view words, size_t indent, size_t columns, std::
 
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands = {
-      &chat_command(),    &run_command(),      &inspect_command(),  &plan_command(),     &bench_command(),   &eval_command(),
-      &profile_command(), &policies_command(), &tokenize_command(), &template_command(), &grammar_command(), &demo_command(),
+      &chat_command(),     &run_command(),     &inspect_command(),  &plan_command(),  &bench_command(),
+      &eval_command(),     &profile_command(), &policies_command(), &embed_command(), &tokenize_command(),
+      &template_command(), &grammar_command(), &demo_command(),
   };
   return commands;
 }

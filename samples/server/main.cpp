@@ -19,8 +19,10 @@ int serve(const Options& options, const sigset_t& signals) {
   Engine engine(options, &metrics);
   Http http(options, &engine, &metrics);
   const std::string host = options.host.find(':') == std::string::npos ? options.host : "[" + options.host + "]";
-  std::printf("orrery-server: %s on http://%s:%d/v1, %u sessions of %u tokens\n", options.name.c_str(), host.c_str(), http.port(),
-              options.sessions, engine.context_tokens());
+  const std::string served =
+      (engine.generates() ? std::to_string(options.sessions) + " sessions of " : std::string("embeddings of texts of at most ")) +
+      std::to_string(engine.context_tokens()) + " tokens";
+  std::printf("orrery-server: %s on http://%s:%d/v1, %s\n", options.name.c_str(), host.c_str(), http.port(), served.c_str());
   std::fflush(stdout);
   int signal = 0;
   sigwait(&signals, &signal);

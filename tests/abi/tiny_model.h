@@ -22,11 +22,19 @@ struct TinyModel {
   uint32_t context = 1024;
   bool tensors = true;  // false: a file with a tokenizer only
   bool chat_template = true;
+  std::string rank_template;  // tokenizer.chat_template.rerank, if not empty
   std::string more_template;  // tokenizer.chat_template.more, if not empty
+  bool encoder = false;       // a BERT: no answers
+  int pooling = -1;           // pooling_type, if not -1
+  int n_labels = 0;           // of a reranker's head: 1, or "no" and "yes"; with pooling 4. Its values: tiny_label_value()
+  bool add_eos = false;       // the tokenizer ends a text with </s>
   std::string extra_tensor;   // the name of one that no llama has, if not empty
   std::string extra_key;      // the name of a key with the number 5, if not empty
 
   std::vector<std::byte> build() const;
 };
+
+// Value j of row i of a head.
+inline float tiny_label_value(uint32_t i, uint32_t j) { return static_cast<float>((j * 7 + i * 5) % 13) / 8.0f - 0.75f; }
 
 }  // namespace orrery::testing

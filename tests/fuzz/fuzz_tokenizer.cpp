@@ -88,7 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data) + 3, size - 3);
   const bool bpe = (data[0] & 1) == 0, all_bytes = (data[1] & 1) != 0;
   VocabData vocab;
-  vocab.model = bpe ? "gpt2" : "llama";
+  vocab.model = bpe ? "gpt2" : (data[0] & 2) ? "bert" : "llama";
+  vocab.lowercase = (data[0] >> 2 & 3) - 1, vocab.strip_accents = (data[0] >> 4 & 3) - 1;
   const auto aliases = pre_tokenizer_aliases();
   vocab.pre = aliases[static_cast<size_t>(data[0] >> 1) % aliases.size()].name;
   vocab.add_space_prefix = data[1] >> 1 & 1;

@@ -14,9 +14,9 @@ from oracle_gemma4 import Gemma4Layers, gelu
 
 # Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
 ROPE_NORM = {"llama", "chatglm", "glm4", "mistral3", "muse-glimmer", "smollm3", "deepseek2"}
-ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "gemma4", "seed_oss", "gpt-oss", "lfm2", "lfm2moe", "nemotron_h_moe"}
+ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "gemma-embedding", "gemma4", "seed_oss", "gpt-oss", "lfm2", "lfm2moe", "nemotron_h_moe"}
 HYBRID = {"qwen35", "qwen35moe", "qwen3next"}   # gated delta nets, and gated attention
-PERIOD = {"gemma3": 6, "muse-glimmer": 4, "gpt-oss": 2}   # every nth layer has no window
+PERIOD = {"gemma3": 6, "gemma-embedding": 6, "muse-glimmer": 4, "gpt-oss": 2}   # every nth layer has no window
 
 
 def silu(x):
@@ -40,7 +40,7 @@ class Model(Gemma4Layers, Deepseek2Layers):
         self.n_rot = self.key("rope.dimension_count", self.head_dim)
         self.windows = [self.window_of(il) for il in range(self.n_layers)]
         full = self.rope_frequencies()
-        windowed = self.window_frequencies() if self.arch in ("gemma3", "gemma4", "muse-glimmer") else full
+        windowed = self.window_frequencies() if self.arch in ("gemma3", "gemma-embedding", "gemma4", "muse-glimmer") else full
         self.ropes = [self.rope_of(il, full, windowed) for il in range(self.n_layers)]
         self.scale = self.key("attention.scale", 0.0) or 1 / math.sqrt(
             self.n_embd / self.n_heads[0] if self.arch == "gemma3" and self.n_layers == 62 else self.head_dim)
@@ -161,6 +161,8 @@ class Model(Gemma4Layers, Deepseek2Layers):
         hidden = distance < 0
         if self.windows[il]:
             hidden |= distance >= self.windows[il]
+        if self.arch == "gemma-embedding":   # rows see both sides: half of the window before them, and half after them
+            hidden = np.abs(distance) > self.windows[il] // 2 if self.windows[il] else np.zeros_like(hidden)
         out = np.empty((n, nh, hd))
         for h in range(nh):
             g = h // (nh // nkv)
@@ -311,7 +313,7 @@ class Model(Gemma4Layers, Deepseek2Layers):
             gate, up = self.linear(x, p + "gate"), self.linear(x, p + "up")
         else:
             gate, up = np.split(self.linear(x, p + "up"), 2, axis=-1)  # fused: gate rows first
-        return self.linear((gelu if self.arch == "gemma3" else silu)(gate) * up, p + "down")
+        return self.linear((gelu if self.arch in ("gemma3", "gemma-embedding") else silu)(gate) * up, p + "down")
 
     def reset(self):
         self.cache = [None] * self.n_layers
@@ -323,7 +325,7 @@ class Model(Gemma4Layers, Deepseek2Layers):
         positions = self.n_past + np.arange(len(tokens))
         self.n_past += len(tokens)
         x = self.w["token_embd.weight"][np.asarray(tokens)]
-        if self.arch in ("gemma3", "gemma4"):
+        if self.arch in ("gemma3", "gemma-embedding", "gemma4"):
             x = x * self.embedding_scale()
         if self.arch == "gemma4":
             return self.logits(self.gemma4_layers(tokens, x, positions))

@@ -4,6 +4,9 @@
 // last bits. The bounds allow for both. If the best token leads by more than the bound, both backends must choose it.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "runtime/engine/session/session_file.h"
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/shared.h"
@@ -339,6 +342,18 @@ TEST(GpuModel, PromptsThroughCublasGiveTheCpuBackendsLogits) {
   }
 }
 #endif
+
+// An encoder's rows see each other, for which there are no kernels: the model is refused when it is opened, with a sentence.
+TEST(GpuModel, EncodersAreRefused) {
+  std::ifstream file(source_path("tests/golden/encoders/bert.json"));
+  const TempDir dir;
+  auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())),
+                                           dir.write("model.gguf", build_model_gguf(nlohmann::json::parse(file))), {});
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().code(), Code::unsupported);
+  EXPECT_NE(std::string(model.status().message()).find("'bert': backend cuda computes no encoders"), std::string::npos)
+      << model.status().message();
+}
 
 }  // namespace
 }  // namespace orrery::model_test

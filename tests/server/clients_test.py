@@ -92,9 +92,12 @@ class Clients(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(model=MODEL, messages=ASK, n=2)
         self.assertEqual(caught.exception.param, "n")
-        with self.assertRaises(openai.APIStatusError) as caught:
-            self.client.embeddings.create(model=MODEL, input="x")
-        self.assertEqual(caught.exception.status_code, 501)
+
+    def test_embeddings(self):
+        both = self.client.embeddings.create(model=MODEL, input=["a wolf", "a fox"], dimensions=32)
+        floats = self.client.embeddings.create(model=MODEL, input="a fox", dimensions=32, encoding_format="float")
+        self.assertEqual(len(both.data), 2)
+        self.assertEqual(both.data[1].embedding, floats.data[0].embedding)
 
     def test_many(self):
         with concurrent.futures.ThreadPoolExecutor(32) as pool:

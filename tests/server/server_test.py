@@ -16,7 +16,7 @@ def cases(suite):
 
 def main():
     words = sys.argv[1:]
-    names = ["answers_test", "tools_test", "requests_test", "limits_test"]
+    names = ["answers_test", "vectors_test", "tools_test", "requests_test", "limits_test"]
     suite = unittest.TestSuite(case for case in cases(unittest.defaultTestLoader.loadTestsFromNames(names))
                                if not words or any(word in case.id() for word in words))
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)

@@ -32,9 +32,9 @@ def run_program(*arguments):
 class Server:
     """The program, on a free port."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, model=MODEL):
         self.errors = tempfile.TemporaryFile(mode="w+")
-        self.process = subprocess.Popen([PROGRAM, MODEL, "--port", "0", "--threads", "2", *options], stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen([PROGRAM, model, "--port", "0", "--threads", "2", *options], stdout=subprocess.PIPE, stderr=self.errors, text=True)
         line = self.process.stdout.readline()
         found = re.search(r"on http://(\S+):(\d+)/v1", line)
         if not found:

@@ -11,8 +11,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const Words kCommands = {"chat",    "run",      "inspect",  "plan",     "bench",   "eval",
-                         "profile", "policies", "tokenize", "template", "grammar", "demo"};
+const Words kCommands = {"chat",     "run",   "inspect",  "plan",     "bench",   "eval", "profile",
+                         "policies", "embed", "tokenize", "template", "grammar", "demo"};
 
 // One line, beginning with "orrery: ".
 void expect_error_line(const Finished& finished) {

@@ -111,6 +111,11 @@ static class Conformance {
             default: return null;
         }
     }
+    static void Embed(Model model, string[] texts) {
+        var e = model.Embed(texts, Take<EmbedOptions>("embed"));
+        var products = e.Vectors.Skip(1).Select(v => v.Zip(e.Vectors[0], (a, b) => a * b).Sum());
+        Print(e.Vectors.Length, e.Vectors[0].Length, string.Join(" ", e.NTokens), "nearest", 1 + Largest(products));
+    }
     static void Regions(PlanResult plan, string path) {
         var all = Library.PlanRegions(path, Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
         Print(string.Join(" ", all.Select(r => Quote(r.Name))), Yes(all.Aggregate(0ul, (sum, r) => sum + r.DeviceBytes) == plan.DeviceBytes));
@@ -124,6 +129,8 @@ static class Conformance {
             case "abi": Print(Library.AbiVersion, Library.Version, Yes(Library.BuildInfo != "")); break;
             case "status": Print(Library.StatusName((Status)int.Parse(w[0]))); break; case "set": Set(w[0], rest(1)); break;
             case "name": Print(Library.ConstantName(w[0], n)); break; case "threads": ((Runtime)t).SetThreads(n, int.Parse(w[2])); break;
+            case "embed": Embed((Model)t, rest(1).Split('|')); break;
+            case "rank": Print("best", Largest(((Model)t).Rank(rest(1).Split('|')[0], rest(1).Split('|').Skip(1), Take<EmbedOptions>("embed")))); break;
             case "regions": Regions((PlanResult)t, rest(1)); break;
             case "devices": Print(Yes(Library.Devices().All(d => d.Name != "" || d.Refused != ""))); break;
             case "cancel_session": var other = new Thread(s.Cancel); other.Start(); other.Join(); break;

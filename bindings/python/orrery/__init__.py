@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Option
 
 from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
-from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
+from ._abi import CalibrateOptions, DeviceInfo, EmbedOptions, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
 from .forms import Function, arguments_of, schema_of, tool_of, value_of
 from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, utf8
@@ -367,6 +367,28 @@ class Model(Handle):
                  byref(session))
         return Session(session, self)
 
+    def embed(self, texts: Union[str, Sequence[str]], **given: "Unpack[EmbedOptions]") -> Embeddings:
+        """Vectors of texts: views as floats() gives them. `progress(done, total)` cancels by returning something other than 0 or None."""
+        items, callbacks = _texts(texts), Callbacks()
+        struct = options(_abi.orrery_embed_options, dict(given), callbacks)
+        n, n_tokens = c_size_t(), (c_uint32 * len(items))()
+        with self.use() as pointer:
+            call("orrery_embed", pointer, items, len(items), byref(struct), None, 0, byref(n), None)
+            buffer = (c_float * n.value)()
+            callbacks.call("orrery_embed", pointer, items, len(items), byref(struct), buffer, n.value, byref(n), n_tokens)
+        size = struct.n_dimensions or self.info().n_embd
+        rows = floats(buffer) if n.value else []
+        return Embeddings([rows[i:i + size] for i in range(0, n.value, size)], list(n_tokens))
+
+    def rank(self, query: str, texts: Union[str, Sequence[str]], **given: "Unpack[EmbedOptions]") -> list[float]:
+        """How well each text answers the query: more is better. The model must have a reranker's head (ModelInfo.purpose)."""
+        items, callbacks = _texts(texts), Callbacks()
+        scores = (c_float * len(items))()
+        with self.use() as pointer:
+            callbacks.call("orrery_rank", pointer, utf8(query, "query"), items, len(items),
+                           byref(options(_abi.orrery_embed_options, dict(given), callbacks)), scores, len(items), None)
+        return list(scores)
+
     def calibrate(self, texts: Sequence[Sequence[int]], **given: "Unpack[CalibrateOptions]") -> "Calibration":
         """Finds out which heads attend alike, from texts as tokens."""
         callbacks, calibration = Callbacks(), c_void_p()
@@ -376,6 +398,13 @@ class Model(Handle):
                            (c_size_t * len(texts))(*[len(text) for text in texts]), len(texts),
                            byref(options(_abi.orrery_calibrate_options, dict(given), callbacks)), byref(calibration))
         return Calibration(calibration)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors in the order of the texts, one of each text or, without pooling, of each token; and the number of each text's tokens."""
+    vectors: list
+    n_tokens: list[int]
 
 
 class Calibration(Handle):
@@ -389,6 +418,12 @@ class Calibration(Handle):
     def steps(self) -> str:
         with self.use() as pointer:
             return bytes(sized("orrery_calibration_steps", c_char, pointer)).decode()
+
+
+def _texts(texts: Union[str, Sequence[str]]) -> Any:
+    """Texts as an array of C, which keeps their bytes."""
+    given = [texts] if isinstance(texts, str) else texts
+    return (ctypes.c_char_p * len(given))(*[utf8(text, "a text") for text in given])
 
 
 def _formed(schema: Any, given: dict) -> dict:

@@ -140,6 +140,28 @@ class LoadMode(IntEnum):
     """
 
 
+class Purpose(IntEnum):
+    GENERATE = 1
+    """it generates text: sessions open on it"""
+    EMBED = 2
+    """it is trained for embeddings: the file says how to pool, or it is an encoder"""
+    RANK = 4
+    """it scores texts by a query: orrery_rank()"""
+
+
+class Pooling(IntEnum):
+    MODEL = 0
+    """as the model's file says; if it says nothing, MEAN in an encoder, else LAST"""
+    MEAN = 1
+    """the mean of all rows"""
+    FIRST = 2
+    """the first row, that of a CLS token"""
+    LAST = 3
+    """the last row"""
+    NONE = 4
+    """no pooling: a vector for each token"""
+
+
 class Overflow(IntEnum):
     STOP = 0
     """the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL"""
@@ -517,8 +539,25 @@ class orrery_model_info(Structure):
         ("fingerprint", c_uint8 * 16),
         ("host_bytes", c_uint64),
         ("host_peak_bytes", c_uint64),
+        ("purpose", c_uint32),
+        ("pooling", c_uint32),
     ]
     INIT = "orrery_model_info_init"
+    COUNTS: dict[str, str] = {}
+
+
+class orrery_embed_options(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("pooling", c_uint32),
+        ("normalize", c_uint32),
+        ("n_dimensions", c_uint32),
+        ("max_tokens", c_uint32),
+        ("truncate", c_uint32),
+        ("progress", orrery_progress_fn),
+        ("progress_user", c_void_p),
+    ]
+    INIT = "orrery_embed_options_init"
     COUNTS: dict[str, str] = {}
 
 
@@ -705,6 +744,7 @@ NAMES = {"log_level": "orrery_log_level_name",
          "kv_type": "orrery_kv_type_name",
          "rope_scaling": "orrery_rope_scaling_name",
          "load_mode": "orrery_load_mode_name",
+         "pooling": "orrery_pooling_name",
          "overflow": "orrery_overflow_name",
          "speculate": "orrery_speculate_name",
          "grammar_kind": "orrery_grammar_kind_name",
@@ -723,6 +763,7 @@ STRUCTS = [orrery_error,
            orrery_plan_result,
            orrery_model_options,
            orrery_model_info,
+           orrery_embed_options,
            orrery_option,
            orrery_session_options,
            orrery_stats,
@@ -780,6 +821,10 @@ FUNCTIONS = {
     "orrery_model_info_init": (None, [POINTER(orrery_model_info), c_size_t]),
     "orrery_model_get_info": (c_int32, [c_void_p, POINTER(orrery_model_info), POINTER(orrery_error)]),
     "orrery_model_vocab": (c_void_p, [c_void_p]),
+    "orrery_pooling_name": (c_char_p, [c_uint32]),
+    "orrery_embed_options_init": (None, [POINTER(orrery_embed_options), c_size_t]),
+    "orrery_embed": (c_int32, [c_void_p, POINTER(c_char_p), c_size_t, POINTER(orrery_embed_options), POINTER(c_float), c_size_t, POINTER(c_size_t), POINTER(c_uint32), POINTER(orrery_error)]),
+    "orrery_rank": (c_int32, [c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(orrery_embed_options), POINTER(c_float), c_size_t, POINTER(c_uint32), POINTER(orrery_error)]),
     "orrery_overflow_name": (c_char_p, [c_uint32]),
     "orrery_speculate_name": (c_char_p, [c_uint32]),
     "orrery_session_options_init": (None, [POINTER(orrery_session_options), c_size_t]),
@@ -917,6 +962,23 @@ class ModelOptions(TypedDict, total=False):
     """> 0: instead of the file's frequency base"""
     rope_original_context: int
     """the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's"""
+
+
+class EmbedOptions(TypedDict, total=False):
+    """orrery_embed_options of the header."""
+
+    pooling: int
+    """ORRERY_POOLING_; default MODEL"""
+    normalize: int
+    """1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it"""
+    n_dimensions: int
+    """of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd"""
+    max_tokens: int
+    """of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context"""
+    truncate: int
+    """1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number"""
+    progress: Callable
+    """tokens of all texts, after each part of a text: a tenth of a second; NULL: none"""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -1205,6 +1267,10 @@ class ModelInfo:
     """allocated for the model and its vocabulary, now; see "Memory" """
     host_peak_bytes: int
     """the most that host_bytes has been"""
+    purpose: int
+    """ORRERY_PURPOSE_: what the model is for"""
+    pooling: int
+    """ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for"""
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,11 @@ def data_of(path):
 
 plan_options = lambda: (take("runtime"), take("model"), take("session"))  # noqa: E731
 
+def embed(model, texts):
+    e = model.embed(texts, **take("embed"))
+    products = [sum(a * b for a, b in zip(e.vectors[0], v)) for v in e.vectors[1:]]
+    print(len(e.vectors), len(e.vectors[0]), *e.n_tokens, "nearest", 1 + largest(products))
+
 def step(verb, w, rest, t):
     """`w`: the arguments as words; `rest(i)`: from the i-th on, as text; `t`: handles by name."""
     make = {
@@ -147,6 +152,8 @@ def step(verb, w, rest, t):
     do = {
         "abi": lambda: print(orrery.abi_version(), orrery.version(), yes(orrery.build_info())),
         "name": lambda: print(orrery.constant_name(w[0], int(w[1]))), "threads": lambda: t[w[0]].set_threads(int(w[1]), int(w[2])),
+        "embed": lambda: embed(t[w[0]], rest(1).split("|")),
+        "rank": lambda: print("best", largest(t[w[0]].rank(rest(1).split("|")[0], rest(1).split("|")[1:], **take("embed")))),
         "regions": lambda: regions(t[w[0]], rest(1)),
         "devices": lambda: print(yes(all(d.name or d.refused for d in orrery.devices()))), "cancel_session": lambda: cancel(t[w[0]]),
         "status": lambda: print(orrery.status_name(int(w[0]))), "calls": lambda: print(yes(calls.get(w[0]))),

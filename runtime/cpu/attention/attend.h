@@ -532,7 +532,7 @@ void prefill_group(const PrefillTask& t) {
     s.l[i] = 0;
   }
   const auto first_visible = [&](int64_t position) { return t.window > 0 && position >= t.window ? position - t.window + 1 : int64_t{0}; };
-  const int64_t end = t.first_position + t.n_rows;
+  const int64_t end = t.end_of(t.n_rows - 1);
   for (int64_t start = first_visible(t.first_position) / kTile * kTile; start < end; start += kTile) {
     // The keys of this tile that row r sees: [from(r), to(r)).
     const auto from = [&](int r) {
@@ -540,7 +540,7 @@ void prefill_group(const PrefillTask& t) {
       return static_cast<int>(v < 0 ? 0 : v);
     };
     const auto to = [&](int r) {
-      const int64_t v = t.first_position + r + 1 - start;
+      const int64_t v = t.end_of(r) - start;
       return static_cast<int>(v > kTile ? kTile : v);
     };
     convert_tile<kType>(t.kv, kv_tile(t.kv, start / kTile), from(0), to(t.n_rows - 1), s);

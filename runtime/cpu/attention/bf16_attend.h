@@ -191,13 +191,16 @@ inline __m512i soften_pairs(const float* scores, int first, int last, V::F units
 // The lanes that have a score above the range, or a negative one (thousands below it, or hidden), or a NaN.
 inline __mmask16 out_of_range(__m512i seen) { return _mm512_test_epi32_mask(seen, V::set_i(static_cast<int32_t>(~(kStartBits | 0xFFFF)))); }
 
-// Sets scores to -infinity for keys that a lane's query does not see. It sees keys [position - window + 1, position].
+// Sets scores to -infinity for keys that a lane's query does not see. It sees keys [position - window + 1, PrefillTask::end_of()).
 inline void hide(const PrefillTask& t, const BlockLanes& lanes, int64_t start, float* scores) {
   const __m512i position = _mm512_add_epi32(V::load_i(lanes.row), V::set_i(static_cast<int32_t>(t.first_position - start)));
+  const __m512i last =
+      t.ahead > 0 ? _mm512_min_epi32(_mm512_add_epi32(position, V::set_i(t.ahead)), V::set_i(static_cast<int32_t>(t.n_keys - 1 - start)))
+                  : position;
   const __m512i before = t.window > 0 ? _mm512_sub_epi32(position, V::set_i(t.window)) : V::set_i(-1);
   for (int i = 0; i < kKeys; ++i) {
     const __m512i key = V::set_i(i);
-    const __mmask16 hidden = _mm512_cmpgt_epi32_mask(key, position) | _mm512_cmple_epi32_mask(key, before);
+    const __mmask16 hidden = _mm512_cmpgt_epi32_mask(key, last) | _mm512_cmple_epi32_mask(key, before);
     V::store(scores + i * kQueries, _mm512_mask_blend_ps(hidden, V::load(scores + i * kQueries), V::set(-__builtin_inff())));
   }
 }
@@ -245,7 +248,7 @@ class BlockAttention {
 
   void run() {
     for (int64_t b = 0; b < n_blocks_; ++b) begin(b);
-    const int64_t end = t_.first_position + t_.n_rows;
+    const int64_t end = t_.end_of(t_.n_rows - 1);
     for (int64_t start = first_seen(0) / kKeys * kKeys; start < end; start += kKeys) add_page(start, end);
     for (int64_t b = 0; b < n_blocks_; ++b) finish(b);
   }
@@ -291,7 +294,7 @@ class BlockAttention {
     const std::byte* page = kv_tile(t_.kv, start / kKeys);
     start_ = start;
     finite_ = convert_page(t_.kv, page, within(first_seen(0)), within(end), s_);
-    const int64_t first_row = start > t_.first_position ? start - t_.first_position : 0;
+    const int64_t seen_from = t_.first_position + t_.ahead, first_row = start > seen_from ? start - seen_from : 0;
     const int64_t first = first_row * t_.n_heads / kQueries;
     int64_t last = n_blocks_;
     if (t_.window > 0) {  // rows from here on see later keys only
@@ -319,7 +322,7 @@ class BlockAttention {
       else path().template work<false, false, true>(b + 1);
   }
 
-  bool sees_part(int64_t b) const { return start_ + kKeys - 1 > t_.first_position + first_row(b) || start_ < first_seen(last_row(b)); }
+  bool sees_part(int64_t b) const { return start_ + kKeys > t_.end_of(first_row(b)) || start_ < first_seen(last_row(b)); }
   // True if a weight of 0 could multiply a value that is not finite, and so not cancel it.
   bool cleared(int64_t b) const { return !finite_ && sees_part(b); }
 
@@ -328,7 +331,7 @@ class BlockAttention {
   void values_by_rows(int64_t b) {
     path().add_weights(b);
     for (int64_t row = first_row(b); row <= last_row(b); ++row) {
-      const int64_t from = first_seen(row) - start_, to = t_.first_position + row + 1 - start_;
+      const int64_t from = first_seen(row) - start_, to = t_.end_of(row) - start_;
       for (int64_t i = 0; i < kDim * kKeys; ++i) {
         const int64_t key = i / (kQueries * kStepDims) % 2 * kStepDims + i % kStepDims;
         __builtin_memset(s_.cleared + 2 * i, 0, 2);

@@ -198,11 +198,18 @@ struct PrefillTask {
   float* out;  // (n_rows, n_heads, value_dim), rows out_stride floats apart
   int64_t out_stride;
   int32_t n_rows, n_heads;  // n_rows * n_heads <= Kernels::prefill_queries
-  int64_t first_position;   // position of the first row; a row sees keys [max(0, position - window + 1), position]
+  int64_t first_position;   // position of the first row; a row sees keys [max(0, position - window + 1), end_of(row))
   int32_t window;           // 0: all
+  int32_t ahead;            // AttendShape::ahead
+  int64_t n_keys;           // of the sequence, where rows see keys ahead
   float scale;
   const float* sinks;  // AttendShape::sinks of these heads, or null
   std::byte* scratch;  // Kernels::attend_scratch_bytes
+
+  int64_t end_of(int64_t row) const {
+    const int64_t end = first_position + row + 1 + ahead;
+    return ahead > 0 && end > n_keys ? n_keys : end;
+  }
 };
 
 // Softmax weights of some queries over the keys [first_key, last_key), in each tile's own unit, a power of two. With y = scale *

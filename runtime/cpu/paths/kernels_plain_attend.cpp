@@ -131,14 +131,14 @@ void plain_attend_prefill(const PrefillTask& t) {
   std::fill_n(o, static_cast<int64_t>(n_queries) * value_dim, 0.0f);
 
   const auto first_visible = [&](int64_t position) { return t.window > 0 ? std::max<int64_t>(0, position - t.window + 1) : 0; };
-  const int64_t end = t.first_position + t.n_rows;
+  const int64_t end = t.end_of(t.n_rows - 1);
   for (int64_t first = first_visible(t.first_position); first < end;) {
     const int64_t start = first / kPageTokens * kPageTokens;
     const int64_t last = std::min<int64_t>(start + kPageTokens, end);
     load_tile(t.kv, first, last, keys, values);
     for (int32_t i = 0; i < n_queries; ++i) {
       const int64_t position = t.first_position + i / t.n_heads;
-      const int64_t from = std::max(first, first_visible(position)), to = std::min(last, position + 1);
+      const int64_t from = std::max(first, first_visible(position)), to = std::min(last, t.end_of(i / t.n_heads));
       if (from >= to) continue;
       const float* q = t.q + i / t.n_heads * t.q_stride + static_cast<int64_t>(i % t.n_heads) * dim;
       add_keys(q, t.scale, keys, values, from - start, to - start, dim, value_dim, &m[i], &l[i], o + static_cast<int64_t>(i) * value_dim);

@@ -20,7 +20,7 @@ kv::Layout Session::layout(const model::Description& h, const SessionOptions& op
   add("page table", h.groups.size() * kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
   add("logits and embedding", (vocab + embd) * sizeof(float));
   add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes + RowShortlist::host_bytes(vocab));
-  layout.add(PromptPace::layout(h, options.chunk()));
+  layout.add(PromptPace::layout(h, options.chunk_of(h, n_context)));
   if (options.speculate != Speculate::off) layout.add(Guesses::layout(h, n_context));
   if (options.speculate == Speculate::mtp) layout.add(HiddenRows::layout(h, options.chunk()));
   return layout;
@@ -38,14 +38,14 @@ double expected_row_layer_us(const model::Model& model, const StepCost& cost) {
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
     : model_(std::move(model)), member_(&model_->runtime().turns()), options_(options), n_context_(n_context),
       ropes_(model_->description(), model_->weights().rope_factors, n_context), owner_(model_->runtime().new_id()),
-      pace_(model_->description(), options.chunk(), model_->runtime().prompt_part_us(),
+      pace_(model_->description(), options.chunk_of(model_->description(), n_context), model_->runtime().prompt_part_us(),
             expected_row_layer_us(model_->weights(), model_->runtime().device().step_cost())) {
   const model::Description& h = model_->description();
   tokens_.reserve(size_t{n_context} + 1);
   made_.reserve(size_t{n_context} + 1);
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
-  rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
+  rows_.reserve(std::max<size_t>(options.chunk_of(h, n_context), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
   if (options.speculate == Speculate::mtp) hidden_ = std::make_unique<HiddenRows>(h, options.chunk());
   if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<CheckpointedState>(h, options.kv_type);
@@ -86,6 +86,11 @@ Status does_not_fit(const kv::Plan& plan) {
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
+  if (model->description().encoder && !options.embeds)
+    return error(Code::unsupported,
+                 "the model '%.64s' is an encoder (architecture '%.64s'): it generates no text, so no session opens on it; it is for "
+                 "embeddings (orrery_embed)",
+                 model->description().name.c_str(), model->description().family);
   ORRERY_TRY(options.validate(model->description()));
   if (options.speculate == Speculate::draft) {  // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
@@ -176,7 +181,7 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
 
 Status Session::acquire() {
   SessionSlot slot;
-  if (!options_.drafts) {
+  if (!options_.drafts && !options_.embeds) {
     ORRERY_ASSIGN(slot, SessionSlot::take(model_->runtime_ptr()));
   }
   const bool compressed = options_.compressed();
@@ -420,6 +425,7 @@ void Session::drop_part() {
 
 uint32_t Session::next_chunk(size_t left, bool all_logits) {
   if (pace_.under_way()) return pace_.n_rows();
+  if (model_->description().encoder) return static_cast<uint32_t>(left);
   auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
   if (state_) most = state_->end_of_chunk(n_computed(), most, n_computed() + static_cast<uint32_t>(left)) - n_computed();
   if (!model_->runtime().device().info().keeps_bits_in_chunks) return most;
@@ -457,9 +463,22 @@ Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic
   if (guesses_) guesses_->ngrams.truncate(tokens_, from);
   tokens_.resize(from);
   made_.resize(from);
+  add_prompt_tokens(tokens);
+  return true;
+}
+
+void Session::add_prompt_tokens(Span<const int32_t> tokens) {
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  made_.resize(from + n, 0);
-  stats_.prompt_tokens += n;
+  made_.resize(tokens_.size(), 0);
+  stats_.prompt_tokens += tokens.size();
+}
+
+Result<bool> Session::embed_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* normed, uint32_t second_from) {
+  SessionStep::Request request{tokens, Phase::prefill, cancel};
+  request.in_parts = true, request.normed = normed, request.second_from = second_from;
+  ORRERY_TRY(SessionStep(this, request).run());
+  if (pace_.under_way()) return false;
+  add_prompt_tokens(tokens);
   return true;
 }
 

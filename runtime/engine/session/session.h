@@ -136,6 +136,10 @@ class Session {
                             Shortlist* shortlist = nullptr);
   // The number of tokens of the chunk under way, or of the next chunk if `left` tokens are to be computed.
   uint32_t next_chunk(size_t left, bool all_logits = false);
+  // Computes the next part of a chunk without logits, as prefill_part() does. normed: (tokens, n_embd), complete when the chunk is: the
+  // tokens' rows after the output norm.
+  // second_from: Step::second_from.
+  Result<bool> embed_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* normed, uint32_t second_from);
   uint32_t part_done() const { return pace_.done(); }  // of the chunk under way, in tokens
   void drop_part();
   // Adds a generated token, which decode() will compute.
@@ -262,6 +266,7 @@ class Session {
   // Fills guesses_->tokens() with a token and its draft. Returns the number of drafted tokens.
   Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
   Status open_draft();
+  void add_prompt_tokens(Span<const int32_t> tokens);  // which a chunk has computed
   // The token that a draft model or a head chooses behind n_drafted tokens of a draft; -1: none.
   int32_t likeliest_draft(Span<const float> logits, size_t n_drafted, Drafter* drafter) const;
   // Lets the head read the hidden states that wait. next: the token behind the computed ones. wants_logits: the head's session then has the

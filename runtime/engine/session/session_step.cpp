@@ -192,6 +192,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   for (uint32_t i = 0; i < n; ++i) s.rows_[i] = {r.tokens[i], static_cast<int32_t>(from_ + i), 0};
   step_.phase = r.phase;
   step_.rows = s.rows_;
+  step_.second_from = static_cast<int32_t>(r.second_from);
   pages_.give(*s.pages_, &step_);
   step_.transform = s.transform();
   out_.n_logits = r.n_logits;
@@ -199,6 +200,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   out_.embedding = r.n_logits > 0 ? s.embedding_.data() : nullptr;
   if (r.rows != Rows::usual) out_.embedding = s.guesses_->embeddings(), out_.n_embeddings = r.n_logits;
   if (s.hidden_ && r.rows == Rows::usual) out_.hidden = s.hidden_->room(from_, n);
+  if (r.normed) out_.hidden = r.normed;
   if (r.shortlist && r.n_logits == 1 && work.shortlist) {
     shortlist_ = r.shortlist->request();
     out_.request = &shortlist_, out_.shortlist = r.shortlist->result();
@@ -242,7 +244,7 @@ void SessionStep::end(const Turn& turn) {
   } else if (!failed()) {
     const bool drafts = request_.rows == Rows::draft;
     if (!drafts) s.n_computed_ = from_ + (request_.rows == Rows::guesses ? 1 : n);
-    if (out_.hidden) s.hidden_->add(n);
+    if (s.hidden_ && out_.hidden && !request_.normed) s.hidden_->add(n);
     guarded([&]() -> Status {
       if (s.state_) {
         s.state_->end_step(drafts ? from_ + n : s.n_computed(), request_.rows == Rows::guesses ? n - 1 : 0);

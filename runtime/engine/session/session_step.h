@@ -43,8 +43,10 @@ class SessionStep final : public SharedWork, model::LayerHook {
     Shortlist* shortlist = nullptr;
     Rows rows = Rows::usual;  // logits and embeddings of guesses and drafts go to the session's guesses
     uint32_t ahead = 0;
-    bool in_parts = false;          // computes the next part of the tokens: some layers (PromptPace)
-    const float* hidden = nullptr;  // (tokens, n_embd): what the session of a head reads
+    bool in_parts = false;             // computes the next part of the tokens: some layers (PromptPace)
+    const float* hidden = nullptr;     // (tokens, n_embd): what the session of a head reads
+    uint32_t second_from = INT32_MAX;  // Step::second_from
+    float* normed = nullptr;           // (tokens, n_embd): receives the tokens' rows after the output norm; null: not wanted
   };
 
   SessionStep(Session* session, const Request& request);

@@ -20,8 +20,9 @@ StepLimits workspace_limits(const model::Description& h, const Device& device, c
   const int32_t guessed = options.speculate == Speculate::off ? 0 : model::kLogitRows;
   const int32_t together = device.info().decodes_together ? kMostTogether : 0;
   // Mean keys are measured on a page of tokens, however short the context is.
-  StepLimits limits = model::step_limits(h, std::max({static_cast<int32_t>(options.chunk()), guessed, together, held.max_rows}),
-                                         std::max({context, held.max_context, options.centred(h) ? kPageTokens : 0}));
+  StepLimits limits =
+      model::step_limits(h, std::max({static_cast<int32_t>(options.chunk_of(h, n_context)), guessed, together, held.max_rows}),
+                         std::max({context, held.max_context, options.centred(h) ? kPageTokens : 0}));
   const bool keeps_queries = policy::policy_needs(options.policy, options.policy_options).kept_queries > 0;
   limits.max_top_keys = std::max(held.max_top_keys, keeps_queries ? context : 0);
   limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && device.info().has_link ? kStagingBytes : 0);

@@ -288,7 +288,8 @@ uint32_t group_pages(const model::Description& h, const SessionOptions& options,
   if (!in_ring(h, group)) return all;
   const auto window = static_cast<uint64_t>(h.groups[group].window);
   // The rows of a step and the window ahead of them begin and end anywhere in a page.
-  const uint64_t needed = div_up(div_up(window + std::max(options.chunk(), kMostGuesses + 1), kTokens) + 1, kTogether) * kTogether;
+  const uint64_t needed =
+      div_up(div_up(window + std::max(options.chunk_of(h, n_context), kMostGuesses + 1), kTokens) + 1, kTogether) * kTogether;
   const uint64_t wanted = (window + (options.window_slack ? options.window_slack : kWindowSlack)) / kTokens / kTogether * kTogether;
   return static_cast<uint32_t>(std::min<uint64_t>(std::max(needed, wanted), all));
 }

@@ -58,6 +58,7 @@ struct SessionOptions {
   bool finds_by_codes = false;  // policy::Shape::finds_by_codes: set by see_device()
   bool codes_values = false;    // BackendInfo::codes_values: set by see_device()
   bool drafts = false;          // a session that drafts for another one: it belongs to that session, and takes no session slot
+  bool embeds = false;          // a session of one call that computes embeddings: it takes no session slot
 
   Status validate(const model::Description& h) const;
   // Notes what policies may count on. moves_directly: engine::moves_directly().
@@ -71,6 +72,8 @@ struct SessionOptions {
   Status check_device(const Device& device, const model::Description& h) const;
   Status check_drafts(const policy::Policy& made) const;  // unsupported: the policy cannot draft
   uint32_t chunk() const;
+  // Of a session of this context: an encoder's rows see each other, so all of a text is one chunk.
+  uint32_t chunk_of(const model::Description& h, uint32_t context) const { return h.encoder ? context : chunk(); }
   bool compressed() const { return policy != "full"; }
   // Of the session that drafts for a session of n_context tokens: full KV in F16.
   SessionOptions of_draft(uint32_t n_context) const;

@@ -276,6 +276,27 @@ Status read_kv_heads(Reading& in, std::vector<int32_t>* n_kv_heads) {
                in.keys.file().path().c_str(), in.keys.name("attention.head_count_kv").c_str(), in.d.n_layers);
 }
 
+namespace {
+
+// A window of n tokens lies around the row: n / 2 keys before it, and as many after it.
+Status read_bidirectional(Reading& in) {
+  constexpr int32_t kAll = 1 << 28;
+  ORRERY_ASSIGN(const bool causal, in.keys.file().get_bool(in.keys.name("attention.causal"), false));
+  (void)in.keys.find("attention.causal");
+  if (causal)
+    return error(Code::unsupported_architecture, "%s: key '%s' is true: architecture '%s' is an encoder, and is run with false",
+                 in.keys.file().path().c_str(), in.keys.name("attention.causal").c_str(), in.d.family);
+  in.d.encoder = true;
+  for (LayerShape& layer : in.d.layers) {
+    AttentionShape& a = layer.attention;
+    a.ahead = a.window > 0 ? a.window / 2 : kAll;
+    if (a.window > 0) a.window = a.window / 2 + 1;
+  }
+  return ok_status();
+}
+
+}  // namespace
+
 Status read(Reading& in, const Parts& parts) {
   AttentionShape shape;
   shape.qk_norm = parts.qk_norm;
@@ -292,6 +313,7 @@ Status read(Reading& in, const Parts& parts) {
   ORRERY_TRY(read_rope(in, parts));
   if (parts.window_rope) ORRERY_TRY(read_window_rope(in, parts));
   if (parts.temperature) ORRERY_TRY(read_temperature(in));
+  if (parts.bidirectional) ORRERY_TRY(read_bidirectional(in));
   for (size_t i = 0; i < in.d.layers.size(); ++i) {
     AttentionShape& a = in.d.layers[i].attention;
     const bool none =
@@ -439,6 +461,7 @@ bool run(Pass& pass, const Place& at) {
   attend.out_stride = shape.q_dim();
   attend.scale = shape.scale;
   attend.window = shape.window;
+  attend.ahead = shape.ahead;
   attend.sinks = at.weights->sinks;
   pass.backend.attend(kv_layer, rows.q, pass.work.attn, attend);
   if (pass.rotated) transform(pass, shape, pass.work.attn, attend.out_stride, shape.n_heads, -1);

@@ -30,6 +30,7 @@ struct Parts {
   bool v_norm = false, values_of_keys = false;  // AttentionShape's
   bool shares_kv = false;                       // the last attention.shared_kv_layers layers have no KV of their own
   bool whole_pairs = true;                      // RopeParameters::whole_pairs
+  bool bidirectional = false;                   // rows see the rows after them: attention.causal is false
   bool long_factors = false;                    // the file may have rope_factors_long and rope_factors_short
 };
 

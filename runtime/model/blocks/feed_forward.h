@@ -1,4 +1,4 @@
-// The feed-forward block: down(activation(gate x) * up x).
+// The feed-forward block: down(activation(gate x) * up x), or without a gate down(activation(up x + up_bias)) + down_bias.
 #pragma once
 
 #include "runtime/model/blocks/pass.h"
@@ -11,12 +11,14 @@ namespace orrery::model::feed_forward {
 struct Parts {
   bool fused = false;  // the file has gate and up in one matrix, ffn_up, gate first
   Activation activation = Activation::silu;
+  bool gated = true;  // FeedForwardShape::gated
 };
 
 struct Weights {
-  Weight gate_up;   // (2 width, n_embd) fused; if null:
-  Weight gate, up;  // (width, n_embd)
-  Weight down;      // (n_embd, width)
+  Weight gate_up;                       // (2 width, n_embd) fused; if null:
+  Weight gate, up;                      // (width, n_embd); gate is null without a gate
+  Weight down;                          // (n_embd, width)
+  Ptr<const float> up_bias, down_bias;  // (width), (n_embd); null with a gate, or if the file has none
 };
 
 // Keys: feed_forward_length, of all layers or of each.

@@ -57,7 +57,6 @@ constexpr Neutral kNeutral[] = {
     {"embedding_length_per_layer_input", 0, 0},
     {"token_shift_count", 0, 0},
     {"rescale_every_n_layers", 0, 0},
-    {"pooling_type", 0, 0},  // otherwise the file is an embedding model
     // Experts: these architectures have none.
     {"expert_count", 0, 0},
     {"expert_used_count", 0, 0},

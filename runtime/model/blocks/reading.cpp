@@ -9,6 +9,9 @@ Status read_sizes(Reading& in, const char* norm_eps) {
   ORRERY_TRY(keys.integer("embedding_length", 1, kMaxWidth, &d.n_embd));
   ORRERY_TRY(keys.integer("context_length", 1, kMaxContext, &d.trained_context));
   d.layers.resize(static_cast<size_t>(d.n_layers));
+  int32_t pooling = 0;
+  ORRERY_TRY(keys.integer_or("pooling_type", 0, 0, static_cast<uint64_t>(Pooling::rank), &pooling));
+  d.pooling = static_cast<Pooling>(pooling);
   const char* eps = "attention.layer_norm_rms_epsilon";
   if (norm_eps && !keys.has(eps)) eps = norm_eps;
   if (!keys.has(eps))  // no default suits every model

@@ -81,6 +81,11 @@ Status Tensors::factors(const std::string& name, int64_t n, bool required, std::
   return t ? visitor_->factors(*t, out) : ok_status();
 }
 
+Status Tensors::on_host(const std::string& name, int64_t rows, int64_t cols, bool required, std::vector<float>* out) {
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, rows, cols, required));
+  return t ? visitor_->on_host(*t, out) : ok_status();
+}
+
 Status Tensors::table(const std::string& name, int64_t rows, int64_t cols, Weight* out) {
   ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, rows, cols, true));
   return visitor_->table(*t, out);

@@ -26,6 +26,8 @@ class TensorVisitor {
   virtual Status number(const gguf::Tensor&, float*) { return ok_status(); }  // it stays on the host
   // Divisors of the rotary frequencies; they stay on the host.
   virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
+  // Values that the host computes with, as float32.
+  virtual Status on_host(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
 };
 
 class Tensors {
@@ -42,6 +44,7 @@ class Tensors {
   Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) { return floats(name, 1, n, required, out); }
   Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);  // a table of float32
   Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out);
+  Status on_host(const std::string& name, int64_t rows, int64_t cols, bool required, std::vector<float>* out);
   Status table(const std::string& name, int64_t rows, int64_t cols, Weight* out);
   Status number(const std::string& name, float* out);  // one value, not required
   // A tensor that the file may have and the model does not use.

@@ -19,7 +19,8 @@ Status find_embedding(Tensors* tensors, const Description& d, Weights* out) {
 }
 
 Status find_output(Tensors* tensors, const Description& d, Weights* out) {
-  ORRERY_TRY(tensors->vector(std::string(d.output_norm) + ".weight", d.n_embd, true, &out->output_norm));
+  if (!d.norms_after) ORRERY_TRY(tensors->vector(std::string(d.output_norm) + ".weight", d.n_embd, true, &out->output_norm));
+  if (d.encoder) return ok_status();
   return tensors->matrix("output.weight", d.n_vocab, d.n_embd, false, &out->output);
 }
 

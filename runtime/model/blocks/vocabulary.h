@@ -10,7 +10,7 @@ namespace orrery::model::vocabulary {
 
 struct Weights {
   Weight embedding;              // (n_vocab, n_embd)
-  Ptr<const float> output_norm;  // (n_embd)
+  Ptr<const float> output_norm;  // (n_embd); null with Description::norms_after
   Weight output;                 // (n_vocab, n_embd); null if the file has none
 };
 

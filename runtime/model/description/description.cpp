@@ -114,6 +114,7 @@ bool Description::shares_values() const {
 }
 
 bool Description::any_post_norms() const {
+  if (n_positions > 0 || n_token_types > 0) return true;  // their sum takes the same buffer
   return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.post_norms; });
 }
 

@@ -13,6 +13,10 @@
 
 namespace orrery::model {
 
+// How the rows of a text become its embedding, numbered as files have it: no pooling; the rows' mean; the first row; the last row; the
+// score of a query and a text (a reranker's head).
+enum class Pooling : uint8_t { none, mean, first, last, rank };
+
 enum class RopeScaling : uint8_t { none, linear, yarn, llama3, longrope };
 
 struct RopeParameters {
@@ -46,6 +50,7 @@ struct AttentionShape {
   int32_t shared_values = 0;    // KvFormat's: of latent attention
   int32_t kv_of = -1;           // it reads the KV of this earlier layer, whose shape it has, and writes none; -1: it has its own
   int32_t window = 0;           // keys with position > row position - window; 0: all
+  int32_t ahead = 0;            // keys after the row's own position that it sees; 0: causal
   int32_t rope = 0;             // number of its keys' RoPE in Description::ropes; -1: none, neither for queries
   int32_t query_rope = 0;       // of its queries' RoPE
   float scale = 0.0f;           // of q k
@@ -78,6 +83,7 @@ struct LatentShape {
 // down(activation(gate x) * up x).
 struct FeedForwardShape {
   int32_t width = 0;   // of gate and up
+  bool gated = true;   // else there is no gate: down(activation(up x + up_bias)) + down_bias
   bool fused = false;  // the file has gate and up in one matrix, gate first
   Activation activation = Activation::silu;
 };
@@ -123,6 +129,15 @@ struct LayerShape {
   uint64_t guessed_floats() const;     // the kept inputs of a guessed row (backend/recurrent.h)
 };
 
+// A reranker's head: what a query's and a text's pooled row becomes.
+struct ScoreShape {
+  int32_t n_labels = 0;      // 0: the model has none
+  int32_t yes = 0, no = -1;  // the labels for and against; -1: the one label's logit is the log-odds
+  bool dense = false;        // a matrix, a bias and tanh come first
+
+  explicit operator bool() const { return n_labels > 0; }
+};
+
 // Layers whose KV has equal shape, whose queries have equal scales, and which see equal windows. Each group has pages of its own. Policies,
 // residency and profiles know group 0 alone.
 struct KvGroup {
@@ -153,10 +168,16 @@ struct Description {
   float embedding_scale = 1.0f;  // multiplies the rows of the embedding
   bool embedding_norm = false;   // the rows of the embedding have an RMS norm without weights
   int32_t n_per_layer = 0;       // width of each layer's own embedding of a token (blocks/per_layer.h); 0: the model has no such embeddings
-  const char* output_norm = "output_norm";   // the tensor of the norm before the logits
-  bool output_scales = false;                // a layer may have a factor of the residual stream at its end
-  float logit_scale = 1.0f;                  // multiplies logits
-  float logit_cap = 0.0f;                    // then they become cap * tanh(logit / cap); 0: they stay
+  const char* output_norm = "output_norm";     // the tensor of the norm before the logits
+  bool output_scales = false;                  // a layer may have a factor of the residual stream at its end
+  float logit_scale = 1.0f;                    // multiplies logits
+  float logit_cap = 0.0f;                      // then they become cap * tanh(logit / cap); 0: they stay
+  int32_t n_positions = 0, n_token_types = 0;  // rows of the tables that are added to an encoder's embedding; 0: none
+  bool layer_norms = false;                    // norms subtract the mean, and may have biases; else they are RMS norms
+  bool norms_after = false;  // a layer's norms come after the residual additions, none before them, and the model has no output norm
+  bool encoder = false;      // each row of a text sees all of the text's rows: the model gives hidden states, and no logits
+  ScoreShape score;
+  Pooling pooling = Pooling::none;           // key pooling_type; none: the file says nothing, or that it is no embedding model
   std::vector<RopeParameters> ropes = {{}};  // at most kMostRopes; the first is that of layers without a window
   std::vector<LayerShape> layers;            // (n_layers)
   // As group_layers() makes them:
@@ -184,7 +205,7 @@ struct Description {
   int64_t per_layer_floats() const { return int64_t{n_layers} * n_per_layer; }  // of a row
   int64_t mixer_floats() const;  // of a row, beside queries, keys and values: gates, and rows of recurrent layers
   int64_t max_in() const;        // the widest input of a product
-  bool any_post_norms() const;
+  bool any_post_norms() const;   // or tables of an encoder's inputs: whether there is Workspace::branch
 };
 
 // Makes the groups out of the layers.

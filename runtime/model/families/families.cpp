@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/model/blocks/encoder/score_head.h"
 #include "runtime/model/blocks/vocabulary.h"
 
 namespace orrery::model {
@@ -31,6 +32,9 @@ constexpr Family kFamilies[] = {
     {"gpt-oss", describe_gpt_oss},
     {"lfm2", describe_lfm2},
     {"lfm2moe", describe_lfm2moe},
+    {"bert", describe_bert, "attention.layer_norm_epsilon"},
+    {"nomic-bert", describe_nomic_bert, "attention.layer_norm_epsilon"},
+    {"gemma-embedding", describe_gemma_embedding},
     {"nemotron_h_moe", describe_nemotron_h_moe, "attention.layer_norm_epsilon"},
 };
 
@@ -64,6 +68,7 @@ Result<Description> read_description(const gguf::File& file, const RopeOverride&
   ORRERY_TRY(read_sizes(in, family->norm_eps));
   ORRERY_TRY(family->describe(in));
   ORRERY_TRY(vocabulary::read(in));
+  if (d.pooling == Pooling::rank) ORRERY_TRY(score_head::read(in));
   group_layers(&d);
   if (d.groups.size() > static_cast<size_t>(kMostKvGroups))
     return error(Code::unsupported_architecture, "%s: its layers have %zu pairs of a shape of KV heads and a window; at most %d are run",

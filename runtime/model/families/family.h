@@ -38,6 +38,9 @@ Status describe_smollm3(Reading& in);
 Status describe_deepseek2(Reading& in);
 Status describe_glm4(Reading& in);
 Status describe_chatglm(Reading& in);
+Status describe_bert(Reading& in);
+Status describe_nomic_bert(Reading& in);
+Status describe_gemma_embedding(Reading& in);
 
 Span<const Family> families();
 

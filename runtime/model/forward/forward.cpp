@@ -81,6 +81,16 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   const Layer* next = i + 1 < pass.d.n_layers ? &l + 1 : nullptr;
   pass.post_norm_eps = pass.d.layer(i).post_norm_eps > 0.0f ? pass.d.layer(i).post_norm_eps : pass.d.norm_eps;
   const LayerShape& shape = pass.d.layer(i);
+  if (pass.d.norms_after) {
+    const auto norm = [&](Ptr<const float> weight, Ptr<const float> bias) {
+      pass.backend.encoder()->layer_norm(pass.work.x, weight, bias, pass.work.x, pass.d.n_embd, pass.d.norm_eps);
+    };
+    if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, {}})) return false;
+    norm(l.attn_norm, l.attn_norm_bias);
+    feed_forward::run(pass, shape.feed_forward, l.feed_forward, {});
+    norm(l.ffn_norm, l.ffn_norm_bias);
+    return true;
+  }
   if (shape.mixer != Mixer::none) pass.norm(pass.work.x, l.attn_norm, pass.work.normed);
   switch (shape.mixer) {
     case Mixer::attention:
@@ -113,7 +123,7 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   const int32_t n_rows = pass.n_rows;
   const bool together = pass.steps.size() > 1;
   const int32_t n_logits = together ? n_rows : out.n_logits;
-  pass.norm(work.x, w.output_norm, work.normed);
+  if (w.output_norm) pass.norm(work.x, w.output_norm, work.normed);
   const uint64_t n_embd = static_cast<uint64_t>(pass.d.n_embd), n_vocab = static_cast<uint64_t>(pass.d.n_vocab);
   const Product p{&w.output, {}, work.logits, pass.d.n_vocab, false};
   const auto product = [&](Ptr<const float> x, int32_t n) {
@@ -263,9 +273,11 @@ struct Stretch {
 };
 
 // Sets *stopped once all sessions' hooks have failed.
-Status run_stretch(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
+Status run_stretch(Backend* backend, const Model& model, const Workspace& given, Span<const Step> steps, Span<const RopeSpec> ropes,
                    Span<SessionPart> parts, const std::atomic<bool>* cancel, const Stretch& stretch, bool* stopped) {
   const Description& d = model.description;
+  Workspace work = given;
+  if (d.norms_after) work.normed = work.x;  // what is normed stands in the residual stream already
   const StepScope scope(backend, steps);
   Hooks hooks(steps, parts);
   Pass pass = make_pass(backend, model, work, steps, &hooks);
@@ -275,6 +287,7 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& work, 
     if (stretch.first == 0 || per_layer) backend->embed(model.weights.embedding, d.embedding_scale, work.x);
     if (per_layer) per_layer::make_inputs(pass, model.weights.per_layer);
     if (d.reads_hidden) guessing_head::run(pass, model.weights.head);
+    if (stretch.first == 0 && d.layer_norms) encoder_inputs::run(pass, model.weights.inputs);
     if (stretch.first > 0) backend->upload({work.x.address}, stretch.stream, stream_bytes(pass));
     if (stretch.first == 0 && d.embedding_norm) pass.norm(work.x, {}, work.x);
   }

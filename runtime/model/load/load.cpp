@@ -31,7 +31,9 @@ uint64_t matrix_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
 }
 
 Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& shape, const std::string& prefix, Layer* l) {
-  if (shape.mixer != Mixer::none) ORRERY_TRY(tensors->vector(prefix + "attn_norm.weight", d.n_embd, true, &l->attn_norm));
+  const std::string norm = prefix + (d.norms_after ? "attn_output_norm" : "attn_norm");
+  if (shape.mixer != Mixer::none) ORRERY_TRY(tensors->vector(norm + ".weight", d.n_embd, true, &l->attn_norm));
+  if (d.layer_norms) ORRERY_TRY(tensors->vector(norm + ".bias", d.n_embd, false, &l->attn_norm_bias));
   switch (shape.mixer) {
     case Mixer::attention:
       return shape.latent ? latent_attention::find(tensors, d, shape, prefix, &l->latent)
@@ -54,6 +56,7 @@ Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) 
   }
   if (!shape.has_ffn()) return ok_status();
   ORRERY_TRY(tensors->vector(prefix + shape.ffn_norm + ".weight", d.n_embd, true, &l->ffn_norm));
+  if (d.layer_norms) ORRERY_TRY(tensors->vector(prefix + shape.ffn_norm + ".bias", d.n_embd, false, &l->ffn_norm_bias));
   if (shape.experts) ORRERY_TRY(experts::find(tensors, d, shape.experts, prefix, &l->experts));
   if (!shape.experts || shape.experts.beside_ffn) ORRERY_TRY(feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward));
   if (d.n_per_layer > 0) ORRERY_TRY(per_layer::find(tensors, d, prefix, &l->per_layer));
@@ -66,9 +69,11 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
   ORRERY_TRY(vocabulary::find_embedding(&tensors, d, m));
   ORRERY_TRY(attention::find_factors(&tensors, d, factors));
   if (d.n_per_layer > 0) ORRERY_TRY(per_layer::find_inputs(&tensors, d, &m->per_layer));
+  if (d.encoder) ORRERY_TRY(encoder_inputs::find(&tensors, d, &m->inputs));
   m->layers.resize(static_cast<size_t>(d.n_layers));
   for (int32_t i = 0; i < d.n_layers; ++i) ORRERY_TRY(visit_layer(&tensors, d, i, &m->layers[static_cast<size_t>(i)]));
   ORRERY_TRY(vocabulary::find_output(&tensors, d, m));
+  if (d.score) ORRERY_TRY(score_head::find(&tensors, d, &m->score));
   // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
   const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
   if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(d.n_vocab))
@@ -161,6 +166,11 @@ class Placer final : public TensorVisitor {
         return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number", model_.file->path().c_str(),
                      gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
     return ok_status();
+  }
+  Status on_host(const gguf::Tensor& t, std::vector<float>* out) override {
+    out->resize(t.n_elements);
+    gguf::dequantize_row(t.type, t.data, out->data(), t.n_elements);
+    return account(t);
   }
   Status table(const gguf::Tensor& t, Weight* out) override {
     jobs_.push_back({&t, out, nullptr, {}, 1, 0, true});
@@ -306,6 +316,9 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
     if (known.ok() && layer.mixer == Mixer::mamba2) known = device.check_mamba2(layer.mamba2);
     if (!known.ok()) return error(known.code(), "%s: %s", file.path().c_str(), known.message());
   }
+  if (d.encoder)
+    if (const Status known = device.check_encoder(); !known.ok())
+      return error(known.code(), "%s: architecture '%s': %s", file.path().c_str(), d.family, known.message());
   for (const LayerShape& layer : d.layers) {
     if (!layer.experts) continue;
     if (const Status known = device.check_experts(layer.experts.router); !known.ok())

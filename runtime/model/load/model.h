@@ -16,6 +16,8 @@
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/recurrent/delta_net.h"
+#include "runtime/model/blocks/encoder/inputs.h"
+#include "runtime/model/blocks/encoder/score_head.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/blocks/guessing_head.h"
@@ -42,6 +44,8 @@ struct Layer {
   feed_forward::Weights feed_forward;  // or
   experts::Weights experts;            // by the layer's shape, or both
   Ptr<const float> post_ffn_norm;      // (n_embd)
+  Ptr<const float> attn_norm_bias,
+      ffn_norm_bias;  // (n_embd); of layer norms, or null. With Description::norms_after the norms come after the additions
   per_layer::Weights per_layer;
   float output_scale = 1.0f;  // multiplies the residual stream at the layer's end
 };
@@ -63,6 +67,8 @@ struct Weights : vocabulary::Weights {
   std::vector<Layer> layers;
   guessing_head::Weights head;  // if the model reads hidden states
   per_layer::Inputs per_layer;
+  encoder_inputs::Weights inputs;  // if the model is an encoder
+  score_head::Weights score;       // if the description has a score
 };
 
 struct Model {

@@ -138,6 +138,11 @@ bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, S
     normalize(text, &scratch->normalized);
     return character_bpe.encode(scratch->normalized, special.unk, bounds.cancel, bounds.max_size, &scratch->character_bpe, out);
   }
+  if (family == Family::wordpiece)
+    return word_pieces.encode(text, special.unk, &scratch->word_pieces, [&](const std::vector<int32_t>& ids) {
+      out->insert(out->end(), ids.begin(), ids.end());
+      return bounds.allow(out->size());
+    });
   scratch->ends.clear();
   if (!pre_tokenize(pre, text, &scratch->ends, bounds.cancel)) return false;
   size_t from = 0;

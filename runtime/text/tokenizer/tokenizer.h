@@ -1,6 +1,6 @@
-// Tokenizers: text -> token ids and back, as the model's GGUF describes. Three families: byte-level BPE ("gpt2":
-// pre-tokenizer, then merges by rank), SentencePiece BPE ("llama": merges by score, with byte fallback), and BPE over
-// characters ("gemma4": merges by rank, with byte fallback). A
+// Tokenizers: text -> token ids and back, as the model's GGUF describes. Four families: byte-level BPE ("gpt2":
+// pre-tokenizer, then merges by rank), SentencePiece BPE ("llama": merges by score, with byte fallback), BPE over
+// characters ("gemma4": merges by rank, with byte fallback), and WordPiece ("bert": the longest tokens of each word). A
 // Tokenizer is built once from a file's metadata (or a VocabData), owns all its data, and never changes afterwards.
 // Any number of threads may use it at the same time.
 //
@@ -42,7 +42,7 @@ constexpr size_t kMostVocabTokens = size_t{1} << 22;
 // A GGUF's description of a vocabulary, not yet checked. The strings belong to the caller and are read only while a
 // Tokenizer is built.
 struct VocabData {
-  std::string_view model;                // tokenizer.ggml.model: "gpt2", "llama" or "gemma4"
+  std::string_view model;                // tokenizer.ggml.model: "gpt2", "llama", "gemma4" or "bert"
   std::string_view pre;                  // tokenizer.ggml.pre; "" if absent (BPE: "default")
   std::vector<std::string_view> tokens;  // (n_vocab)
   std::vector<float> scores;             // (n_vocab), or empty: all 0
@@ -52,7 +52,8 @@ struct VocabData {
   int add_bos = -1, add_eos = -1;        // 0, 1, or -1: the family's default
   int add_space_prefix = -1;             // SentencePiece: a space before every text between special tokens
   bool remove_extra_whitespaces = false;
-  bool strip_after_special = false;  // Phi-3: white space after a special token belongs to the token
+  int lowercase = -1, strip_accents = -1;  // WordPiece: 0, 1, or -1: yes; as lowercase
+  bool strip_after_special = false;        // Phi-3: white space after a special token belongs to the token
 };
 
 // A part of a text that spells a token's name.

@@ -2,6 +2,7 @@
 // checks the values against each other.
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 
 #include "runtime/gguf/gguf.h"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -51,12 +52,14 @@ Status read_flag(const gguf::File& file, const char* key, int* flag) {
 // is empty, false or 0.
 constexpr const char* kNotRun[] = {
     "tokenizer.ggml.precompiled_charsmap",  // a normalisation of SentencePiece
-    "tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents", "tokenizer.ggml.add_sep_token",
-    "tokenizer.ggml.suppress_tokens",  // tokens that must never be generated
+    "tokenizer.ggml.suppress_tokens",       // tokens that must never be generated
 };
+// The same of tokenizers other than WordPiece.
+constexpr const char* kOfWordPiece[] = {"tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents",
+                                        "tokenizer.ggml.add_sep_token"};
 
-Status refuse_what_is_not_run(const gguf::File& file) {
-  for (const char* key : kNotRun) {
+Status refuse_what_is_not_run(const gguf::File& file, Span<const char* const> keys) {
+  for (const char* key : keys) {
     const gguf::Value* value = file.find(key);
     if (value == nullptr) continue;
     bool set = true;
@@ -71,12 +74,14 @@ Status refuse_what_is_not_run(const gguf::File& file) {
 }  // namespace
 
 Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
-  ORRERY_TRY(refuse_what_is_not_run(file));
+  ORRERY_TRY(refuse_what_is_not_run(file, {kNotRun, std::size(kNotRun)}));
   VocabData vocab;
   ORRERY_ASSIGN(vocab.model, file.required_string("tokenizer.ggml.model"));
+  const bool merges = vocab.model != "llama" && vocab.model != "bert";
+  if (vocab.model != "bert") ORRERY_TRY(refuse_what_is_not_run(file, {kOfWordPiece, std::size(kOfWordPiece)}));
   ORRERY_ASSIGN(vocab.pre, file.get_string("tokenizer.ggml.pre", ""));
   ORRERY_TRY(read_strings(file, "tokenizer.ggml.tokens", true, &vocab.tokens));
-  ORRERY_TRY(read_strings(file, "tokenizer.ggml.merges", vocab.model != "llama", &vocab.merges));
+  ORRERY_TRY(read_strings(file, "tokenizer.ggml.merges", merges, &vocab.merges));
 
   ORRERY_ASSIGN(const gguf::Value* scores, array(file, "tokenizer.ggml.scores", gguf::ValueType::f32, vocab.model == "llama"));
   if (scores) {
@@ -111,6 +116,11 @@ Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
   ORRERY_TRY(read_flag(file, "tokenizer.ggml.add_bos_token", &vocab.add_bos));
   ORRERY_TRY(read_flag(file, "tokenizer.ggml.add_eos_token", &vocab.add_eos));
   ORRERY_TRY(read_flag(file, "tokenizer.ggml.add_space_prefix", &vocab.add_space_prefix));
+  if (vocab.model == "bert") {
+    if (vocab.special.bos < 0) ORRERY_TRY(read_id(file, "tokenizer.ggml.cls_token_id", &vocab.special.bos));
+    ORRERY_TRY(read_flag(file, "tokenizer.ggml.normalizer.lowercase", &vocab.lowercase));
+    ORRERY_TRY(read_flag(file, "tokenizer.ggml.normalizer.strip_accents", &vocab.strip_accents));
+  }
   ORRERY_ASSIGN(vocab.remove_extra_whitespaces, file.get_bool("tokenizer.ggml.remove_extra_whitespaces", false));
 
   // No key says that Phi-3's special tokens absorb white space. The model's name or architecture says it.

@@ -9,11 +9,12 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "runtime/text/tokenizer/tokenizer_special.h"
 #include "runtime/text/tokenizer/tokenizer_vocab.h"
+#include "runtime/text/tokenizer/wordpiece.h"
 
 namespace orrery::text {
 
 struct Tokenizer::Impl {
-  enum class Family : uint8_t { bpe, spm, gemma4 };
+  enum class Family : uint8_t { bpe, spm, gemma4, wordpiece };
   Family family = Family::bpe;
   PreTokenizer pre = PreTokenizer::classic;
   bool ignore_merges = false;
@@ -34,6 +35,7 @@ struct Tokenizer::Impl {
   BpeModel bpe;
   SpmModel spm;
   CharacterBpe character_bpe;
+  WordPieces word_pieces;
   size_t longest_token_bytes = 0;
   size_t text_bytes_per_token = 0;  // upper bound on the average over any text; 0: no bound
 
@@ -43,6 +45,7 @@ struct Tokenizer::Impl {
     BpeModel::Scratch bpe;
     SpmModel::Scratch spm;
     CharacterBpe::Scratch character_bpe;
+    WordPieces::Scratch word_pieces;
   };
   bool is_special(int32_t id) const {
     const TokenType type = types[static_cast<size_t>(id)];

@@ -96,6 +96,7 @@ struct TokenizerLoader {
     find_end_of_generation();
     build_indexes();
     measure_tokens();
+    if (t.family == Impl::Family::wordpiece) return ok_status();
     return t.family == Impl::Family::spm ? build_spm() : build_bpe();
   }
 
@@ -105,6 +106,8 @@ struct TokenizerLoader {
     const bool bpe = t.family == Impl::Family::bpe;
     // BPE gives one unknown token per missing byte; SentencePiece gives one per run of missing bytes.
     const bool keeps_all = all_bytes || (t.family != Impl::Family::spm && t.special.unk >= 0);
+    t.word_pieces.table = &t.table, t.word_pieces.index = &t.text_index, t.word_pieces.longest_bytes = t.longest_token_bytes;
+    if (t.family == Impl::Family::wordpiece) return;  // a word of any length may be one unknown token
     if (!keeps_all || t.strip_after_special || (!bpe && t.remove_extra_whitespaces)) return;
     t.text_bytes_per_token = t.longest_token_bytes * (bpe ? 1 : 3);  // U+2581 has three bytes and may stand for a space
   }
@@ -128,12 +131,18 @@ struct TokenizerLoader {
         return error(Code::unsupported, "tokenizer.ggml.pre: a gemma4 tokenizer has no pre-tokenizer '%s' here", shown(data.pre).c_str());
       if (data.remove_extra_whitespaces)
         return error(Code::unsupported, "tokenizer.ggml.remove_extra_whitespaces: no gemma4 tokenizer here is run with it");
+    } else if (data.model == "bert") {
+      t.family = Impl::Family::wordpiece;
+      t.add_bos = t.add_eos = true;  // CLS and SEP
+      t.word_pieces.lowercase = data.lowercase != 0;
+      t.word_pieces.strip_accents = data.strip_accents < 0 ? t.word_pieces.lowercase : data.strip_accents != 0;
     } else {
-      return error(Code::unsupported, "tokenizer.ggml.model: found '%s', expected gpt2, llama or gemma4", shown(data.model).c_str());
+      return error(Code::unsupported, "tokenizer.ggml.model: found '%s', expected gpt2, llama, gemma4 or bert", shown(data.model).c_str());
     }
     if (data.add_bos >= 0) t.add_bos = data.add_bos != 0;
     if (t.family == Impl::Family::gemma4) t.add_bos = true;  // files say otherwise, and the model needs it
     if (data.add_eos >= 0) t.add_eos = data.add_eos != 0;
+    if (t.family == Impl::Family::wordpiece) t.add_space_prefix = true;  // decode() drops the first word's space
     if (t.family == Impl::Family::spm && data.add_space_prefix >= 0) t.add_space_prefix = data.add_space_prefix != 0;
     t.remove_extra_whitespaces = data.remove_extra_whitespaces;
     t.strip_after_special = data.strip_after_special;
@@ -183,6 +192,16 @@ struct TokenizerLoader {
     for (const auto& s : named)
       if (s.id < -1 || s.id >= n)
         return error(Code::bad_model, "tokenizer.ggml.%s_token_id: found %d, expected less than %d (the vocabulary)", s.key, s.id, n);
+    if (t.family == Impl::Family::wordpiece) {  // by the names that BERT's vocabularies have
+      const auto named_id = [&](int32_t* id, std::string_view name) {
+        const auto it = std::find(data.tokens.begin(), data.tokens.end(), name);
+        if (*id < 0 && it != data.tokens.end()) *id = static_cast<int32_t>(it - data.tokens.begin());
+      };
+      named_id(&t.special.unk, "[UNK]"), named_id(&t.special.bos, "[CLS]"), named_id(&t.special.sep, "[SEP]");
+      if (t.special.eos < 0) t.special.eos = t.special.sep;
+      for (const int32_t id : {t.special.unk, t.special.bos, t.special.sep, t.special.eos, t.special.pad})
+        if (id >= 0) t.types[static_cast<size_t>(id)] = id == t.special.unk ? TokenType::unknown : TokenType::control;
+    }
     if (t.family == Impl::Family::spm) {  // defaults that SentencePiece models rely on
       const auto default_id = [&](int32_t* id, int32_t usual, TokenType type) {
         if (*id < 0 && usual < n && t.types[static_cast<size_t>(usual)] == type) *id = usual;

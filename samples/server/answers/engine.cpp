@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "answers/vectors.h"
+
 namespace orrery::server {
 namespace {
 
@@ -37,20 +39,33 @@ Engine::Engine(const Options& options, Metrics* metrics) : options_(options), me
     return orrery_model_open(runtime_.get(), options.model.c_str(), nullptr, out, error);
   });
   vocab_.reset(orrery_model_vocab(model_.get()));
-  seats_ = std::make_unique<Seats>(model_.get(), options);
-  reader_ = std::make_unique<Reader>(options, vocab_.get(), seats_->context_tokens());
-  metrics_->sessions = static_cast<int64_t>(seats_->all().size());
+  auto info = defaults(&orrery_model_info_init);
+  call([&](orrery_error* error) { return orrery_model_get_info(model_.get(), &info, error); });
+  context_tokens_ = info.trained_context;
+  if (info.purpose & ORRERY_PURPOSE_GENERATE) {
+    seats_ = std::make_unique<Seats>(model_.get(), options);
+    context_tokens_ = seats_->context_tokens();
+    metrics_->sessions = static_cast<int64_t>(seats_->all().size());
+  }
+  reader_ = std::make_unique<Reader>(options, vocab_.get(), context_tokens_);
+  embedding_ = std::thread([this] { embed_texts(); });
+  if (!seats_) return;
   reading_ = std::thread([this] { read_requests(); });
   computing_ = std::thread([this] { compute(); });
 }
 
 void Engine::submit(std::shared_ptr<Job> job) {
+  const bool answers = job->kind == Job::Kind::answer;
+  if (answers && !seats_) {
+    job->refuse({400, "this model generates no text; it computes embeddings (/v1/embeddings)", "model", "unsupported"});
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!stopping_ && n_open_ < options_.sessions + options_.queue) {
       ++n_open_;
       ++metrics_->waiting;
-      unread_.push_back(std::move(job));
+      (answers ? unread_ : texts_).push_back(std::move(job));
     }
   }
   if (job) {
@@ -68,6 +83,7 @@ void Engine::stop() {
   changed_.notify_all();
   if (reading_.joinable()) reading_.join();
   if (computing_.joinable()) computing_.join();
+  if (embedding_.joinable()) embedding_.join();
 }
 
 // Ends waiting jobs whose client has left, whose time is over, or that wait while the server ends.
@@ -123,6 +139,54 @@ void Engine::read_requests() {
     else ready_.push_back(job);
     if (refusal) --n_open_;
     changed_.notify_all();
+  }
+}
+
+void Engine::embed_texts() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    drop_waiting(&texts_);
+    if (stopping_) return;
+    if (texts_.empty()) {
+      changed_.wait_for(lock, kLook);
+      continue;
+    }
+    const std::shared_ptr<Job> job = std::move(texts_.front());
+    texts_.pop_front();
+    --metrics_->waiting;
+    lock.unlock();
+    embed(job.get());
+    lock.lock();
+    --n_open_;
+    changed_.notify_all();
+  }
+}
+
+// A client that has left, a time that is over and the server's end cancel the work between two of its parts.
+void Engine::embed(Job* job) {
+  metrics_->queued_us += us_since(job->arrived);
+  const auto stops = [&] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return stopping_;
+  };
+  const auto goes_on = [&] { return !job->outbox.gone() && !job->late() && !stops(); };
+  try {
+    const std::string body = vectors_body(model_.get(), *job, options_, goes_on, metrics_);
+    job->outbox.append(body);
+    job->outbox.begin(200, false);
+    job->outbox.end();
+  } catch (const Refusal& refusal) {
+    job->refuse(refusal);
+  } catch (const ApiError& error) {
+    if (error.status == ORRERY_DEVICE_LOST) lost_ = true;
+    Refusal refusal = refusal_of(error);
+    if (error.status == ORRERY_CONTEXT_FULL) refusal.param = job->kind == Job::Kind::rerank ? "documents" : "input";
+    if (error.status != ORRERY_CANCELLED) job->refuse(refusal);
+    else if (job->outbox.gone()) ++metrics_->left, job->outbox.end();
+    else if (stops()) ++metrics_->stopped, job->refuse(kStopping);
+    else ++metrics_->late, job->refuse(kLate);
+  } catch (const std::exception& error) {  // memory
+    job->refuse({500, error.what(), "", ""});
   }
 }
 

@@ -19,6 +19,7 @@ struct Job {
   // Of the connection.
   std::string body;
   bool chat = false;
+  enum class Kind { answer, embeddings, rerank } kind = Kind::answer;
   Clock::time_point arrived, deadline;
 
   // Of the reader.

@@ -36,6 +36,7 @@ std::string Metrics::page() const {
           "orrery_responses_total{route=\"" + key.first + "\",status=\"" + std::to_string(key.second) + "\"} " + std::to_string(n) + "\n";
   }
   count(page, "answers_total", "Answers that began.", answers);
+  count(page, "texts_total", "Texts that were embedded or ranked.", texts);
   count(page, "prompt_tokens_total", "Prompt tokens, reused ones included.", prompt_tokens);
   count(page, "reused_tokens_total", "Prompt tokens whose KV was there already.", reused_tokens);
   count(page, "generated_tokens_total", "Tokens of answers.", generated_tokens);

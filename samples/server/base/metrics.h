@@ -17,6 +17,7 @@ class Metrics {
   using Counter = std::atomic<uint64_t>;
   Counter prompt_tokens{0}, reused_tokens{0}, generated_tokens{0};
   Counter prefill_us{0}, decode_us{0}, first_token_us{0}, queued_us{0};
+  Counter texts{0};                      // with an embedding, or ranked
   Counter answers{0};                    // that began: divides first_token_us
   Counter left{0}, late{0}, stopped{0};  // cancelled: the client left, the time was over, the server ended
   Counter closed_late{0};                // connections closed for slowness

@@ -36,8 +36,12 @@ std::string header(MHD_Connection* connection, const char* name) {
   return value ? value : "";
 }
 
+bool takes_post(const std::string& route) {
+  return route == "/v1/chat/completions" || route == "/v1/completions" || route == "/v1/embeddings" || route == "/v1/rerank";
+}
+
 std::string route_of(const std::string& url) {
-  for (const char* known : {"/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+  for (const char* known : {"/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank"})
     if (url == known) return known;
   return url.compare(0, 11, "/v1/models/") == 0 ? "/v1/models" : "other";
 }
@@ -163,16 +167,17 @@ MHD_Result Http::request(MHD_Connection* connection, Exchange* exchange, const c
 MHD_Result Http::respond_page(MHD_Connection* connection, Exchange* exchange) {
   const std::string& route = exchange->route;
   const bool get = exchange->method == "GET" || exchange->method == "HEAD";
-  const bool answers = route == "/v1/chat/completions" || route == "/v1/completions";
+  const bool embeds = route == "/v1/embeddings", ranks = route == "/v1/rerank";
+  const bool answers = takes_post(route);
   if (exchange->method == "OPTIONS") return respond(connection, exchange, 204, "", "text/plain");
   if (route == "other")
     return respond(connection, exchange, Refusal{404, "there is no page '" + exchange->url.substr(0, 100) + "'", "", "not_found"});
-  if (route == "/v1/embeddings") return respond(connection, exchange, Refusal{501, "this server has no embeddings", "", "unsupported"});
   if (answers ? exchange->method != "POST" : !get)
     return respond(connection, exchange, Refusal{405, exchange->url + " takes " + (answers ? "POST" : "GET"), "", "method_not_allowed"});
   if (answers) {
     auto job = std::make_shared<Job>(connection);
     job->chat = route == "/v1/chat/completions";
+    job->kind = embeds ? Job::Kind::embeddings : ranks ? Job::Kind::rerank : Job::Kind::answer;
     body_bytes_ -= exchange->body.size();
     job->body = std::move(exchange->body);
     exchange->body.clear();
@@ -222,8 +227,7 @@ MHD_Result Http::respond(MHD_Connection* connection, Exchange* exchange, int sta
   if (!response) return MHD_NO;
   if (status != 204) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
   if (status == 503) MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-  if (status == 405)
-    MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, exchange->route.find("completions") != std::string::npos ? "POST" : "GET");
+  if (status == 405) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, takes_post(exchange->route) ? "POST" : "GET");
   return queue(connection, exchange, status, response);
 }
 

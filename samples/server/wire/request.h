@@ -50,6 +50,8 @@ struct Request {
 Request read_chat(const Json& body, const Options& options);
 Request read_completion(const Json& body, const Options& options);
 
+// The field "model", which may have this server's name alone.
+void check_model(Fields& fields, const Options& options);
 // What both kinds have in common: the model's name, sampling, stops, limits, streaming.
 void read_common(Fields& fields, const Options& options, Request* request);
 

@@ -53,10 +53,14 @@ void read_streaming(Fields& fields, Request* request) {
 
 }  // namespace
 
-void read_common(Fields& fields, const Options& options, Request* request) {
+void check_model(Fields& fields, const Options& options) {
   if (const auto name = fields.text("model"); name && *name != options.name)
     throw Refusal{404, "model: '" + name->substr(0, 100) + "' is not here; this server has '" + options.name + "'", "model",
                   "model_not_found"};
+}
+
+void read_common(Fields& fields, const Options& options, Request* request) {
+  check_model(fields, options);
   fields.accept(
       {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"});
   fields.only("n", 1, "this server gives one answer to a request");

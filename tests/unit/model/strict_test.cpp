@@ -130,7 +130,7 @@ TEST(ModelStrict, WhatChangesResultsIsAcceptedWhereItChangesNone) {
       {"expert_used_count", "u32", {0}, {2}},
       {"expert_shared_count", "u32", {0}, {1}},
       {"nextn_predict_layers", "u32", {0}, {1}},
-      {"pooling_type", "u32", {0}, {3}},
+      {"pooling_type", "u32", {0, 1, 2, 3}, {}},
       {"rope.scaling.alpha", "f32", {1.0, 0.0}, {1000.0}},
       {"rope.scaling.yarn_log_multiplier", "f32", {0.0}, {0.1}},
       {"rope.scaling.yarn_ext_factor", "f32", {-1.0, 0.0}, {0.5, 1.0}},

@@ -20,7 +20,8 @@ var (
 	pending = map[string]reflect.Value{}
 	fresh   = map[string]func() any{"runtime": of(orrery.DefaultRuntimeOptions), "model": of(orrery.DefaultModelOptions),
 		"session": of(orrery.DefaultSessionOptions), "template": of(orrery.DefaultTemplateOptions),
-		"calibrate": of(orrery.DefaultCalibrateOptions), "generate": of(orrery.DefaultGenerateOptions)}
+		"calibrate": of(orrery.DefaultCalibrateOptions), "generate": of(orrery.DefaultGenerateOptions),
+		"embed": of(orrery.DefaultEmbedOptions)}
 )
 
 func of[T any](f func() T) func() any { return func() any { v := f(); return &v } }
@@ -63,6 +64,23 @@ func calibrate(m *orrery.Model, v *orrery.Vocab, texts []string) any {
 	}
 	f := func(o *orrery.CalibrateOptions) (*orrery.Calibration, error) { return m.Calibrate(ids, o) }
 	return invoke(reflect.ValueOf(f), nil)
+}
+func embed(m *orrery.Model, texts []string) {
+	f := func(o *orrery.EmbedOptions) (*orrery.Embeddings, error) { return m.Embed(texts, o) }
+	e := invoke(reflect.ValueOf(f), nil).(*orrery.Embeddings)
+	products := []float32{}
+	for _, v := range e.Vectors[1:] {
+		sum := float32(0)
+		for i := range v {
+			sum += v[i] * e.Vectors[0][i]
+		}
+		products = append(products, sum)
+	}
+	fmt.Println(len(e.Vectors), len(e.Vectors[0]), words(e.NTokens), "nearest", 1+largest(products))
+}
+func rank(m *orrery.Model, given []string) {
+	f := func(o *orrery.EmbedOptions) ([]float32, error) { return m.Rank(given[0], given[1:], o) }
+	fmt.Println("best", largest(invoke(reflect.ValueOf(f), nil).([]float32)))
 }
 func first(a, b int) int {
 	if a < b {

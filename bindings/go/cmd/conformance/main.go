@@ -125,6 +125,8 @@ func step(verb string, w []string) {
 			}
 			fmt.Println(yes(bytes == 0))
 		},
+		"embed": func() { embed(at[*orrery.Model](w[0]), strings.Split(text(w[1:]), "|")) },
+		"rank":  func() { rank(at[*orrery.Model](w[0]), strings.Split(text(w[1:]), "|")) },
 		"cancel_session": func() { done := make(chan bool); go func() { session().Cancel(); done <- true }(); <-done },
 		"model_fd": func() {
 			file := must(os.Open(text(w[2:])))

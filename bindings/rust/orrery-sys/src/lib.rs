@@ -96,6 +96,22 @@ pub const ORRERY_LOAD_MAP: u32 = 0;
 /// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
 /// more than is free
 pub const ORRERY_LOAD_READ: u32 = 1;
+/// it generates text: sessions open on it
+pub const ORRERY_PURPOSE_GENERATE: u32 = 1;
+/// it is trained for embeddings: the file says how to pool, or it is an encoder
+pub const ORRERY_PURPOSE_EMBED: u32 = 2;
+/// it scores texts by a query: orrery_rank()
+pub const ORRERY_PURPOSE_RANK: u32 = 4;
+/// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
+pub const ORRERY_POOLING_MODEL: u32 = 0;
+/// the mean of all rows
+pub const ORRERY_POOLING_MEAN: u32 = 1;
+/// the first row, that of a CLS token
+pub const ORRERY_POOLING_FIRST: u32 = 2;
+/// the last row
+pub const ORRERY_POOLING_LAST: u32 = 3;
+/// no pooling: a vector for each token
+pub const ORRERY_POOLING_NONE: u32 = 4;
 /// the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL
 pub const ORRERY_OVERFLOW_STOP: u32 = 0;
 /// the oldest turns leave the context, and stay in the conversation
@@ -452,8 +468,32 @@ pub struct orrery_model_info {
     pub host_bytes: u64,
     /// the most that host_bytes has been
     pub host_peak_bytes: u64,
+    /// ORRERY_PURPOSE_: what the model is for
+    pub purpose: u32,
+    /// ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for
+    pub pooling: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_model_info>() == 112);
+const _: () = assert!(std::mem::size_of::<orrery_model_info>() == 120);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct orrery_embed_options {
+    pub struct_size: u32,
+    /// ORRERY_POOLING_; default MODEL
+    pub pooling: u32,
+    /// 1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it
+    pub normalize: u32,
+    /// of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd
+    pub n_dimensions: u32,
+    /// of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context
+    pub max_tokens: u32,
+    /// 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number
+    pub truncate: u32,
+    /// tokens of all texts, after each part of a text: a tenth of a second; NULL: none
+    pub progress: orrery_progress_fn,
+    pub progress_user: *mut c_void,
+}
+const _: () = assert!(std::mem::size_of::<orrery_embed_options>() == 40);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -870,6 +910,31 @@ extern "C" {
     /// The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives
     /// no memory.
     pub fn orrery_model_vocab(model: *const orrery_model) -> *mut orrery_vocab;
+    pub fn orrery_pooling_name(pooling: u32) -> *const c_char;
+    pub fn orrery_embed_options_init(options: *mut orrery_embed_options, struct_size: usize);
+    /// Computes vectors of texts. Each text is computed by itself and its KV given back before the next one, so a text
+    /// has the same vector in any list. A text that spells a control token stays text.
+    /// texts (n_texts) UTF-8, NUL-terminated. ORRERY_INVALID_ARGUMENT: a text without tokens; the message has its
+    /// number, from 0
+    /// vectors (n_texts, n_dimensions) in the order of the texts; with ORRERY_POOLING_NONE (tokens of all texts,
+    /// n_dimensions)
+    /// n_floats size of `vectors`. See "Sizes out"
+    /// n_tokens (n_texts) receives the number of tokens of each text; NULL: not wanted
+    /// Memory: as of a session with the context of the longest text, for the time of the call; it takes no place of
+    /// max_sessions. Any number of threads may call it. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room.
+    /// ORRERY_CANCELLED: `progress` has cancelled.
+    pub fn orrery_embed(model: *mut orrery_model, texts: *const *const c_char, n_texts: usize, options: *const orrery_embed_options, vectors: *mut f32, capacity: usize, n_floats: *mut usize, n_tokens: *mut u32, error: *mut orrery_error) -> orrery_status;
+    /// Scores texts by a query, with a model that has a reranker's head. Each pair of query and text is computed as
+    /// orrery_embed() computes a text: with the file's template for such pairs ("rerank"), or else the query, the
+    /// tokenizer's separator and the text.
+    /// query UTF-8, NUL-terminated
+    /// texts (n_texts), and n_tokens: as orrery_embed() has them; tokens are of the query, too, and `truncate` cuts the
+    /// text
+    /// options of orrery_embed(); pooling and n_dimensions must be 0. normalize: 1 (default): a score is the
+    /// probability, from 0 to 1, that the text answers the query; 0: its log-odds, which do not saturate
+    /// scores (n_scores) floats, one of each text; more is better. n_scores: n_texts, else ORRERY_INVALID_ARGUMENT
+    /// ORRERY_UNSUPPORTED: the model has no such head. Other errors as of orrery_embed().
+    pub fn orrery_rank(model: *mut orrery_model, query: *const c_char, texts: *const *const c_char, n_texts: usize, options: *const orrery_embed_options, scores: *mut f32, n_scores: usize, n_tokens: *mut u32, error: *mut orrery_error) -> orrery_status;
     /// DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the
     /// beginning stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at
     /// most a quarter of the context), it drops the fewest turns that leave a quarter free: then the next turns can
@@ -881,12 +946,14 @@ extern "C" {
     /// Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks
     /// room (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context
     /// that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
-    /// policy; the message names the option, or the smallest budget.
+    /// policy; the message names the option, or the smallest budget. ORRERY_UNSUPPORTED: the model generates no text
+    /// (orrery_model_info.purpose).
     pub fn orrery_session_open(model: *mut orrery_model, options: *const orrery_session_options, session: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
     /// Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks
     /// room (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context
     /// that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
-    /// policy; the message names the option, or the smallest budget.
+    /// policy; the message names the option, or the smallest budget. ORRERY_UNSUPPORTED: the model generates no text
+    /// (orrery_model_info.purpose).
     pub fn orrery_session_free(session: *mut orrery_session);
     /// Cancels the work that the session does now, and returns at once. The session's generations may be freed
     /// meanwhile, the session not. A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after

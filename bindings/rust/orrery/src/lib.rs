@@ -324,6 +324,36 @@ impl Model {
         let info = info?;
         Ok(Session::with_sizes(session, info.n_vocab as usize, info.n_embd as usize))
     }
+    /// Vectors of texts. `progress` cancels by returning false.
+    pub fn embed(&self, texts: &[&str], options: EmbedOptions) -> Result<Embeddings> {
+        let size = match options.n_dimensions {
+            0 => self.info()?.n_embd as usize,
+            n => n as usize,
+        };
+        let mut keep = Keep::default();
+        let options = options.into_raw(&mut keep)?;
+        let given = c_texts(texts)?;
+        let pointers: Vec<_> = given.iter().map(|text| text.as_ptr()).collect();
+        let (mut n, mut n_tokens) = (0usize, vec![0u32; texts.len()]);
+        call(|e| unsafe { sys::orrery_embed(self.raw, pointers.as_ptr(), pointers.len(), &options, null_mut(), 0, &mut n, null_mut(), e) })?;
+        let mut floats = vec![0f32; n];
+        keep.callbacks.call(|e| unsafe {
+            sys::orrery_embed(self.raw, pointers.as_ptr(), pointers.len(), &options, floats.as_mut_ptr(), n, &mut n, n_tokens.as_mut_ptr(), e)
+        })?;
+        Ok(Embeddings { vectors: floats.chunks(size).map(<[f32]>::to_vec).collect(), n_tokens })
+    }
+    /// How well each text answers the query: more is better. The model must have a reranker's head (`ModelInfo::purpose`).
+    pub fn rank(&self, query: &str, texts: &[&str], options: EmbedOptions) -> Result<Vec<f32>> {
+        let mut keep = Keep::default();
+        let options = options.into_raw(&mut keep)?;
+        let (query, given) = (c_texts(&[query])?, c_texts(texts)?);
+        let pointers: Vec<_> = given.iter().map(|text| text.as_ptr()).collect();
+        let mut scores = vec![0f32; texts.len()];
+        keep.callbacks.call(|e| unsafe {
+            sys::orrery_rank(self.raw, query[0].as_ptr(), pointers.as_ptr(), pointers.len(), &options, scores.as_mut_ptr(), scores.len(), null_mut(), e)
+        })?;
+        Ok(scores)
+    }
     /// Finds out which heads attend alike, from texts as tokens.
     pub fn calibrate(&self, texts: &[Vec<i32>], options: CalibrateOptions) -> Result<Calibration> {
         let (tokens, lengths): (Vec<i32>, Vec<usize>) = (texts.concat(), texts.iter().map(Vec::len).collect());
@@ -334,6 +364,19 @@ impl Model {
         })?;
         Ok(Calibration { raw })
     }
+}
+
+/// Vectors in the order of the texts, one of each text or, without pooling, of each token.
+#[derive(Clone, Debug)]
+pub struct Embeddings {
+    pub vectors: Vec<Vec<f32>>,
+    /// Of each text.
+    pub n_tokens: Vec<u32>,
+}
+
+fn c_texts(texts: &[&str]) -> Result<Vec<std::ffi::CString>> {
+    let one = |text: &&str| std::ffi::CString::new(*text).map_err(|_| Error::new(Status::INVALID_ARGUMENT, "a NUL in a string"));
+    texts.iter().map(one).collect()
 }
 
 handle!(

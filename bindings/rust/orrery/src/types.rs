@@ -118,6 +118,26 @@ pub mod load_mode {
     /// more than is free
     pub const READ: u32 = 1;
 }
+pub mod purpose {
+    /// it generates text: sessions open on it
+    pub const GENERATE: u32 = 1;
+    /// it is trained for embeddings: the file says how to pool, or it is an encoder
+    pub const EMBED: u32 = 2;
+    /// it scores texts by a query: orrery_rank()
+    pub const RANK: u32 = 4;
+}
+pub mod pooling {
+    /// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
+    pub const MODEL: u32 = 0;
+    /// the mean of all rows
+    pub const MEAN: u32 = 1;
+    /// the first row, that of a CLS token
+    pub const FIRST: u32 = 2;
+    /// the last row
+    pub const LAST: u32 = 3;
+    /// no pooling: a vector for each token
+    pub const NONE: u32 = 4;
+}
 pub mod overflow {
     /// the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL
     pub const STOP: u32 = 0;
@@ -226,6 +246,7 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "kv_type" => sys::orrery_kv_type_name(value as u32),
             "rope_scaling" => sys::orrery_rope_scaling_name(value as u32),
             "load_mode" => sys::orrery_load_mode_name(value as u32),
+            "pooling" => sys::orrery_pooling_name(value as u32),
             "overflow" => sys::orrery_overflow_name(value as u32),
             "speculate" => sys::orrery_speculate_name(value as u32),
             "grammar_kind" => sys::orrery_grammar_kind_name(value as u32),
@@ -516,6 +537,82 @@ impl ModelOptions {
             },
             "rope_original_context" => match text.parse() {
                 Ok(value) => self.rope_original_context = value,
+                Err(_) => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// `orrery_embed_options` of the header. `..Default::default()` fills in the library's defaults.
+pub struct EmbedOptions {
+    /// ORRERY_POOLING_; default MODEL
+    pub pooling: u32,
+    /// 1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it
+    pub normalize: u32,
+    /// of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd
+    pub n_dimensions: u32,
+    /// of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context
+    pub max_tokens: u32,
+    /// 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number
+    pub truncate: u32,
+    /// tokens of all texts, after each part of a text: a tenth of a second; NULL: none
+    pub progress: Option<ProgressFn>,
+}
+
+impl Default for EmbedOptions {
+    fn default() -> Self {
+        let raw = raw::init(|p: *mut sys::orrery_embed_options, bytes| unsafe { sys::orrery_embed_options_init(p, bytes) });
+        EmbedOptions {
+            pooling: raw.pooling,
+            normalize: raw.normalize,
+            n_dimensions: raw.n_dimensions,
+            max_tokens: raw.max_tokens,
+            truncate: raw.truncate,
+            progress: None,
+        }
+    }
+}
+
+impl EmbedOptions {
+    pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::orrery_embed_options> {
+        let mut raw = raw::init(|p: *mut sys::orrery_embed_options, bytes| unsafe { sys::orrery_embed_options_init(p, bytes) });
+        raw.pooling = self.pooling;
+        raw.normalize = self.normalize;
+        raw.n_dimensions = self.n_dimensions;
+        raw.max_tokens = self.max_tokens;
+        raw.truncate = self.truncate;
+        if let Some(function) = self.progress {
+            let (call, user) = keep.orrery_progress_fn(function);
+            raw.progress = call;
+            raw.progress_user = user;
+        }
+        Ok(raw)
+    }
+
+    /// Sets a field by its name from text, as a command line gives it; lists grow by one: "NAME VALUE" for pairs.
+    /// False: there is no such field, or the text does not fit it.
+    pub fn set(&mut self, field: &str, text: &str) -> bool {
+        match field {
+            "pooling" => match text.parse() {
+                Ok(value) => self.pooling = value,
+                Err(_) => return false,
+            },
+            "normalize" => match text.parse() {
+                Ok(value) => self.normalize = value,
+                Err(_) => return false,
+            },
+            "n_dimensions" => match text.parse() {
+                Ok(value) => self.n_dimensions = value,
+                Err(_) => return false,
+            },
+            "max_tokens" => match text.parse() {
+                Ok(value) => self.max_tokens = value,
+                Err(_) => return false,
+            },
+            "truncate" => match text.parse() {
+                Ok(value) => self.truncate = value,
                 Err(_) => return false,
             },
             _ => return false,
@@ -1312,6 +1409,10 @@ pub struct ModelInfo {
     pub host_bytes: u64,
     /// the most that host_bytes has been
     pub host_peak_bytes: u64,
+    /// ORRERY_PURPOSE_: what the model is for
+    pub purpose: u32,
+    /// ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for
+    pub pooling: u32,
 }
 
 impl ModelInfo {
@@ -1335,6 +1436,8 @@ impl ModelInfo {
             fingerprint: raw.fingerprint.to_vec(),
             host_bytes: raw.host_bytes,
             host_peak_bytes: raw.host_peak_bytes,
+            purpose: raw.purpose,
+            pooling: raw.pooling,
         })
     }
 
@@ -1357,6 +1460,8 @@ impl ModelInfo {
             "fingerprint" => Value::Bytes(self.fingerprint.clone()),
             "host_bytes" => Value::Integer(self.host_bytes.into()),
             "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
+            "purpose" => Value::Integer(self.purpose.into()),
+            "pooling" => Value::Integer(self.pooling.into()),
             _ => return None,
         })
     }

@@ -1,4 +1,4 @@
-// Gemma 3. Five of six layers have a window, and a RoPE of their own; norms before and after each branch; the FFN's gate goes through GELU.
+// Gemma 3, and EmbeddingGemma, whose rows see both sides. Five of six layers have a window, and a RoPE of their own; norms before and after each branch; the FFN's gate goes through GELU.
 #include <cmath>
 
 #include "runtime/model/blocks/attention.h"
@@ -12,11 +12,10 @@ namespace {
 // The 27B's scale is not that of its heads (128), and no key says so: its layers do.
 constexpr int32_t kLayersOf27B = 62;
 
-}  // namespace
-
-Status describe_gemma3(Reading& in) {
+Status describe(Reading& in, bool bidirectional) {
   Description& d = in.d;
   attention::Parts attention;
+  attention.bidirectional = bidirectional;
   attention.qk_norm = true;
   attention.windows = true;
   attention.window_period = 6;
@@ -39,5 +38,10 @@ Status describe_gemma3(Reading& in) {
   }
   return ok_status();
 }
+
+}  // namespace
+
+Status describe_gemma3(Reading& in) { return describe(in, false); }
+Status describe_gemma_embedding(Reading& in) { return describe(in, true); }
 
 }  // namespace orrery::model

@@ -64,6 +64,10 @@ pub fn functions(r: &mut Runner, session: &str, most_turns: usize, name: &str, s
     functions.add(name, "", schema, |_| { println!("function {}", name); Ok("seen by ".to_owned() + name) });
     Ok(println!("{}", quote(functions.run(get!(r, Session, session), options)?.as_bytes())))
 }
+pub fn embed(e: Embeddings) -> Result<()> {
+    let products: Vec<f32> = e.vectors[1..].iter().map(|v| v.iter().zip(&e.vectors[0]).map(|(a, b)| a * b).sum()).collect();
+    Ok(println!("{} {} {} nearest {}", e.vectors.len(), e.vectors[0].len(), join(&e.n_tokens), 1 + largest(&products)))
+}
 pub fn answer(g: Generation) -> Result<()> {
     let mut text = String::new();
     for event in g {

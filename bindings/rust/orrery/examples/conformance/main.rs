@@ -45,6 +45,16 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "status" => return Ok(println!("{}", Status(number(0) as i32).name())), "set" => return Ok(r.set(w[0], rest(1), None)),
         "callback" => return Ok(r.set(w[0], String::new(), Some((w[1].to_owned(), ids(2).iter().map(|x| *x as usize).collect())))),
         "name" => return Ok(println!("{}", constant_name(w[0], number(1)).unwrap())), "threads" => return get!(r, Runtime, w[0]).set_threads(number(1) as i32, number(2) as i32),
+        "embed" => {
+            let o = options!(r, EmbedOptions, "embed", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn);
+            return embed(get!(r, Model, w[0]).embed(&rest(1).split('|').collect::<Vec<_>>(), o)?);
+        }
+        "rank" => {
+            let o = options!(r, EmbedOptions, "embed", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn);
+            let given = rest(1);
+            let given: Vec<_> = given.split('|').collect();
+            return Ok(println!("best {}", largest(&get!(r, Model, w[0]).rank(given[0], &given[1..], o)?)));
+        }
         "regions" => {
             let all = plan_regions(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?;
             let same = all.iter().map(|x| x.device_bytes).sum::<u64>() == get!(r, Plan, w[0]).device_bytes;
