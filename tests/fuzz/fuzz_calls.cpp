@@ -364,7 +364,8 @@ class Program {
                     &steps);
   }
   void plan() {
-    const std::string& path = files().paths[r_.byte() % std::size(files().paths)];
+    const size_t which = r_.byte();
+    const std::string& path = files().paths[which % std::size(files().paths)];
     orrery_session_options o = session_options();
     o.n_context = r_.number<uint32_t>();
     o.chunk_tokens = r_.number<uint32_t>();
@@ -373,8 +374,12 @@ class Program {
     runtime.n_threads = 1;
     orrery_plan_result result = options(&orrery_plan_result_init);
     e_.check(orrery_plan(path.c_str(), &runtime, nullptr, &o, &result, e_.get()));
-    std::vector<char> json;
-    sized_out<char>([&](char* out, size_t m, size_t* n, orrery_error* e) { return orrery_inspect(path.c_str(), out, m, n, e); }, &json);
+    std::vector<char> json(size_t{1} << 16);
+    size_t n = 0;
+    if (which < 16) e_.check(orrery_inspect(path.c_str(), json.data(), json.size(), &n, e_.get()));
+    else if (which % 16 == 0)
+      sized_out<char>([&](char* out, size_t m, size_t* bytes, orrery_error* e) { return orrery_inspect(path.c_str(), out, m, bytes, e); },
+                      &json);
     require(orrery_status_name(r_.byte()) != nullptr && orrery_version() != nullptr && orrery_build_info() != nullptr,
             "names are never NULL");
   }
