@@ -77,6 +77,14 @@ export const Gpu: {
   /** there is a GPU, and this library cannot use it */
   readonly REFUSED: 6;
 };
+export const SourceKind: {
+  /** the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL */
+  readonly PATH: 0;
+  /** the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed */
+  readonly FD: 1;
+  /** memory of the caller */
+  readonly MEMORY: 2;
+};
 export const TokenizeFlags: {
   /** begin with the vocabulary's BOS token, if it has one */
   readonly BOS: 1;
@@ -120,10 +128,22 @@ export const LoadMode: {
    */
   readonly MAP: 0;
   /**
-   * read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
-   * more than is free
+   * read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the
+   * numbers, where they need more than is free
    */
   readonly READ: 1;
+};
+export const LayerKind: {
+  /** attention to all tokens */
+  readonly ATTENTION: 0;
+  /** attention to the last `window` tokens */
+  readonly WINDOW: 1;
+  /** attention over one row for all heads, which holds keys and values (MLA) */
+  readonly LATENT: 2;
+  /** a state of fixed size: delta net, Mamba, short convolution */
+  readonly RECURRENT: 3;
+  /** nothing mixes its tokens: a feed-forward layer alone */
+  readonly NONE: 4;
 };
 export const Overflow: {
   /** the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL */
@@ -229,7 +249,7 @@ export const Region: {
   /** host memory beside the KV */
   readonly TABLES: 5;
 };
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind';
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'source_kind' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'layer_kind' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind';
 export interface RuntimeOptions {
   /**
    * 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more than
@@ -546,11 +566,17 @@ export interface PlanResult {
   kvShare: number;
 }
 export interface ModelInfo {
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nLayers: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nHeads: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nKvHeads: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   headDim: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nEmbd: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nVocab: number;
   /** tokens, by the file */
   trainedContext: number;
@@ -569,6 +595,28 @@ export interface ModelInfo {
   hostBytes: number;
   /** the most that host_bytes has been */
   hostPeakBytes: number;
+}
+export interface LayerInfo {
+  /** ORRERY_LAYER_: what mixes its tokens */
+  kind: number;
+  /** of queries; 0: the layer has no attention */
+  nHeads: number;
+  /** whose KV the layer keeps; 0 where it reads another layer's */
+  nKvHeads: number;
+  /** values of a key */
+  headDim: number;
+  /** values of a value; 0: it is a part of the key (LATENT) */
+  valueDim: number;
+  /** WINDOW: tokens; else 0 */
+  window: number;
+  /** the earlier layer whose KV it reads; -1: none */
+  kvOf: number;
+  /** of its mixture; 0: it has none */
+  nExperts: number;
+  /** of them, for each token; without a shared expert */
+  nUsedExperts: number;
+  /** RECURRENT: its state in one session, however long; else 0 */
+  stateBytes: number;
 }
 export interface Stats {
   nContext: number;

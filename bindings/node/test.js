@@ -94,7 +94,7 @@ async function main(path) {
     },
     async 'modules import names'() {
       const { Runtime, KvType, abiVersion } = await import('./index.js');
-      assert(Runtime === orrery.Runtime && KvType.F16 === 0 && abiVersion() === 1);
+      assert(Runtime === orrery.Runtime && KvType.F16 === 0 && abiVersion() === 2);
     },
     async 'what a hook throws rejects the call'() {
       const generation = ask(QUESTION, { logitsHook: () => { throw new RangeError('mine'); } });

@@ -144,8 +144,24 @@ Handle make(Function function) {
   return Handle(handle);
 }
 
+// A file as the library takes it: orrery_plan(File(path), ...).
+class File {
+ public:
+  explicit File(std::string path) : path_(std::move(path)) {
+    orrery_source_init(&source_, sizeof source_);
+    source_.path = path_.c_str();
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  operator const orrery_source*() const { return &source_; }
+
+ private:
+  std::string path_;
+  orrery_source source_;
+};
+
 inline Vocab open_vocab(const std::string& path) {
-  return make<Vocab>([&](orrery_vocab** out, orrery_error* error) { return orrery_vocab_open(path.c_str(), out, error); });
+  return make<Vocab>([&](orrery_vocab** out, orrery_error* error) { return orrery_vocab_open(File(path), out, error); });
 }
 
 inline std::vector<int32_t> tokenize(const orrery_vocab* vocab, const std::string& text, uint32_t flags) {
@@ -176,7 +192,7 @@ inline orrery_model_info model_info(const orrery_model* model) {
 
 inline std::string inspect(const std::string& path) {
   return sized<std::string>(
-      [&](char* json, size_t capacity, size_t* n, orrery_error* error) { return orrery_inspect(path.c_str(), json, capacity, n, error); });
+      [&](char* json, size_t capacity, size_t* n, orrery_error* error) { return orrery_inspect(File(path), json, capacity, n, error); });
 }
 
 inline std::string policies() {

@@ -258,7 +258,7 @@ Loaded load(const std::string& path, const Args& args, const Interrupts& interru
   Loaded loaded;
   loaded.runtime = make<Runtime>([&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&runtime, out, error); });
   loaded.model = make<Model>([&](orrery_model** out, orrery_error* error) {
-    return orrery_model_open(loaded.runtime.get(), model_file(path).c_str(), &model, out, error);
+    return orrery_model_open(loaded.runtime.get(), File(model_file(path)), &model, out, error);
   });
   return loaded;
 }

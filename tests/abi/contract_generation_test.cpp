@@ -247,10 +247,10 @@ TEST_F(Generations, GuessesNeedFullKv) {
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
   EXPECT_NE(std::string(error.message).find("streaming"), std::string::npos) << error.message;
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
   o.speculate = ORRERY_SPECULATE_POLICY;  // streaming replaces tokens
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
 }
 
 // A draft model is named by its file, belongs to the session, and may not have another vocabulary.
@@ -272,9 +272,9 @@ TEST_F(Generations, AModelDrafts) {
 
   Error error;
   orrery_plan_result with = options(&orrery_plan_result_init), without = with;
-  check(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), error, "orrery_plan");
+  check(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), error, "orrery_plan");
   o.speculate = ORRERY_SPECULATE_OFF, o.draft_model = nullptr;
-  check(orrery_plan(path.c_str(), nullptr, nullptr, &o, &without, &error), error, "orrery_plan");
+  check(orrery_plan(path_source(path), nullptr, nullptr, &o, &without, &error), error, "orrery_plan");
   EXPECT_GT(with.full_kv_bytes, without.full_kv_bytes);
   o.speculate = ORRERY_SPECULATE_DRAFT;
   const std::string demo = source_path("samples/models/demo-q8_0.gguf");
@@ -282,10 +282,10 @@ TEST_F(Generations, AModelDrafts) {
   orrery_session* h = nullptr;
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("the draft model has another vocabulary: "), std::string::npos) << error.message;
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_INVALID_ARGUMENT);
   o.draft_model = "/nowhere/draft.gguf";
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_IO);
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), ORRERY_IO);
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_IO);
 }
 
 // The resident KV may draft; the answer is full attention's.

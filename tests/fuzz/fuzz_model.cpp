@@ -137,6 +137,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   parts.build(&world.file);
   const bool by_path = (input.head[2] & 128) != 0;
   const std::string path = by_path ? world.dir.write("model.gguf", file) : "";
+  const Source source = by_path ? path_source(path) : memory_source(file.data(), file.size());
 
   CheckedError error;
   orrery_runtime_options r = runtime_options();
@@ -154,15 +155,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   s.policy = "full";
   s.kv_type = (input.head[2] & 32) ? ORRERY_KV_Q8_0 : ORRERY_KV_F16;
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  const orrery_status planned = error.check(by_path ? orrery_plan(path.c_str(), &r, &m, &s, &plan, error.get())
-                                                    : orrery_plan_memory(file.data(), file.size(), &r, &m, &s, &plan, error.get()));
+  const orrery_status planned = error.check(orrery_plan(source, &r, &m, &s, &plan, error.get()));
   require(planned == ORRERY_OK || planned == ORRERY_INVALID_ARGUMENT || is_about_the_file(planned),
           "a plan, or what is wrong with the file", (*error).message);
 
   orrery_model* h = reinterpret_cast<orrery_model*>(1);
-  const orrery_status opened =
-      error.check(by_path ? orrery_model_open(world.runtime.get(), path.c_str(), &m, &h, error.get())
-                          : orrery_model_open_memory(world.runtime.get(), file.data(), file.size(), &m, &h, error.get()));
+  const orrery_status opened = error.check(orrery_model_open(world.runtime.get(), source, &m, &h, error.get()));
   require((opened == ORRERY_OK) == (h != nullptr), "a model, or NULL");
   const Model model(h);
   if (opened != ORRERY_OK) {

@@ -59,7 +59,7 @@ TEST(Version, NamesVersionAndAbi) {
   const Finished finished = run({"--version"});
   EXPECT_EQ(finished.code, 0);
   EXPECT_EQ(finished.out.compare(0, 7, "orrery "), 0);
-  EXPECT_NE(finished.out.find("(ABI 1)"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("(ABI 2)"), std::string::npos) << finished.out;
 }
 
 TEST(Misspelt, TheNearestWordIsSuggested) {

@@ -190,6 +190,7 @@ Result<WeightsBytes> weights_of(const gguf::File& file, const model::Description
 Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session) {
   gguf::OpenOptions open;
   open.header_only = true;
+  if (model.load == gguf::Load::map) ORRERY_TRY(gguf::File::check_mappable(source.offset));  // as opening refuses it
   ORRERY_ASSIGN(const gguf::File file, source.open(open));
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope, model.weights.families));
   ORRERY_TRY(session.validate(description));

@@ -35,6 +35,7 @@ pub fn call(function: impl FnOnce(*mut sys::orrery_error) -> i32) -> Result<()> 
             offset: error.offset,
             line: error.line,
             column: error.column,
+            option: text(error.option.as_ptr()),
         }),
     }
 }
