@@ -272,7 +272,10 @@ class Orrery(unittest.TestCase):
         self.assertEqual((error.status, error.doing), (orrery.Status.OUT_OF_DEVICE_MEMORY, "orrery_session_open"))
         with self.assertRaises(orrery.IoError) as caught:
             self.runtime.open("/nowhere")
-        self.assertEqual(caught.exception.native_code, 2)
+        self.assertEqual((caught.exception.native_code, caught.exception.option), (2, ""))
+        with self.assertRaises(orrery.InvalidArgumentError) as caught:
+            self.model.session(speculate_tokens=9)
+        self.assertEqual(caught.exception.option, "speculate_tokens")
         with self.assertRaises(orrery.UnsupportedTemplateError) as caught:
             self.session.set_template(template_source="\n {% endfor %}")
         self.assertEqual(caught.exception.line, 2)

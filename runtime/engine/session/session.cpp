@@ -103,7 +103,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     policy::Fingerprint fingerprint;
     std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
     const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.kv().n_layers()), static_cast<uint32_t>(h.kv().n_kv_heads));
-    ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
+    ORRERY_TRY(about_option("head_profile", check_profile_fits(*options.head_profile, fingerprint, kv_heads)));
   }
   if (options.speculate == Speculate::mtp) {  // as above
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));

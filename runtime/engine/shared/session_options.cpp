@@ -157,10 +157,11 @@ Status SessionOptions::check_device(const Device& on, const model::Description& 
                      : speculate == Speculate::draft  ? "draft"
                                                       : "mtp";
   if (speculate != Speculate::policy && compressed())
-    return error(Code::unsupported,
-                 "speculate %s needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
-                 "one step would attend to other KV; expected speculate off or policy, or policy full",
-                 mode, policy.c_str());
+    return option_error(
+        Code::unsupported, "speculate",
+        "speculate %s needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
+        "one step would attend to other KV; expected speculate off or policy, or policy full",
+        mode, policy.c_str());
   if (speculate == Speculate::policy && !compressed())
     return error(Code::unsupported, "speculate policy needs a KV policy, whose resident KV drafts; policy full keeps all KV on the device");
   if (!device.decodes_rows)
@@ -251,11 +252,14 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h,
   policy::Shape shape = policy_shape(h, device, n_context);
   shape.finds_by_codes = options.finds_by_codes;
   shape.in_place = options.in_place(h);
-  ORRERY_ASSIGN(auto policy, policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile));
+  // Policies know slots: what else they refuse is the budget that gave them.
+  auto made = policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
+  ORRERY_ASSIGN(auto policy, about_option(options.kv_budget_bytes ? "kv_budget_bytes" : "kv_budget_share", std::move(made)));
   if (h.kv().n_layers() < h.n_layers && policy->asks_a_layer_ahead())
-    return error(Code::unsupported,
-                 "policy %.40s asks for a layer's queries one layer ahead; %d of the model's %d layers have none that it could ask for",
-                 options.policy.c_str(), h.n_layers - h.kv().n_layers(), h.n_layers);
+    return option_error(
+        Code::unsupported, "policy",
+        "policy %.40s asks for a layer's queries one layer ahead; %d of the model's %d layers have none that it could ask for",
+        options.policy.c_str(), h.n_layers - h.kv().n_layers(), h.n_layers);
   return policy;
 }
 
