@@ -76,7 +76,11 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
                   : o.speculate == ORRERY_SPECULATE_DRAFT  ? engine::Speculate::draft
                                                            : engine::Speculate::mtp;
   out.speculate_tokens = o.speculate_tokens;
-  if (o.draft_model) out.draft_path = o.draft_model;
+  if (o.draft_model) {
+    auto draft = about_option("draft_model", model_source(o.draft_model));
+    ORRERY_ASSIGN(engine::ModelSource source, std::move(draft));
+    out.draft_source = std::make_shared<const engine::ModelSource>(std::move(source));
+  }
   if (o.reuse_prompts > 1)
     return option_error(Code::invalid_argument, "reuse_prompts", "reuse_prompts is %u, expected 0 or 1", o.reuse_prompts);
   out.reuse_prompts = o.reuse_prompts == 1;

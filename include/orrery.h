@@ -524,8 +524,8 @@ struct orrery_session_options {
                                      first, or when a session needs the room. Prompts take KV from there, with the bits of a fork: of
                                      all sessions' prompts, and of this session's and its forks' tokens. Not under "h2o". 0: off */
   uint32_t reserved;
-  const char *draft_model;        /* DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has
-                                     its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+  const orrery_source *draft_model; /* DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks.
+                                     The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
                                      ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);

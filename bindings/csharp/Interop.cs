@@ -182,6 +182,13 @@ internal sealed class Keep : IDisposable {
         return block;
     }
 
+    internal IntPtr SourceOf(string path) {
+        if (path == null) return IntPtr.Zero;
+        var block = Allocate(Marshal.SizeOf(typeof(orrery_source)));
+        Marshal.StructureToPtr(Source.ToNative(path, this), block, false);
+        return block;
+    }
+
     internal IntPtr Texts(List<string> texts) {
         var block = Allocate(texts.Count * IntPtr.Size);
         for (int i = 0; i < texts.Count; ++i) Marshal.WriteIntPtr(block, i * IntPtr.Size, Text(texts[i]));

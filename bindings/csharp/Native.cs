@@ -1186,9 +1186,9 @@ public sealed class SessionOptions {
     /// a session needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of
     /// this session's and its forks' tokens. Not under "h2o". 0: off</summary>
     public uint ReusePrompts;
-    /// <summary>DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has
-    /// its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-    /// vocabularies differ; the message names the first difference</summary>
+    /// <summary>DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its
+    /// forks. The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference</summary>
     public string DraftModel;
     public SessionOptions() {
         var raw = orrery_session_options.New();
@@ -1219,7 +1219,7 @@ public sealed class SessionOptions {
         raw.speculate = Speculate;
         raw.speculate_tokens = SpeculateTokens;
         raw.reuse_prompts = ReusePrompts;
-        raw.draft_model = keep.Text(DraftModel);
+        raw.draft_model = keep.SourceOf(DraftModel);
         return raw;
     }
 }

@@ -42,7 +42,7 @@ class Field:
 
     a scalar's kind (u8 ... f64); "cstr"; "bytes" (u8[length]); "chars" (char[length]); "fn" and its "user" pointer;
     "strings" (const char *const *) and "array" (pointer to structs), both counted by the field named `count`;
-    "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
+    "source" (const orrery_source *, which languages take as a path at least); "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
     """
 
     def __init__(self, name, ctype, length):
@@ -218,6 +218,8 @@ class Header:
             field.kind, field.count = "data", name + "_bytes"
         elif ctype.base == "void" and ctype.pointers == 1:
             field.kind = "user"
+        elif ctype.base == "orrery_source" and ctype.pointers == 1:
+            field.kind = "source"
         elif ctype.base == "char" and ctype.pointers == 1:
             field.kind = "cstr"
             if name + "_bytes" in names:

@@ -135,6 +135,13 @@ func (k *keep) str(s string) unsafe.Pointer {
 
 func (k *keep) chars(s string) *C.char { return (*C.char)(k.str(s)) }
 
+func (k *keep) source(path string) *C.orrery_source {
+	p := (*C.orrery_source)(k.alloc(C.sizeof_orrery_source))
+	C.orrery_source_init(p, C.sizeof_orrery_source)
+	p.path = k.chars(path)
+	return p
+}
+
 func (k *keep) free() {
 	for _, p := range k.pointers {
 		C.free(p)

@@ -651,9 +651,9 @@ type SessionOptions struct {
 	// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
 	// session's and its forks' tokens. Not under "h2o". 0: off
 	ReusePrompts uint32
-	// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
-	// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-	// vocabularies differ; the message names the first difference
+	// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
+	// has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT:
+	// the vocabularies differ; the message names the first difference
 	DraftModel string
 }
 
@@ -709,7 +709,7 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	p.speculate_tokens = C.uint32_t(o.SpeculateTokens)
 	p.reuse_prompts = C.uint32_t(o.ReusePrompts)
 	if o.DraftModel != "" {
-		p.draft_model = (*C.char)(k.str(o.DraftModel))
+		p.draft_model = k.source(o.DraftModel)
 	}
 	return p
 }

@@ -378,9 +378,9 @@ export interface SessionOptions {
    */
   reusePrompts?: number;
   /**
-   * DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its weights,
-   * and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the vocabularies
-   * differ; the message names the first difference
+   * DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
+   * has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT:
+   * the vocabularies differ; the message names the first difference
    */
   draftModel?: string;
 }

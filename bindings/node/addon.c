@@ -411,6 +411,11 @@ static int to_field(napi_env env, call *c, const field_layout *f, napi_value val
   callback *b;
   switch (f->kind) {
     case FIELD_CSTR: return (*(char **)at = to_c_string(env, c, value, NULL)) != NULL;
+    case FIELD_SOURCE: { /* a path */
+      orrery_source *source = own(c, calloc(1, sizeof *source));
+      orrery_source_init(source, sizeof *source);
+      return *(orrery_source **)at = source, (source->path = to_c_string(env, c, value, NULL)) != NULL;
+    }
     case FIELD_STRINGS: return to_strings(env, c, f, value, to);
     case FIELD_ARRAY: return to_elements(env, c, f, value, to);
     case FIELD_DATA: return to_data(env, f, value, to);

@@ -104,43 +104,43 @@ TEST_F(Options, OfAModel) {
 
 TEST_F(Options, OfASession) {
   using O = orrery_session_options;
+  static const Source kDraft = path_source("model.gguf");
   static const orrery_option kUnknown = {"abacus", "1"}, kNothing = {"sinks", nullptr}, kOdd = {"sinks", "\xFF"}, kText = {"sinks", "x"};
-  expect<O>(
-      &orrery_session_options_init,
-      {{"n_context", [](O* o) { o->n_context = UINT32_MAX; }},
-       {"kv_type", [](O* o) { o->kv_type = 5; }},
-       {"overflow", [](O* o) { o->overflow = 2; }},
-       {"chunk_tokens", [](O* o) { o->chunk_tokens = UINT32_MAX; }},
-       {"policy", [](O* o) { o->policy = "abacus"; }},
-       {"policy", [](O* o) { o->policy = "\xFF"; }},
-       {"policy", [](O* o) { o->policy = "full", o->kv_budget_share = .5f; }},
-       {"policy_options", [](O* o) { o->policy = "streaming", o->n_policy_options = 1; }},
-       {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kUnknown, o->n_policy_options = 1; }},
-       {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kNothing, o->n_policy_options = 1; }},
-       {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kOdd, o->n_policy_options = 1; }},
-       {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kText, o->n_policy_options = 1; }},
-       {"policy_options", [](O* o) { o->policy = "full", o->policy_options = &kText, o->n_policy_options = 1; }},
-       {"kv_budget_share", [](O* o) { o->policy = "streaming", o->kv_budget_share = 0; }},
-       {"kv_budget_share", [](O* o) { o->policy = "streaming", o->kv_budget_share = 1.5f; }},
-       {"kv_budget_share", [](O* o) { o->policy = "streaming", o->kv_budget_share = std::nanf(""); }},
-       {"kv_budget_bytes", [](O* o) { o->policy = "streaming", o->kv_budget_bytes = 1; }},
-       {"device_kv_type", [](O* o) { o->device_kv_type = 7; }},
-       {"device_kv_type", [](O* o) { o->policy = "streaming", o->device_kv_type = 1 + ORRERY_KV_F32; }},
-       {"device_kv_type", [](O* o) { o->policy = "full", o->device_kv_type = 1 + ORRERY_KV_Q8_0; }},
-       {"head_profile", [](O* o) { o->policy = "heterocache", o->kv_budget_share = .5f, o->head_profile = "{"; }},
-       {"speculate", [](O* o) { o->speculate = 5; }},
-       {"speculate", [](O* o) { o->speculate = ORRERY_SPECULATE_MTP; }},
-       {"speculate", [](O* o) { o->speculate = ORRERY_SPECULATE_NGRAM, o->policy = "streaming"; }},
-       {"speculate_tokens", [](O* o) { o->speculate_tokens = 8; }},
-       {"draft_model", [](O* o) { o->speculate = ORRERY_SPECULATE_DRAFT; }},
-       {"draft_model", [](O* o) { o->draft_model = "model.gguf"; }},
-       {"reuse_prompts", [](O* o) { o->reuse_prompts = 2; }}},
-      [&](const O* o, orrery_error* e) {
-        orrery_session* h = nullptr;
-        const orrery_status s = orrery_session_open(model.get(), o, &h, e);
-        orrery_session_free(h);
-        return s;
-      });
+  expect<O>(&orrery_session_options_init,
+            {{"n_context", [](O* o) { o->n_context = UINT32_MAX; }},
+             {"kv_type", [](O* o) { o->kv_type = 5; }},
+             {"overflow", [](O* o) { o->overflow = 2; }},
+             {"chunk_tokens", [](O* o) { o->chunk_tokens = UINT32_MAX; }},
+             {"policy", [](O* o) { o->policy = "abacus"; }},
+             {"policy", [](O* o) { o->policy = "\xFF"; }},
+             {"policy", [](O* o) { o->policy = "full", o->kv_budget_share = .5f; }},
+             {"policy_options", [](O* o) { o->policy = "streaming", o->n_policy_options = 1; }},
+             {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kUnknown, o->n_policy_options = 1; }},
+             {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kNothing, o->n_policy_options = 1; }},
+             {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kOdd, o->n_policy_options = 1; }},
+             {"policy_options", [](O* o) { o->policy = "streaming", o->policy_options = &kText, o->n_policy_options = 1; }},
+             {"policy_options", [](O* o) { o->policy = "full", o->policy_options = &kText, o->n_policy_options = 1; }},
+             {"kv_budget_share", [](O* o) { o->policy = "streaming", o->kv_budget_share = 0; }},
+             {"kv_budget_share", [](O* o) { o->policy = "streaming", o->kv_budget_share = 1.5f; }},
+             {"kv_budget_share", [](O* o) { o->policy = "streaming", o->kv_budget_share = std::nanf(""); }},
+             {"kv_budget_bytes", [](O* o) { o->policy = "streaming", o->kv_budget_bytes = 1; }},
+             {"device_kv_type", [](O* o) { o->device_kv_type = 7; }},
+             {"device_kv_type", [](O* o) { o->policy = "streaming", o->device_kv_type = 1 + ORRERY_KV_F32; }},
+             {"device_kv_type", [](O* o) { o->policy = "full", o->device_kv_type = 1 + ORRERY_KV_Q8_0; }},
+             {"head_profile", [](O* o) { o->policy = "heterocache", o->kv_budget_share = .5f, o->head_profile = "{"; }},
+             {"speculate", [](O* o) { o->speculate = 5; }},
+             {"speculate", [](O* o) { o->speculate = ORRERY_SPECULATE_MTP; }},
+             {"speculate", [](O* o) { o->speculate = ORRERY_SPECULATE_NGRAM, o->policy = "streaming"; }},
+             {"speculate_tokens", [](O* o) { o->speculate_tokens = 8; }},
+             {"draft_model", [](O* o) { o->speculate = ORRERY_SPECULATE_DRAFT; }},
+             {"draft_model", [](O* o) { o->draft_model = kDraft; }},
+             {"reuse_prompts", [](O* o) { o->reuse_prompts = 2; }}},
+            [&](const O* o, orrery_error* e) {
+              orrery_session* h = nullptr;
+              const orrery_status s = orrery_session_open(model.get(), o, &h, e);
+              orrery_session_free(h);
+              return s;
+            });
 }
 
 TEST_F(Options, OfAnAnswer) {
@@ -149,40 +149,41 @@ TEST_F(Options, OfAnAnswer) {
   static const char* const kOdd[] = {"\xFF"};
   static const orrery_logit_bias kFar = {100000, 1}, kNan = {5, std::nanf("")};
   say(session, "hello");
-  expect<O>(&orrery_generate_options_init,
-            {{"temperature", [](O* o) { o->temperature = -1; }},
-             {"top_p", [](O* o) { o->top_p = 0; }},
-             {"min_p", [](O* o) { o->min_p = 2; }},
-             {"repetition_penalty", [](O* o) { o->repetition_penalty = 0; }},
-             {"frequency_penalty", [](O* o) { o->frequency_penalty = std::nanf(""); }},
-             {"presence_penalty", [](O* o) { o->presence_penalty = 1e9f; }},
-             {"n_logprobs", [](O* o) { o->n_logprobs = 21; }},
-             {"stop", [](O* o) { o->n_stop = 1; }},
-             {"stop", [](O* o) { o->stop = kEmpty, o->n_stop = 1; }},
-             {"stop", [](O* o) { o->stop = kOdd, o->n_stop = 1; }},
-             {"logit_bias", [](O* o) { o->n_logit_bias = 1; }},
-             {"logit_bias", [](O* o) { o->logit_bias = &kFar, o->n_logit_bias = 1; }},
-             {"logit_bias", [](O* o) { o->logit_bias = &kNan, o->n_logit_bias = 1; }},
-             {"grammar", [](O* o) { o->grammar = "root ::= ("; }},
-             {"grammar", [](O* o) { o->grammar = "\xFF"; }},
-             {"grammar", [](O* o) { o->grammar = "{", o->grammar_kind = ORRERY_GRAMMAR_JSON_SCHEMA; }},
-             {"grammar_root", [](O* o) { o->grammar = "root ::= \"a\"", o->grammar_root = "\xFF"; }},
-             {"grammar_kind", [](O* o) { o->grammar = "a", o->grammar_kind = 3; }},
-             {"grammar_whitespace", [](O* o) { o->grammar = "{}", o->grammar_kind = ORRERY_GRAMMAR_JSON_SCHEMA, o->grammar_whitespace = 3; }},
-             {"grammar_tokens", [](O* o) { o->grammar_tokens = 1; }},
-             {"tools", [](O* o) { o->tools = 4; }},
-             {"tools", [](O* o) { o->tools = ORRERY_TOOLS_REQUIRED; }},
-             {"tool_name", [](O* o) { o->tool_name = "f"; }},
-             {"max_reasoning_tokens", [](O* o) { o->max_reasoning_tokens = 5; }},
-             {"continue_last", [](O* o) { o->continue_last = 1; }}},
-            [&](const O* o, orrery_error* e) {
-              orrery_generation* h = nullptr;
-              const orrery_status s = orrery_generate(session.get(), o, &h, e);
-              const Generation generation(h);
-              if (s != ORRERY_OK) return s;
-              orrery_event event = options(&orrery_event_init);
-              return orrery_next(h, &event, e);  // the first call makes the prompt
-            });
+  expect<O>(
+      &orrery_generate_options_init,
+      {{"temperature", [](O* o) { o->temperature = -1; }},
+       {"top_p", [](O* o) { o->top_p = 0; }},
+       {"min_p", [](O* o) { o->min_p = 2; }},
+       {"repetition_penalty", [](O* o) { o->repetition_penalty = 0; }},
+       {"frequency_penalty", [](O* o) { o->frequency_penalty = std::nanf(""); }},
+       {"presence_penalty", [](O* o) { o->presence_penalty = 1e9f; }},
+       {"n_logprobs", [](O* o) { o->n_logprobs = 21; }},
+       {"stop", [](O* o) { o->n_stop = 1; }},
+       {"stop", [](O* o) { o->stop = kEmpty, o->n_stop = 1; }},
+       {"stop", [](O* o) { o->stop = kOdd, o->n_stop = 1; }},
+       {"logit_bias", [](O* o) { o->n_logit_bias = 1; }},
+       {"logit_bias", [](O* o) { o->logit_bias = &kFar, o->n_logit_bias = 1; }},
+       {"logit_bias", [](O* o) { o->logit_bias = &kNan, o->n_logit_bias = 1; }},
+       {"grammar", [](O* o) { o->grammar = "root ::= ("; }},
+       {"grammar", [](O* o) { o->grammar = "\xFF"; }},
+       {"grammar", [](O* o) { o->grammar = "{", o->grammar_kind = ORRERY_GRAMMAR_JSON_SCHEMA; }},
+       {"grammar_root", [](O* o) { o->grammar = "root ::= \"a\"", o->grammar_root = "\xFF"; }},
+       {"grammar_kind", [](O* o) { o->grammar = "a", o->grammar_kind = 3; }},
+       {"grammar_whitespace", [](O* o) { o->grammar = "{}", o->grammar_kind = ORRERY_GRAMMAR_JSON_SCHEMA, o->grammar_whitespace = 3; }},
+       {"grammar_tokens", [](O* o) { o->grammar_tokens = 1; }},
+       {"tools", [](O* o) { o->tools = 4; }},
+       {"tools", [](O* o) { o->tools = ORRERY_TOOLS_REQUIRED; }},
+       {"tool_name", [](O* o) { o->tool_name = "f"; }},
+       {"max_reasoning_tokens", [](O* o) { o->max_reasoning_tokens = 5; }},
+       {"continue_last", [](O* o) { o->continue_last = 1; }}},
+      [&](const O* o, orrery_error* e) {
+        orrery_generation* h = nullptr;
+        const orrery_status s = orrery_generate(session.get(), o, &h, e);
+        const Generation generation(h);
+        if (s != ORRERY_OK) return s;
+        orrery_event event = options(&orrery_event_init);
+        return orrery_next(h, &event, e);  // the first call makes the prompt
+      });
 }
 
 TEST_F(Options, OfATemplate) {

@@ -339,11 +339,10 @@ class Model(Handle):
 
     def session(self, **given: "Unpack[SessionOptions]") -> "Session":
         """A new conversation. `policy_options` is a dict of names and values."""
-        session = c_void_p()
+        session, struct = c_void_p(), options(_abi.orrery_session_options, dict(given), Callbacks())
         with self.use() as pointer:
-            call("orrery_session_open", pointer, byref(options(_abi.orrery_session_options, dict(given), Callbacks())),
-                 byref(session))
-        return Session(session, self)
+            call("orrery_session_open", pointer, byref(struct), byref(session))
+        return Session(session, self, struct)
 
     def calibrate(self, texts: Sequence[Sequence[int]], **given: "Unpack[CalibrateOptions]") -> "Calibration":
         """Finds out which heads attend alike, from texts as tokens."""
@@ -390,9 +389,9 @@ class Session(Handle):
     """One sequence of tokens, its KV cache and the conversation. It belongs to one thread at a time."""
     _free = "orrery_session_free"
 
-    def __init__(self, pointer: c_void_p, model: Model) -> None:
+    def __init__(self, pointer: c_void_p, model: Model, given: Any = None) -> None:
         super().__init__(pointer)
-        self._model = model
+        self._model, self._given = model, given  # the options: a draft model may be in memory of theirs
         info = model.info()
         self._n_vocab, self._n_embd = info.n_vocab, info.n_embd
 
@@ -438,7 +437,7 @@ class Session(Handle):
         fork = c_void_p()
         with self.use() as pointer:
             call("orrery_session_fork", pointer, byref(fork))
-        return Session(fork, self._model)
+        return Session(fork, self._model, self._given)
 
     def cancel(self) -> None:
         """Cancels what the session does now, a generation or a long call; from any thread. What begins later is not cancelled."""

@@ -597,7 +597,7 @@ class orrery_session_options(Structure):
         ("speculate_tokens", c_uint32),
         ("reuse_prompts", c_uint32),
         ("reserved", c_uint32),
-        ("draft_model", c_char_p),
+        ("draft_model", POINTER(orrery_source)),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
@@ -1031,10 +1031,10 @@ class SessionOptions(TypedDict, total=False):
     the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this session's and
     its forks' tokens. Not under "h2o". 0: off
     """
-    draft_model: str
-    """DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its weights,
-    and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the vocabularies
-    differ; the message names the first difference
+    draft_model: object
+    """DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
+    has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
+    vocabularies differ; the message names the first difference
     """
 
 

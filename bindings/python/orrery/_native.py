@@ -223,6 +223,10 @@ def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict
             setattr(value, name, ctypes.cast(items, kind))
             setattr(value, struct.COUNTS[name], len(items))
             value.__dict__.setdefault("kept", []).append(items)
+        elif kind is POINTER(_abi.orrery_source):
+            source = source_of(item)
+            setattr(value, name, ctypes.pointer(source))
+            value.__dict__.setdefault("kept", []).append(source)
         elif callable(item):
             function = adapt[name](item) if adapt and name in adapt else item
             setattr(value, name, callbacks.wrap(kind, function))

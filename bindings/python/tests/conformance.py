@@ -81,7 +81,7 @@ def set_option(name, words):
         convert = str if name == "policy_options" else float
         given.setdefault(name, {})[words[0] if convert is str else int(words[0])] = convert(words[1])
     else:
-        given[name] = text if kind is ctypes.c_char_p else (float if kind in (ctypes.c_float, ctypes.c_double) else int)(text)
+        given[name] = text if kind in (ctypes.c_char_p, ctypes.POINTER(_abi.orrery_source)) else (float if kind in (ctypes.c_float, ctypes.c_double) else int)(text)
 
 def callback(name, action, numbers):
     struct, name = name.split(".")

@@ -90,7 +90,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   if (options.speculate == Speculate::draft) {  // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
     if (!options.draft_model) {
-      ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), options.draft_path, {}));
+      ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), *options.draft_source, {}));
     }
     if (&options.draft_model->runtime() != &model->runtime() || options.draft_model == model)
       return error(Code::invalid_argument, "the draft model is the session's model itself, or belongs to another runtime");

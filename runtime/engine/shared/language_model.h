@@ -36,6 +36,11 @@ struct ModelSource {
   Span<const std::byte> memory;  // if from_memory; it stays unchanged as long as the model, unless gguf::Load::read copies it
   bool from_memory = false;
   Result<gguf::File> open(const gguf::OpenOptions& options) const;
+  static std::shared_ptr<const ModelSource> of_path(const std::string& path) {
+    ModelSource source;
+    source.path = path;
+    return std::make_shared<const ModelSource>(std::move(source));
+  }
 };
 
 // Mean keys of a model's KV heads, of each KV group in turn (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means

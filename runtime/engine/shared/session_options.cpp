@@ -72,9 +72,9 @@ Status SessionOptions::validate(const model::Description& h) const {
   if (speculate_tokens > kMostGuesses)
     return option_error(Code::invalid_argument, "speculate_tokens", "speculate_tokens is %u, expected at most %u", speculate_tokens,
                         kMostGuesses);
-  if (speculate == Speculate::draft && draft_path.empty() && !draft_model)
+  if (speculate == Speculate::draft && !draft_source && !draft_model)
     return option_error(Code::invalid_argument, "draft_model", "speculate draft needs a draft model");
-  if (speculate != Speculate::draft && (!draft_path.empty() || (draft_model && speculate != Speculate::mtp)))
+  if (speculate != Speculate::draft && (draft_source || (draft_model && speculate != Speculate::mtp)))
     return option_error(Code::invalid_argument, "draft_model", "a draft model needs speculate draft");
   if (speculate == Speculate::mtp && h.n_skipped_blocks == 0)
     return option_error(Code::unsupported, "speculate",

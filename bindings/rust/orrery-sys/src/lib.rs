@@ -587,10 +587,10 @@ pub struct orrery_session_options {
     /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
     pub reserved: u32,
-    /// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
-    /// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-    /// vocabularies differ; the message names the first difference
-    pub draft_model: *const c_char,
+    /// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The
+    /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
+    pub draft_model: *const orrery_source,
 }
 const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 88);
 

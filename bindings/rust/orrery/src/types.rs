@@ -590,9 +590,9 @@ pub struct SessionOptions {
     /// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
     /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
-    /// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
-    /// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-    /// vocabularies differ; the message names the first difference
+    /// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The
+    /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
     pub draft_model: Option<String>,
 }
 
@@ -643,8 +643,8 @@ impl SessionOptions {
         raw.speculate = self.speculate;
         raw.speculate_tokens = self.speculate_tokens;
         raw.reuse_prompts = self.reuse_prompts;
-        if let Some(text) = &self.draft_model {
-            raw.draft_model = keep.string(text)?;
+        if let Some(path) = &self.draft_model {
+            raw.draft_model = keep.source(path)?;
         }
         Ok(raw)
     }
