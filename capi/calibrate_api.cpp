@@ -15,7 +15,7 @@ namespace {
 Result<engine::CalibrationOptions> calibration_options(const orrery_calibrate_options* given) {
   orrery_calibrate_options o;
   ORRERY_TRY(read_options(given, &orrery_calibrate_options_init, "orrery_calibrate_options", &o));
-  if (o.reserved != 0) return error(Code::unsupported, "orrery_calibrate_options.reserved is not zero");
+  if (o.reserved != 0) return option_error(Code::unsupported, "reserved", "orrery_calibrate_options.reserved is not zero");
   engine::CalibrationOptions out;
   out.n_steps = o.n_steps;
   out.top_k = o.top_k;
@@ -25,7 +25,7 @@ Result<engine::CalibrationOptions> calibration_options(const orrery_calibrate_op
   out.full_share = o.full_share;
   ORRERY_ASSIGN(out.kv_type, kv_type(o.kv_type));
   if (o.note) {
-    ORRERY_TRY(check_utf8(o.note, "note"));
+    ORRERY_TRY(about_option("note", check_utf8(o.note, "note")));
     out.note = o.note;
   }
   if (o.progress)

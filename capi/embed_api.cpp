@@ -34,7 +34,7 @@ Result<engine::EmbedOptions> embed_options(const orrery_embed_options* given, co
     case ORRERY_POOLING_FIRST: out.pooling = model::Pooling::first; break;
     case ORRERY_POOLING_LAST: out.pooling = model::Pooling::last; break;
     case ORRERY_POOLING_NONE: out.pooling = model::Pooling::none; break;
-    default: return error(Code::invalid_argument, "pooling is %u, expected an ORRERY_POOLING_ value", o.pooling);
+    default: return option_error(Code::invalid_argument, "pooling", "pooling is %u, expected an ORRERY_POOLING_ value", o.pooling);
   }
   out.normalize = o.normalize != 0;
   out.dimensions = o.n_dimensions;
@@ -103,9 +103,11 @@ orrery_status orrery_rank(orrery_model* model, const char* query, const char* co
     ORRERY_TRY(check_utf8(query, "query"));
     ORRERY_ASSIGN(const engine::EmbedOptions o, embed_options(options, m.description()));
     if (options != nullptr && options->pooling != 0)
-      return orrery::error(Code::invalid_argument, "pooling is %u, expected 0: a reranker's head has its own", options->pooling);
+      return orrery::option_error(Code::invalid_argument, "pooling", "pooling is %u, expected 0: a reranker's head has its own",
+                                  options->pooling);
     if (o.dimensions != 0)
-      return orrery::error(Code::invalid_argument, "n_dimensions is %u, expected 0: a score is one number", o.dimensions);
+      return orrery::option_error(Code::invalid_argument, "n_dimensions", "n_dimensions is %u, expected 0: a score is one number",
+                                  o.dimensions);
     ORRERY_ASSIGN(const std::vector<std::string_view> given, read_texts(texts, n_texts));
     ORRERY_ASSIGN(const engine::EncodedTexts encoded, engine::encode_pairs(m, query, {given.data(), given.size()}, o));
     ORRERY_ASSIGN(const std::vector<float> computed, engine::rank(model->model, encoded, o));

@@ -37,8 +37,8 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   if (o.n_stop > 0) ORRERY_REQUIRE(o.stop);
   for (uint64_t i = 0; i < o.n_stop; ++i) {
     if (o.stop[i] == nullptr || o.stop[i][0] == '\0')
-      return error(Code::invalid_argument, "stop string %llu is NULL or empty", static_cast<unsigned long long>(i));
-    if (!text::utf8_valid(o.stop[i])) return check_utf8(o.stop[i], ("stop string " + std::to_string(i)).c_str());
+      return option_error(Code::invalid_argument, "stop", "stop string %llu is NULL or empty", static_cast<unsigned long long>(i));
+    if (!text::utf8_valid(o.stop[i])) return about_option("stop", check_utf8(o.stop[i], ("stop string " + std::to_string(i)).c_str()));
     out.stop.emplace_back(o.stop[i]);
   }
   if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);

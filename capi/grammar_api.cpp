@@ -9,19 +9,20 @@ namespace {
 namespace grammar = text::grammar;
 
 Result<grammar::GrammarOptions> grammar_options(const orrery_generate_options& o) {
-  ORRERY_TRY(check_utf8(o.grammar, "grammar"));
+  ORRERY_TRY(about_option("grammar", check_utf8(o.grammar, "grammar")));
   grammar::GrammarOptions options;
   if (o.grammar_kind > ORRERY_GRAMMAR_REGEX)
-    return error(Code::invalid_argument, "grammar_kind is %u, expected an ORRERY_GRAMMAR_ value", o.grammar_kind);
+    return option_error(Code::invalid_argument, "grammar_kind", "grammar_kind is %u, expected an ORRERY_GRAMMAR_ value", o.grammar_kind);
   if (o.grammar_whitespace > ORRERY_WHITESPACE_SPACED)
-    return error(Code::invalid_argument, "grammar_whitespace is %u, expected an ORRERY_WHITESPACE_ value", o.grammar_whitespace);
+    return option_error(Code::invalid_argument, "grammar_whitespace", "grammar_whitespace is %u, expected an ORRERY_WHITESPACE_ value",
+                        o.grammar_whitespace);
   constexpr grammar::Language kLanguages[] = {grammar::Language::gbnf, grammar::Language::json_schema, grammar::Language::expression};
   using Whitespace = grammar::SchemaOptions::Whitespace;
   constexpr Whitespace kWhitespace[] = {Whitespace::free, Whitespace::compact, Whitespace::spaced};
   options.language = kLanguages[o.grammar_kind];
   options.schema.whitespace = kWhitespace[o.grammar_whitespace];
   if (o.grammar_root) {
-    ORRERY_TRY(check_utf8(o.grammar_root, "grammar_root"));
+    ORRERY_TRY(about_option("grammar_root", check_utf8(o.grammar_root, "grammar_root")));
     options.root = o.grammar_root;
   }
   return options;
@@ -32,7 +33,7 @@ Result<grammar::GrammarOptions> grammar_options(const orrery_generate_options& o
 Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate_options& o, const engine::Vocabulary& vocabulary) {
   if (o.grammar == nullptr) return std::shared_ptr<grammar::Grammar>();
   ORRERY_ASSIGN(const grammar::GrammarOptions options, grammar_options(o));
-  return vocabulary.grammar(o.grammar, options);
+  return about_option("grammar", vocabulary.grammar(o.grammar, options));
 }
 
 Status form_of(const orrery_generate_options& o, engine::FormRequest* form) {
@@ -41,20 +42,23 @@ Status form_of(const orrery_generate_options& o, engine::FormRequest* form) {
                     static_cast<uint32_t>(ToolChoice::none) == ORRERY_TOOLS_NONE &&
                     static_cast<uint32_t>(ToolChoice::required) == ORRERY_TOOLS_REQUIRED,
                 "choices are numbered alike");
-  if (o.tools > ORRERY_TOOLS_REQUIRED) return error(Code::invalid_argument, "tools is %u, expected an ORRERY_TOOLS_ value", o.tools);
+  if (o.tools > ORRERY_TOOLS_REQUIRED)
+    return option_error(Code::invalid_argument, "tools", "tools is %u, expected an ORRERY_TOOLS_ value", o.tools);
   form->tools = static_cast<ToolChoice>(o.tools);
   form->one_call = o.one_call != 0;
   form->split_reasoning = o.split_reasoning != 0;
   form->max_reasoning_tokens = o.max_reasoning_tokens;
   if (o.tool_name != nullptr) {
-    ORRERY_TRY(check_utf8(o.tool_name, "tool_name"));
+    ORRERY_TRY(about_option("tool_name", check_utf8(o.tool_name, "tool_name")));
     if (o.tools != ORRERY_TOOLS_AUTO && o.tools != ORRERY_TOOLS_REQUIRED)
-      return error(Code::invalid_argument, "tool_name is given, but the answer calls no tools: expected tools AUTO or REQUIRED");
+      return option_error(Code::invalid_argument, "tool_name",
+                          "tool_name is given, but the answer calls no tools: expected tools AUTO or REQUIRED");
     form->tool = o.tool_name;
   }
   if (o.max_reasoning_tokens > 0 && !form->any())
-    return error(Code::invalid_argument, "max_reasoning_tokens is %u, but reasoning is not told apart: expected split_reasoning or tools",
-                 o.max_reasoning_tokens);
+    return option_error(Code::invalid_argument, "max_reasoning_tokens",
+                        "max_reasoning_tokens is %u, but reasoning is not told apart: expected split_reasoning or tools",
+                        o.max_reasoning_tokens);
   if (o.grammar == nullptr || !form->any()) return ok_status();
   ORRERY_ASSIGN(form->content_options, grammar_options(o));
   form->content = o.grammar;

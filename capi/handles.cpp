@@ -40,12 +40,13 @@ void fill(orrery_error* out, const ErrorDetail* detail, int32_t code, const char
     e.offset = detail->offset;
     e.line = detail->line;
     e.column = detail->column;
+    std::strncpy(e.option, detail->option, sizeof e.option - 1);
   }
   const uint32_t given = out->struct_size;
   const size_t n = std::min<size_t>(given, sizeof e);
   // The message field of an older caller may be shorter.
   constexpr size_t kMessage = offsetof(orrery_error, message);
-  if (n > kMessage) engine::copy_message({message, bytes}, {e.message, n - kMessage});
+  if (n > kMessage) engine::copy_message({message, bytes}, {e.message, std::min(n - kMessage, sizeof e.message)});
   std::memcpy(out, &e, n);
   out->struct_size = given;
 }
@@ -99,7 +100,8 @@ orrery_status report_exception(orrery_error* error) noexcept {
 // Of "o.stop" and "options->stop", what the header calls it.
 Status null_argument(const char* name) {
   const std::string_view all = name;
-  return error(Code::invalid_argument, "%s is NULL", name + (all.find_last_of(".>") + 1));  // npos + 1 is 0
+  const char* const last = name + (all.find_last_of(".>") + 1);  // npos + 1 is 0
+  return option_error(Code::invalid_argument, last == name ? "" : last, "%s is NULL", last);
 }
 
 Status check_process(const engine::Runtime& runtime) {
@@ -118,23 +120,43 @@ Status check_struct(const void* given, uint32_t given_bytes, uint32_t known_byte
   return ok_status();
 }
 
-Status from_path(const char* path, engine::ModelSource* source) {
-  ORRERY_REQUIRE(path);
-  source->path = path;
-  return ok_status();
-}
-
-Status from_descriptor(int32_t fd, engine::ModelSource* source) {
-  if (fd < 0) return error(Code::invalid_argument, "fd is %d, expected the number of an open file", fd);
-  source->descriptor = fd;
-  return ok_status();
-}
-
-Status from_bytes(const void* bytes, size_t n_bytes, engine::ModelSource* source) {
-  ORRERY_REQUIRE(bytes);
-  source->memory = {static_cast<const std::byte*>(bytes), n_bytes};
-  source->from_memory = true;
-  return ok_status();
+Result<engine::ModelSource> model_source(const orrery_source* source) {
+  ORRERY_REQUIRE(source);
+  orrery_source s;
+  ORRERY_TRY(read_options(source, &orrery_source_init, "orrery_source", &s));
+  if (s.reserved != 0) return option_error(Code::unsupported, "reserved", "orrery_source.reserved is not zero");
+  if (s.kind > ORRERY_SOURCE_MEMORY)
+    return option_error(Code::invalid_argument, "kind", "kind is %u, expected an ORRERY_SOURCE_ value", s.kind);
+  const auto foreign = [&](const char* field) {
+    return option_error(Code::invalid_argument, field, "%s is set, and a source of kind %s has none", field,
+                        orrery_source_kind_name(s.kind));
+  };
+  if (s.kind != ORRERY_SOURCE_PATH && s.path) return foreign("path");
+  if (s.kind != ORRERY_SOURCE_MEMORY && s.memory) return foreign("memory");
+  if (s.kind != ORRERY_SOURCE_MEMORY && s.memory_bytes) return foreign("memory_bytes");
+  if (s.kind != ORRERY_SOURCE_FD && s.fd_offset) return foreign("fd_offset");
+  if (s.kind != ORRERY_SOURCE_FD && s.fd_bytes) return foreign("fd_bytes");
+  engine::ModelSource out;
+  switch (s.kind) {
+    case ORRERY_SOURCE_PATH:
+      ORRERY_REQUIRE(s.path);
+      out.path = s.path;
+      break;
+    case ORRERY_SOURCE_FD:
+      if (s.fd < 0) return option_error(Code::invalid_argument, "fd", "fd is %d, expected the number of an open file", s.fd);
+      out.descriptor = s.fd;
+      out.offset = s.fd_offset;
+      out.bytes = s.fd_bytes;
+      break;
+    default:
+      ORRERY_REQUIRE(s.memory);
+      if (s.memory_bytes > SIZE_MAX)
+        return option_error(Code::invalid_argument, "memory_bytes", "memory_bytes is %llu, more than an address space has",
+                            static_cast<unsigned long long>(s.memory_bytes));
+      out.memory = {static_cast<const std::byte*>(s.memory), static_cast<size_t>(s.memory_bytes)};
+      out.from_memory = true;
+  }
+  return out;
 }
 
 Status check_utf8(std::string_view text, const char* name) {

@@ -205,9 +205,7 @@ class SessionUse {
 // Options --------------------------------------------------------------------------------------------------
 
 // Where a model, a vocabulary or a plan comes from, as it was given.
-Status from_path(const char* path, engine::ModelSource* source);
-Status from_descriptor(int32_t fd, engine::ModelSource* source);
-Status from_bytes(const void* bytes, size_t n_bytes, engine::ModelSource* source);
+Result<engine::ModelSource> model_source(const orrery_source* given);
 
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given);
 Result<engine::ModelOptions> model_options(const orrery_model_options* given);

@@ -76,10 +76,10 @@ Value describe(const gguf::Tensor& t) {
 
 }  // namespace
 
-Result<std::string> describe_file(const char* path) {
+Result<std::string> describe_file(const engine::ModelSource& source) {
   gguf::OpenOptions header;
   header.header_only = true;
-  ORRERY_ASSIGN(const gguf::File file, gguf::File::open(path, header));
+  ORRERY_ASSIGN(const gguf::File file, source.open(header));
 
   Map root;
   root.set("path", string(file.path()));

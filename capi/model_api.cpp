@@ -1,4 +1,4 @@
-// Models: opening, describing.
+// Sources and models: opening, describing.
 #include "capi/handles.h"
 #include "capi/inspect.h"
 #include "runtime/engine/embed/embed.h"
@@ -8,10 +8,11 @@ namespace orrery::capi {
 Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
   orrery_model_options o;
   ORRERY_TRY(read_options(given, &orrery_model_options_init, "orrery_model_options", &o));
-  if (o.load > ORRERY_LOAD_READ) return error(Code::invalid_argument, "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
-  if (o.reserved != 0) return error(Code::unsupported, "orrery_model_options.reserved is not zero");
+  if (o.load > ORRERY_LOAD_READ)
+    return option_error(Code::invalid_argument, "load", "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
+  if (o.reserved != 0) return option_error(Code::unsupported, "reserved", "orrery_model_options.reserved is not zero");
   if (!(o.rope_base >= 0.0f && o.rope_base <= 1e12f))
-    return error(Code::invalid_argument, "rope_base is %g, expected 0 to 1e12", static_cast<double>(o.rope_base));
+    return option_error(Code::invalid_argument, "rope_base", "rope_base is %g, expected 0 to 1e12", static_cast<double>(o.rope_base));
   engine::ModelOptions out;
   out.load = o.load == ORRERY_LOAD_READ ? gguf::Load::read : gguf::Load::map;
   out.weights.full_fingerprint = o.full_fingerprint != 0;
@@ -29,56 +30,65 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
     case ORRERY_ROPE_YARN: rope.scaling = model::RopeScaling::yarn; break;
     case ORRERY_ROPE_LLAMA3: rope.scaling = model::RopeScaling::llama3; break;
     case ORRERY_ROPE_LONGROPE: rope.scaling = model::RopeScaling::longrope; break;
-    default: return error(Code::invalid_argument, "rope_scaling is %u, expected an ORRERY_ROPE_ value", o.rope_scaling);
+    default:
+      return option_error(Code::invalid_argument, "rope_scaling", "rope_scaling is %u, expected an ORRERY_ROPE_ value", o.rope_scaling);
   }
   return out;
 }
 
+namespace {
+
+orrery_layer_info described(const model::LayerShape& layer) {
+  orrery_layer_info out;
+  orrery_layer_info_init(&out, sizeof out);
+  if (layer.mixer == model::Mixer::attention) {
+    const model::AttentionShape& a = layer.attention;
+    out.kind = layer.latent ? ORRERY_LAYER_LATENT : a.window > 0 ? ORRERY_LAYER_WINDOW : ORRERY_LAYER_ATTENTION;
+    out.n_heads = static_cast<uint32_t>(a.n_heads);
+    out.n_kv_heads = static_cast<uint32_t>(a.kv_of < 0 ? a.n_kv_heads : 0);
+    out.head_dim = static_cast<uint32_t>(a.head_dim);
+    out.value_dim = static_cast<uint32_t>(a.shared_values > 0 ? 0 : a.head_dim);
+    out.window = static_cast<uint32_t>(a.window);
+    out.kv_of = a.kv_of;
+  } else {
+    out.kind = layer.mixer == model::Mixer::none ? ORRERY_LAYER_NONE : ORRERY_LAYER_RECURRENT;
+    out.state_bytes = layer.state_floats() * sizeof(float);
+  }
+  out.n_experts = static_cast<uint32_t>(layer.experts.router.n_experts);
+  out.n_used_experts = static_cast<uint32_t>(layer.experts ? layer.experts.router.n_used : 0);
+  return out;
+}
+
+}  // namespace
 }  // namespace orrery::capi
 
 using namespace orrery;
 using namespace orrery::capi;
 
-namespace {
+extern "C" {
 
-// Opens the source that set_source(&source) -> Status fills in.
-template <class F>
-orrery_status open_model(orrery_runtime* runtime, const orrery_model_options* options, orrery_model** model, orrery_error* error,
-                         F set_source) noexcept {
+void orrery_source_init(orrery_source* source, size_t struct_size) {
+  orrery_source defaults = {};
+  defaults.fd = -1;
+  init_struct(source, struct_size, defaults);
+}
+
+void orrery_model_options_init(orrery_model_options* options, size_t struct_size) { init_struct(options, struct_size); }
+
+orrery_status orrery_model_open(orrery_runtime* runtime, const orrery_source* source, const orrery_model_options* options,
+                                orrery_model** model, orrery_error* error) {
   if (model) *model = nullptr;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(runtime);
-    engine::ModelSource source;
-    ORRERY_TRY(set_source(&source));
+    ORRERY_ASSIGN(const engine::ModelSource from, model_source(source));
     ORRERY_REQUIRE(model);
     ORRERY_TRY(check_process(*runtime->runtime));
     ORRERY_ASSIGN(const engine::ModelOptions o, model_options(options));
     return make_handle(model, [&](orrery_model* handle) -> Status {
-      ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, source, o));
+      ORRERY_ASSIGN(handle->model, engine::LanguageModel::open(runtime->runtime, from, o));
       return ok_status();
     });
   });
-}
-
-}  // namespace
-
-extern "C" {
-
-void orrery_model_options_init(orrery_model_options* options, size_t struct_size) { init_struct(options, struct_size); }
-
-orrery_status orrery_model_open(orrery_runtime* runtime, const char* path, const orrery_model_options* options, orrery_model** model,
-                                orrery_error* error) {
-  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) { return from_path(path, source); });
-}
-
-orrery_status orrery_model_open_fd(orrery_runtime* runtime, int32_t fd, const orrery_model_options* options, orrery_model** model,
-                                   orrery_error* error) {
-  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
-}
-
-orrery_status orrery_model_open_memory(orrery_runtime* runtime, const void* bytes, size_t n_bytes, const orrery_model_options* options,
-                                       orrery_model** model, orrery_error* error) {
-  return open_model(runtime, options, model, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
 }
 
 void orrery_model_free(orrery_model* model) {
@@ -121,18 +131,35 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
   });
 }
 
+void orrery_layer_info_init(orrery_layer_info* info, size_t struct_size) {
+  orrery_layer_info defaults = {};
+  defaults.kv_of = -1;
+  init_struct(info, struct_size, defaults);
+}
+
+orrery_status orrery_model_layer_info(const orrery_model* model, uint32_t i, orrery_layer_info* info, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(model);
+    ORRERY_REQUIRE(info);
+    ORRERY_TRY(check_process(model->model->runtime()));
+    const std::vector<model::LayerShape>& layers = model->model->description().layers;
+    if (i >= layers.size()) return orrery::error(Code::invalid_argument, "i is %u, the model has %zu layers", i, layers.size());
+    return write_struct(described(layers[i]), info, "orrery_layer_info");
+  });
+}
+
 orrery_vocab* orrery_model_vocab(const orrery_model* model) {
   if (model == nullptr) return nullptr;
   const AccountScope scope(model->account);
   return new (std::nothrow) orrery_vocab{model->account, model->model->vocabulary()};
 }
 
-orrery_status orrery_inspect(const char* path, char* json, size_t capacity, size_t* json_bytes, orrery_error* error) {
+orrery_status orrery_inspect(const orrery_source* source, char* json, size_t capacity, size_t* json_bytes, orrery_error* error) {
   if (json_bytes) *json_bytes = 0;
   return guarded(error, [&]() -> Status {
-    ORRERY_REQUIRE(path);
+    ORRERY_ASSIGN(const engine::ModelSource from, model_source(source));
     ORRERY_REQUIRE(json_bytes);
-    ORRERY_ASSIGN(const std::string text, describe_file(path));
+    ORRERY_ASSIGN(const std::string text, describe_file(from));
     return copy_out(text.data(), text.size(), json, capacity, json_bytes);
   });
 }

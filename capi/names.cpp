@@ -116,6 +116,26 @@ const char* orrery_region_kind_name(uint32_t kind) {
   }
 }
 
+const char* orrery_source_kind_name(uint32_t kind) {
+  switch (kind) {
+    ORRERY_NAME(ORRERY_SOURCE_PATH)
+    ORRERY_NAME(ORRERY_SOURCE_FD)
+    ORRERY_NAME(ORRERY_SOURCE_MEMORY)
+    default: return "unknown source kind";
+  }
+}
+
+const char* orrery_layer_kind_name(uint32_t kind) {
+  switch (kind) {
+    ORRERY_NAME(ORRERY_LAYER_ATTENTION)
+    ORRERY_NAME(ORRERY_LAYER_WINDOW)
+    ORRERY_NAME(ORRERY_LAYER_LATENT)
+    ORRERY_NAME(ORRERY_LAYER_RECURRENT)
+    ORRERY_NAME(ORRERY_LAYER_NONE)
+    default: return "unknown layer kind";
+  }
+}
+
 const char* orrery_load_mode_name(uint32_t mode) {
   switch (mode) {
     ORRERY_NAME(ORRERY_LOAD_MAP)

@@ -37,15 +37,18 @@ orrery_plan_region described(const kv::Region& region) {
   return out;
 }
 
-// Writes the plan for the model that set_source(&source) -> Status names.
-template <class F>
-orrery_status plan_of(const orrery_runtime_options* runtime, const orrery_model_options* model, const orrery_session_options* session,
-                      orrery_plan_result* plan, orrery_error* error, F set_source) noexcept {
+}  // namespace
+
+extern "C" {
+
+void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { init_struct(plan, struct_size); }
+
+orrery_status orrery_plan(const orrery_source* source, const orrery_runtime_options* runtime, const orrery_model_options* model,
+                          const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
   return guarded(error, [&]() -> Status {
-    engine::ModelSource source;
-    ORRERY_TRY(set_source(&source));
+    ORRERY_ASSIGN(const engine::ModelSource from, model_source(source));
     ORRERY_REQUIRE(plan);
-    ORRERY_ASSIGN(const kv::Plan p, make_plan(source, runtime, model, session));
+    ORRERY_ASSIGN(const kv::Plan p, make_plan(from, runtime, model, session));
     orrery_plan_result out;
     orrery_plan_result_init(&out, sizeof out);
     out.n_context = p.n_context;
@@ -71,40 +74,16 @@ orrery_status plan_of(const orrery_runtime_options* runtime, const orrery_model_
   });
 }
 
-}  // namespace
-
-extern "C" {
-
-void orrery_plan_result_init(orrery_plan_result* plan, size_t struct_size) { init_struct(plan, struct_size); }
-
-orrery_status orrery_plan(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
-                          const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
-  return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_path(path, source); });
-}
-
-orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options* runtime, const orrery_model_options* model,
-                             const orrery_session_options* session, orrery_plan_result* plan, orrery_error* error) {
-  return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
-}
-
-orrery_status orrery_plan_memory(const void* bytes, size_t n_bytes, const orrery_runtime_options* runtime,
-                                 const orrery_model_options* model, const orrery_session_options* session, orrery_plan_result* plan,
-                                 orrery_error* error) {
-  return plan_of(runtime, model, session, plan, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
-}
-
 void orrery_plan_region_init(orrery_plan_region* region, size_t struct_size) { init_struct(region, struct_size); }
 
-orrery_status orrery_plan_regions(const char* path, const orrery_runtime_options* runtime, const orrery_model_options* model,
+orrery_status orrery_plan_regions(const orrery_source* source, const orrery_runtime_options* runtime, const orrery_model_options* model,
                                   const orrery_session_options* session, orrery_plan_region* regions, size_t capacity, size_t* n_regions,
                                   orrery_error* error) {
   if (n_regions) *n_regions = 0;
   return guarded(error, [&]() -> Status {
-    ORRERY_REQUIRE(path);
+    ORRERY_ASSIGN(const engine::ModelSource from, model_source(source));
     ORRERY_REQUIRE(n_regions);
-    engine::ModelSource source;
-    ORRERY_TRY(from_path(path, &source));
-    ORRERY_ASSIGN(const kv::Plan plan, make_plan(source, runtime, model, session));
+    ORRERY_ASSIGN(const kv::Plan plan, make_plan(from, runtime, model, session));
     std::vector<orrery_plan_region> all;
     for (const kv::Region& region : plan.layout.regions()) all.push_back(described(region));
     return copy_out_structs(all.data(), all.size(), regions, capacity, n_regions, "orrery_plan_region");

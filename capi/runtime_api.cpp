@@ -10,7 +10,7 @@ Result<Priority> priority(int32_t given) {
   switch (given) {
     case ORRERY_PRIORITY_NORMAL: return Priority::normal;
     case ORRERY_PRIORITY_LOW: return Priority::low;
-    default: return error(Code::invalid_argument, "priority is %d, expected an ORRERY_PRIORITY_ value", given);
+    default: return option_error(Code::invalid_argument, "priority", "priority is %d, expected an ORRERY_PRIORITY_ value", given);
   }
 }
 
@@ -20,19 +20,20 @@ Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* giv
   orrery_runtime_options o;
   ORRERY_TRY(read_options(given, &orrery_runtime_options_init, "orrery_runtime_options", &o));
   if (o.log_level < 0 || o.log_level > ORRERY_LOG_TRACE)
-    return error(Code::invalid_argument, "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_TRACE);
+    return option_error(Code::invalid_argument, "log_level", "log_level is %d, expected 0 to %d", o.log_level, ORRERY_LOG_TRACE);
   if (o.reservoir_mode > ORRERY_RESERVOIR_PINNED)
-    return error(Code::invalid_argument, "reservoir_mode is %u, expected 0 (pageable) or 1 (pinned)", o.reservoir_mode);
+    return option_error(Code::invalid_argument, "reservoir_mode", "reservoir_mode is %u, expected 0 (pageable) or 1 (pinned)",
+                        o.reservoir_mode);
   engine::RuntimeOptions out;
   out.n_threads = o.n_threads;
   ORRERY_ASSIGN(out.priority, priority(o.priority));
   out.device = o.device;
   if (o.backend) {
-    ORRERY_TRY(check_utf8(o.backend, "backend"));
+    ORRERY_TRY(about_option("backend", check_utf8(o.backend, "backend")));
     out.backend = o.backend;
   }
   if (o.cpu_path) {
-    ORRERY_TRY(check_utf8(o.cpu_path, "cpu_path"));
+    ORRERY_TRY(about_option("cpu_path", check_utf8(o.cpu_path, "cpu_path")));
     out.cpu_path = o.cpu_path;
   }
   out.device_budget_bytes = o.device_budget_bytes;

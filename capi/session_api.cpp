@@ -13,7 +13,7 @@ Result<KvType> kv_type(uint32_t given) {
     case ORRERY_KV_Q8_0: return KvType::q8_0;
     case ORRERY_KV_Q4_0: return KvType::q4_0;
     case ORRERY_KV_K8V4: return KvType::k8v4;
-    default: return error(Code::invalid_argument, "kv_type is %u, expected an ORRERY_KV_ value", given);
+    default: return option_error(Code::invalid_argument, "kv_type", "kv_type is %u, expected an ORRERY_KV_ value", given);
   }
 }
 
@@ -34,7 +34,7 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   engine::SessionOptions out;
   out.n_context = o.n_context;
   if (o.policy) {
-    ORRERY_TRY(check_utf8(o.policy, "policy"));
+    ORRERY_TRY(about_option("policy", check_utf8(o.policy, "policy")));
     out.policy = o.policy;
   } else if (o.kv_budget_bytes != 0 || o.kv_budget_share != 1.0f) {
     out.policy = "auto";
@@ -47,27 +47,29 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   for (uint32_t i = 0; i < o.n_policy_options; ++i) {
     const orrery_option& option = o.policy_options[i];
     if (option.name == nullptr || option.value == nullptr)
-      return error(Code::invalid_argument, "policy option %u has no name or no value", i);
-    ORRERY_TRY(check_utf8(option.name, ("the name of policy option " + std::to_string(i)).c_str()));
-    ORRERY_TRY(check_utf8(option.value, ("the value of policy option " + std::to_string(i)).c_str()));
+      return option_error(Code::invalid_argument, "policy_options", "policy option %u has no name or no value", i);
+    ORRERY_TRY(about_option("policy_options", check_utf8(option.name, ("the name of policy option " + std::to_string(i)).c_str())));
+    ORRERY_TRY(about_option("policy_options", check_utf8(option.value, ("the value of policy option " + std::to_string(i)).c_str())));
     out.policy_options.emplace_back(option.name, option.value);
   }
   out.chunk_tokens = o.chunk_tokens;
   ORRERY_ASSIGN(out.kv_type, kv_type(o.kv_type));
   if (o.device_kv_type != 0) {
     auto type = kv_type(o.device_kv_type - 1);
-    if (!type.ok()) return error(Code::invalid_argument, "device_kv_type is %u, expected 0 or 1 + an ORRERY_KV_ value", o.device_kv_type);
+    if (!type.ok())
+      return option_error(Code::invalid_argument, "device_kv_type", "device_kv_type is %u, expected 0 or 1 + an ORRERY_KV_ value",
+                          o.device_kv_type);
     out.device_kv_type = type.value();
   }
   if (o.head_profile) {
-    ORRERY_ASSIGN(policy::HeadProfile profile, policy::read_any_profile(o.head_profile));
+    ORRERY_ASSIGN(policy::HeadProfile profile, about_option("head_profile", policy::read_any_profile(o.head_profile)));
     out.head_profile = std::make_shared<const policy::HeadProfile>(std::move(profile));
   }
   if (o.overflow > ORRERY_OVERFLOW_DROP_OLDEST)
-    return error(Code::invalid_argument, "overflow is %u, expected an ORRERY_OVERFLOW_ value", o.overflow);
+    return option_error(Code::invalid_argument, "overflow", "overflow is %u, expected an ORRERY_OVERFLOW_ value", o.overflow);
   out.overflow = o.overflow == ORRERY_OVERFLOW_STOP ? engine::Overflow::stop : engine::Overflow::drop_oldest;
   if (o.speculate > ORRERY_SPECULATE_MTP)
-    return error(Code::invalid_argument, "speculate is %u, expected an ORRERY_SPECULATE_ value", o.speculate);
+    return option_error(Code::invalid_argument, "speculate", "speculate is %u, expected an ORRERY_SPECULATE_ value", o.speculate);
   out.speculate = o.speculate == ORRERY_SPECULATE_OFF      ? engine::Speculate::off
                   : o.speculate == ORRERY_SPECULATE_NGRAM  ? engine::Speculate::ngram
                   : o.speculate == ORRERY_SPECULATE_POLICY ? engine::Speculate::policy
@@ -75,11 +77,12 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
                                                            : engine::Speculate::mtp;
   out.speculate_tokens = o.speculate_tokens;
   if (o.draft_model) {
-    engine::ModelSource draft;
-    ORRERY_TRY(from_path(o.draft_model, &draft));
-    out.draft_path = draft.path;
+    auto draft = about_option("draft_model", model_source(o.draft_model));
+    ORRERY_ASSIGN(engine::ModelSource source, std::move(draft));
+    out.draft_source = std::make_shared<const engine::ModelSource>(std::move(source));
   }
-  if (o.reuse_prompts > 1) return error(Code::invalid_argument, "reuse_prompts is %u, expected 0 or 1", o.reuse_prompts);
+  if (o.reuse_prompts > 1)
+    return option_error(Code::invalid_argument, "reuse_prompts", "reuse_prompts is %u, expected 0 or 1", o.reuse_prompts);
   out.reuse_prompts = o.reuse_prompts == 1;
   return out;
 }
@@ -143,6 +146,12 @@ void add_resident_stats(const engine::Resident& resident, orrery_stats* out) {
 }  // namespace
 
 extern "C" {
+
+uint64_t orrery_kv_type_bytes(uint32_t type, uint32_t key_dim, uint32_t value_dim) {
+  auto known = kv_type(type);
+  if (!known.ok() || (in_blocks(*known) && (key_dim % 32 != 0 || value_dim % 32 != 0))) return 0;
+  return key_bytes(*known, key_dim) + value_bytes(*known, value_dim);
+}
 
 void orrery_session_options_init(orrery_session_options* options, size_t struct_size) {
   orrery_session_options defaults = {};

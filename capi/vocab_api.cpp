@@ -11,20 +11,20 @@ Result<engine::TemplateChoice> template_choice(const orrery_template_options* gi
   engine::TemplateChoice choice;
   choice.add_generation_prompt = o.add_generation_prompt != 0;
   if (o.template_source) {
-    ORRERY_TRY(check_utf8(o.template_source, "template_source"));
+    ORRERY_TRY(about_option("template_source", check_utf8(o.template_source, "template_source")));
     choice.source = o.template_source;
   }
   if (o.template_name) {
-    ORRERY_TRY(check_utf8(o.template_name, "template_name"));
+    ORRERY_TRY(about_option("template_name", check_utf8(o.template_name, "template_name")));
     choice.name = o.template_name;
   }
   if (o.tools_json) {
-    ORRERY_ASSIGN(choice.tools, text::parse_json(o.tools_json));
-    if (!choice.tools.is_list()) return error(Code::invalid_argument, "tools_json is not a JSON array");
+    ORRERY_ASSIGN(choice.tools, about_option("tools_json", text::parse_json(o.tools_json)));
+    if (!choice.tools.is_list()) return option_error(Code::invalid_argument, "tools_json", "tools_json is not a JSON array");
   }
   if (o.variables_json) {
-    ORRERY_ASSIGN(choice.variables, text::parse_json(o.variables_json));
-    if (!choice.variables.is_map()) return error(Code::invalid_argument, "variables_json is not a JSON object");
+    ORRERY_ASSIGN(choice.variables, about_option("variables_json", text::parse_json(o.variables_json)));
+    if (!choice.variables.is_map()) return option_error(Code::invalid_argument, "variables_json", "variables_json is not a JSON object");
   }
   return choice;
 }
@@ -34,40 +34,21 @@ Result<engine::TemplateChoice> template_choice(const orrery_template_options* gi
 using namespace orrery;
 using namespace orrery::capi;
 
-namespace {
+extern "C" {
 
-// Opens what set_source(&source) -> Status says.
-template <class F>
-orrery_status open_vocab(orrery_vocab** vocab, orrery_error* error, F set_source) noexcept {
+orrery_status orrery_vocab_open(const orrery_source* source, orrery_vocab** vocab, orrery_error* error) {
   if (vocab) *vocab = nullptr;
   return guarded(error, [&]() -> Status {
-    engine::ModelSource source;
-    ORRERY_TRY(set_source(&source));
+    ORRERY_ASSIGN(const engine::ModelSource from, model_source(source));
     ORRERY_REQUIRE(vocab);
     gguf::OpenOptions header;
     header.header_only = true;
-    ORRERY_ASSIGN(const gguf::File file, source.open(header));
+    ORRERY_ASSIGN(const gguf::File file, from.open(header));
     return make_handle(vocab, [&](orrery_vocab* handle) -> Status {
       ORRERY_ASSIGN(handle->vocabulary, engine::Vocabulary::from_gguf(file));
       return ok_status();
     });
   });
-}
-
-}  // namespace
-
-extern "C" {
-
-orrery_status orrery_vocab_open(const char* path, orrery_vocab** vocab, orrery_error* error) {
-  return open_vocab(vocab, error, [&](engine::ModelSource* source) { return from_path(path, source); });
-}
-
-orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab** vocab, orrery_error* error) {
-  return open_vocab(vocab, error, [&](engine::ModelSource* source) { return from_descriptor(fd, source); });
-}
-
-orrery_status orrery_vocab_open_memory(const void* bytes, size_t n_bytes, orrery_vocab** vocab, orrery_error* error) {
-  return open_vocab(vocab, error, [&](engine::ModelSource* source) { return from_bytes(bytes, n_bytes, source); });
 }
 
 void orrery_vocab_free(orrery_vocab* vocab) { delete vocab; }

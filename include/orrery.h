@@ -5,8 +5,9 @@
  *
  *     orrery_runtime *rt;  orrery_model *model;  orrery_session *chat;  orrery_generation *answer;
  *     orrery_error err;    orrery_error_init(&err, sizeof err);
+ *     orrery_source file;  orrery_source_init(&file, sizeof file);    file.path = "model.gguf";
  *     if (orrery_runtime_create(NULL, &rt, &err)) ...                 // every NULL options pointer means the defaults
- *     if (orrery_model_open(rt, "model.gguf", NULL, &model, &err)) ...
+ *     if (orrery_model_open(rt, &file, NULL, &model, &err)) ...
  *     if (orrery_session_open(model, NULL, &chat, &err)) ...
  *     orrery_session_add_message(chat, "user", "Why is the sky blue?", &err);
  *     orrery_generate(chat, NULL, &answer, &err);
@@ -30,11 +31,6 @@
  *              _init leaves them; else ORRERY_UNSUPPORTED, with the byte. Fields of results that it does not know stay 0. A constant that it lacks
  *              is ORRERY_INVALID_ARGUMENT, with the number. A function that it lacks is not found by the loader. A function has changed:
  *              ORRERY_ABI_VERSION differs from orrery_abi_version(): do not call on. ORRERY_UNSTABLE marks functions that change without that.
- *   Sources    `fd` is of a regular file or a memory file (memfd_create), open for reading: the whole file is the model. A call does not
- *              use or move its position; the caller keeps fd, and may close it after the call. `bytes` (n_bytes) hold a whole GGUF file and
- *              begin at a multiple of 8. Errors are those of the function that takes a path, and ORRERY_IO: fd is not open, or not a file;
- *              ORRERY_INVALID_ARGUMENT: fd is negative, or bytes begin elsewhere. A split model opens by its path alone: else it is
- *              ORRERY_BAD_MODEL.
  *   Handles    Handles count references: free them in any order. NULL is accepted. A session keeps its model, and a model keeps its runtime.
  *   Strings    Strings are UTF-8. The library copies inputs, unless a function says otherwise. Each function says how long a `const char *` result
  *              lives. Results are whole UTF-8, also where a file is not: bytes that are not UTF-8 become U+FFFD, or '?' in error and log messages.
@@ -101,7 +97,7 @@ extern "C" {
 #define ORRERY_VERSION_MAJOR 0
 #define ORRERY_VERSION_MINOR 1
 #define ORRERY_VERSION_PATCH 0
-#define ORRERY_ABI_VERSION 1u
+#define ORRERY_ABI_VERSION 2u
 
 ORRERY_API uint32_t orrery_abi_version(void);      /* ORRERY_ABI_VERSION of the library that is loaded */
 ORRERY_API const char *orrery_version(void);       /* "0.1.0"; static */
@@ -142,6 +138,7 @@ typedef struct orrery_error {
   uint64_t offset;             /* in the file */
   uint32_t line, column;       /* in the chat template or JSON, from 1 */
   char message[1024];          /* whole UTF-8, NUL-terminated, one line: the problem, its place, found, expected */
+  char option[48];             /* the field of the options, or of orrery_source, that is at fault: "kv_type"; "": none. NUL-terminated */
 } orrery_error;
 ORRERY_API void orrery_error_init(orrery_error *error, size_t struct_size);
 
@@ -249,15 +246,39 @@ typedef struct orrery_runtime_info {
 ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info, orrery_error *error);
 
+/* ---- Source: where a GGUF file lies --------------------------------------------------------------------------- */
+
+#define ORRERY_SOURCE_PATH 0    /* the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL */
+#define ORRERY_SOURCE_FD 1      /* the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed */
+#define ORRERY_SOURCE_MEMORY 2  /* memory of the caller */
+ORRERY_API const char *orrery_source_kind_name(uint32_t kind);
+
+/* The source of a model, or of a vocabulary alone. A call reads the fields of its kind, and copies the struct and `path`.
+   ORRERY_IO: the file cannot be read, or fd is not open or not a file. ORRERY_BAD_MODEL: the bytes are no whole GGUF file; offset counts from
+   its first byte. ORRERY_INVALID_ARGUMENT: a pointer of the kind is NULL, fd is negative or its file shorter, a field of another kind is set. */
+typedef struct orrery_source {
+  uint32_t struct_size;
+  uint32_t kind;                  /* ORRERY_SOURCE_; default PATH */
+  const char *path;               /* PATH: the file's name; of a split model, any of its files */
+  const void *memory;             /* MEMORY: (memory_bytes) the file's bytes; they begin at a multiple of 8. The caller keeps the memory. After the
+                                     call nothing uses it, except a model that was opened with ORRERY_LOAD_MAP (the default): then it must
+                                     stay there, and unchanged, until the model, its sessions and their generations have been freed. Other
+                                     contents change answers, and nothing else */
+  uint64_t memory_bytes;
+  uint64_t fd_offset;             /* FD: the byte of `fd` where the GGUF file begins. With ORRERY_LOAD_MAP, a multiple of 8. Default 0 */
+  uint64_t fd_bytes;              /* FD: the GGUF file's bytes; 0 (default): up to the end of `fd` */
+  int32_t fd;                     /* FD: a regular file or memory file (memfd_create), open for reading. A call does not use or move its position;
+                                     the caller keeps it, and may close it after the call. Default -1 */
+  uint32_t reserved;
+} orrery_source;
+ORRERY_API void orrery_source_init(orrery_source *source, size_t struct_size);
+
 /* ---- Vocabulary: tokenizer and chat template, on their own -------------------------------------------------- */
 
 typedef struct orrery_vocab orrery_vocab;
-/* Opens the vocabulary of the GGUF file at `path`. The file needs a tokenizer, and no tensors.
-   ORRERY_IO: the file cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer. */
-ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
-/* Open a vocabulary from an open file, or from memory, which after the call is the caller's alone. See "Sources". */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab **vocab, orrery_error *error);
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_vocab_open_memory(const void *bytes, size_t n_bytes, orrery_vocab **vocab, orrery_error *error);
+/* Opens the vocabulary of a GGUF file, which needs a tokenizer, and no tensors. Errors are those of orrery_source; ORRERY_BAD_MODEL: the file
+   has no tokenizer. */
+ORRERY_API orrery_status orrery_vocab_open(const orrery_source *source, orrery_vocab **vocab, orrery_error *error);
 ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
 
 #define ORRERY_TOKENIZE_BOS 1u       /* begin with the vocabulary's BOS token, if it has one */
@@ -311,6 +332,9 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_chat_format(const orrery_vocab *
 #define ORRERY_KV_Q4_0 3
 #define ORRERY_KV_K8V4 4 /* K in Q8_0, V in Q4_0 */
 ORRERY_API const char *orrery_kv_type_name(uint32_t type);
+/* The bytes of one token's K and V of one head. key_dim, value_dim: their numbers of values; 0: none. The function returns 0 for a type that it
+   does not know, and for quantized types where a dimension is no multiple of 32. */
+ORRERY_UNSTABLE ORRERY_API uint64_t orrery_kv_type_bytes(uint32_t type, uint32_t key_dim, uint32_t value_dim);
 
 /* RoPE scaling, where the file's own is to be overridden. */
 #define ORRERY_ROPE_FROM_FILE 0
@@ -348,15 +372,9 @@ typedef struct orrery_plan_result {
   uint32_t reserved;
 } orrery_plan_result;
 ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_size);
-/* Reads the header of the model at `path` only. Any options may be NULL. */
-ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime, const orrery_model_options *model,
+/* Reads the header of the model only. Any options may be NULL. Errors are those of orrery_source, and of the options. */
+ORRERY_API orrery_status orrery_plan(const orrery_source *source, const orrery_runtime_options *runtime, const orrery_model_options *model,
                                      const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
-/* The same for a model in an open file, or in memory. See "Sources". */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options *runtime, const orrery_model_options *model,
-                                                        const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_memory(const void *bytes, size_t n_bytes, const orrery_runtime_options *runtime,
-                                                            const orrery_model_options *model, const orrery_session_options *session,
-                                                            orrery_plan_result *plan, orrery_error *error);
 
 /* ---- Model: immutable, shared freely ------------------------------------------------------------------------- */
 
@@ -364,7 +382,7 @@ typedef struct orrery_model orrery_model;
 
 #define ORRERY_LOAD_MAP 0   /* map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented exception
                                to "no input kills the process". Overwriting them changes answers, and nothing else: the header is copied once */
-#define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
+#define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
                                where they need more than is free */
 ORRERY_API const char *orrery_load_mode_name(uint32_t mode);
 
@@ -385,16 +403,10 @@ struct orrery_model_options {
 };
 ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t struct_size);
 
-ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const char *path, const orrery_model_options *options,
+/* Opens a model. Errors are those of orrery_source and of the options. ORRERY_BAD_MODEL, ORRERY_UNSUPPORTED_ARCHITECTURE,
+   ORRERY_UNSUPPORTED_QUANTIZATION: the file; ORRERY_CANCELLED: by `progress`; memory that is not there, with the numbers. */
+ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const orrery_source *source, const orrery_model_options *options,
                                            orrery_model **model, orrery_error *error);
-/* Opens a model from an open file. See "Sources". */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t fd, const orrery_model_options *options,
-                                                            orrery_model **model, orrery_error *error);
-/* Opens a model from memory. See "Sources". With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the model, its sessions
-   and their generations have been freed; other contents change answers, and nothing else. With ORRERY_LOAD_READ the call copies the
-   tensors, and the memory is the caller's again when it has returned. */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_open_memory(orrery_runtime *runtime, const void *bytes, size_t n_bytes,
-                                                            const orrery_model_options *options, orrery_model **model, orrery_error *error);
 ORRERY_API void orrery_model_free(orrery_model *model);
 
 #define ORRERY_PURPOSE_GENERATE 1u  /* it generates text: sessions open on it */
@@ -403,7 +415,8 @@ ORRERY_API void orrery_model_free(orrery_model *model);
 
 typedef struct orrery_model_info {
   uint32_t struct_size;
-  uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
+  uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;   /* heads: of the layers that KV policies divide; others may differ
+                                                                        (orrery_model_layer_info()) */
   uint32_t trained_context;       /* tokens, by the file */
   uint64_t n_parameters;
   uint64_t file_bytes;
@@ -419,6 +432,31 @@ typedef struct orrery_model_info {
 } orrery_model_info;
 ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
+#define ORRERY_LAYER_ATTENTION 0  /* attention to all tokens */
+#define ORRERY_LAYER_WINDOW 1     /* attention to the last `window` tokens */
+#define ORRERY_LAYER_LATENT 2     /* attention over one row for all heads, which holds keys and values (MLA) */
+#define ORRERY_LAYER_RECURRENT 3  /* a state of fixed size: delta net, Mamba, short convolution */
+#define ORRERY_LAYER_NONE 4       /* nothing mixes its tokens: a feed-forward layer alone */
+ORRERY_UNSTABLE ORRERY_API const char *orrery_layer_kind_name(uint32_t kind);
+
+/* One layer of a model whose layers may differ. One token's KV takes n_kv_heads * orrery_kv_type_bytes(type, head_dim, value_dim) bytes in it. */
+typedef struct orrery_layer_info {
+  uint32_t struct_size;
+  uint32_t kind;                  /* ORRERY_LAYER_: what mixes its tokens */
+  uint32_t n_heads;               /* of queries; 0: the layer has no attention */
+  uint32_t n_kv_heads;            /* whose KV the layer keeps; 0 where it reads another layer's */
+  uint32_t head_dim;              /* values of a key */
+  uint32_t value_dim;             /* values of a value; 0: it is a part of the key (LATENT) */
+  uint32_t window;                /* WINDOW: tokens; else 0 */
+  int32_t kv_of;                  /* the earlier layer whose KV it reads; -1: none */
+  uint32_t n_experts;             /* of its mixture; 0: it has none */
+  uint32_t n_used_experts;        /* of them, for each token; without a shared expert */
+  uint64_t state_bytes;           /* RECURRENT: its state in one session, however long; else 0 */
+} orrery_layer_info;
+ORRERY_UNSTABLE ORRERY_API void orrery_layer_info_init(orrery_layer_info *info, size_t struct_size);
+/* Describes layer i, from 0 to n_layers - 1 of orrery_model_info; ORRERY_INVALID_ARGUMENT: there is no such layer. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_layer_info(const orrery_model *model, uint32_t i, orrery_layer_info *info,
+                                                                 orrery_error *error);
 /* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 
@@ -537,8 +575,8 @@ struct orrery_session_options {
                                      first, or when a session needs the room. Prompts take KV from there, with the bits of a fork: of
                                      all sessions' prompts, and of this session's and its forks' tokens. Not under "h2o". 0: off */
   uint32_t reserved;
-  const char *draft_model;        /* DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has
-                                     its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+  const orrery_source *draft_model; /* DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks.
+                                     The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
                                      ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);

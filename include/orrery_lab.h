@@ -41,13 +41,14 @@ ORRERY_UNSTABLE ORRERY_API void orrery_plan_region_init(orrery_plan_region *regi
    device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING: weights_bytes, workspace_bytes, digests_bytes, staging_bytes; of KV, less
    full_kv_bytes: compressed_kv_bytes. host_bytes of WEIGHTS: weights_mapped_bytes; of all others: host_bytes.
    Errors are those of orrery_plan(), and of "Sizes out". */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_regions(const char *path, const orrery_runtime_options *runtime,
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_regions(const orrery_source *source, const orrery_runtime_options *runtime,
                                                              const orrery_model_options *model, const orrery_session_options *session,
                                                              orrery_plan_region *regions, size_t capacity, size_t *n_regions,
                                                              orrery_error *error);
 
-/* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. See "Sizes out"; not NUL-terminated. */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes,
+/* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. "path": of the source, or "descriptor 5",
+   "memory". See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_inspect(const orrery_source *source, char *json, size_t capacity, size_t *json_bytes,
                                                         orrery_error *error);
 
 /* ---- KV policies ------------------------------------------------------------------------------------------------ */

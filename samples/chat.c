@@ -87,6 +87,7 @@ int main(int argc, char** argv) {
   orrery_model* model = NULL;
   orrery_session* session = NULL;
   orrery_session_options options;
+  orrery_source file;
   orrery_error error;
   int result;
 
@@ -103,11 +104,13 @@ int main(int argc, char** argv) {
   /* Options begin with their _init function; NULL instead of options means the defaults. Out handles are NULL
      after a failure, and NULL can be freed, so one way out serves every error. */
   orrery_error_init(&error, sizeof error);
+  orrery_source_init(&file, sizeof file);
+  file.path = argv[1];
   orrery_session_options_init(&options, sizeof options);
   options.overflow = ORRERY_OVERFLOW_DROP_OLDEST; /* a long conversation drops its oldest turns instead of stopping */
   if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) {
     result = report("cannot start", &error);
-  } else if (orrery_model_open(runtime, argv[1], NULL, &model, &error) != ORRERY_OK) {
+  } else if (orrery_model_open(runtime, &file, NULL, &model, &error) != ORRERY_OK) {
     result = report("cannot open the model", &error);
   } else if (orrery_session_open(model, &options, &session, &error) != ORRERY_OK) {
     result = report("cannot open a session", &error);

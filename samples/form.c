@@ -19,18 +19,21 @@ int main(int argc, char **argv) {
   orrery_session *session = NULL;
   orrery_generation *answer = NULL;
   orrery_generate_options options;
+  orrery_source file;
   orrery_error error;
   orrery_event event;
   int whole = 0;
   if (argc != 3) return fprintf(stderr, "usage: form MODEL.gguf TEXT\n"), 2;
   orrery_error_init(&error, sizeof error);
+  orrery_source_init(&file, sizeof file);
+  file.path = argv[1];
   orrery_event_init(&event, sizeof event);
   orrery_generate_options_init(&options, sizeof options);
   options.grammar = kSchema;
   options.grammar_kind = ORRERY_GRAMMAR_JSON_SCHEMA;
   options.grammar_whitespace = ORRERY_WHITESPACE_SPACED;
   options.max_tokens = 100;
-  if (!orrery_runtime_create(NULL, &runtime, &error) && !orrery_model_open(runtime, argv[1], NULL, &model, &error) &&
+  if (!orrery_runtime_create(NULL, &runtime, &error) && !orrery_model_open(runtime, &file, NULL, &model, &error) &&
       !orrery_session_open(model, NULL, &session, &error) && !orrery_session_add_message(session, "user", argv[2], &error) &&
       !orrery_generate(session, &options, &answer, &error)) {
     while (orrery_next(answer, &event, &error) == ORRERY_OK && event.type != ORRERY_EVENT_DONE)

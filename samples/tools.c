@@ -70,17 +70,20 @@ int main(int argc, char **argv) {
   orrery_session *session = NULL;
   orrery_template_options chat;
   orrery_generate_options options;
+  orrery_source file;
   orrery_error error;
   int turn, n_calls = -1;
   if (argc < 3 || argc > 4) return fprintf(stderr, "usage: tools MODEL.gguf QUESTION [TEMPLATE.jinja]\n"), 2;
   orrery_error_init(&error, sizeof error);
+  orrery_source_init(&file, sizeof file);
+  file.path = argv[1];
   orrery_template_options_init(&chat, sizeof chat);
   chat.tools_json = kTools;
   if (argc == 4) chat.template_source = read_file(argv[3]);
   orrery_generate_options_init(&options, sizeof options);
   options.max_tokens = 400;
   options.tools = ORRERY_TOOLS_REQUIRED; /* the first answer calls; later ones are free to */
-  if (!orrery_runtime_create(NULL, &runtime, &error) && !orrery_model_open(runtime, argv[1], NULL, &model, &error) &&
+  if (!orrery_runtime_create(NULL, &runtime, &error) && !orrery_model_open(runtime, &file, NULL, &model, &error) &&
       !orrery_session_open(model, NULL, &session, &error) && !orrery_session_set_template(session, &chat, &error) &&
       !orrery_session_add_message(session, "user", argv[2], &error)) {
     for (turn = 0; turn < 4 && (n_calls = answer(session, &options, &error)) > 0; ++turn)

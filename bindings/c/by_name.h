@@ -33,6 +33,12 @@ static void set_field(const struct_layout *s, void *options, const char *name, c
     case FIELD_F32: *(float *)to = strtof(text, NULL); break;
     case FIELD_F64: *(double *)to = strtod(text, NULL); break;
     case FIELD_CSTR: *(char **)to = text; break;
+    case FIELD_SOURCE: {
+      orrery_source *source = malloc(sizeof *source);
+      orrery_source_init(source, sizeof *source);
+      source->path = text, *(orrery_source **)to = source;
+      break;
+    }
     case FIELD_STRINGS:
     case FIELD_ARRAY: {
       const size_t size = f->element ? f->element->bytes : sizeof text;

@@ -189,8 +189,8 @@ int main(int argc, char **argv) {
     if (!make(w[0], n_words > 2 ? at(w[2])->p : NULL)) step(w[0], n_words > 1 ? at(w[1])->p : NULL, n_words > 2 ? atoi(w[2]) : 0);
     if (raised) puts("raised");
     else if (err.status)
-      printf("error %s %u %u %d %d %s %s\n", orrery_status_name(err.status) + 7, err.line, err.column, (int)err.offset,
-             (int)err.native_code, yes(err.bytes_requested > 0), yes(err.message[0] != 0));
+      printf("error %s %u %u %d %d %s %s %s\n", orrery_status_name(err.status) + 7, err.line, err.column, (int)err.offset,
+             (int)err.native_code, yes(err.bytes_requested > 0), yes(err.message[0] != 0), err.option[0] ? err.option : "-");
   }
   return fclose(script);
 }

@@ -10,6 +10,38 @@ static char *read_file(const char *path, size_t *bytes) { /* stays: a model may 
   return fclose(file), to;
 }
 
+/* The source that a verb means, by its ending; `i`: its first word of the step. OFFSET BYTES PATH of a part, else PATH. */
+typedef struct opened {
+  orrery_source source;
+  FILE *file;
+  char *bytes;
+} opened;
+
+static opened open_source(const char *verb, int i) {
+  opened o = {.file = NULL};
+  orrery_source_init(&o.source, sizeof o.source);
+  if (strstr(verb, "_fd") || strstr(verb, "_part")) {
+    const int part = strstr(verb, "_part") != NULL;
+    o.source.kind = ORRERY_SOURCE_FD;
+    if (part) o.source.fd_offset = strtoull(w[i], NULL, 10), o.source.fd_bytes = strtoull(w[i + 1], NULL, 10);
+    o.file = fopen(rest(part ? i + 2 : i), "rb");
+    if (o.file) o.source.fd = fileno(o.file);
+  } else if (strstr(verb, "_memory")) {
+    size_t bytes = 0;
+    o.source.kind = ORRERY_SOURCE_MEMORY;
+    o.source.memory = o.bytes = read_file(rest(i), &bytes);
+    o.source.memory_bytes = bytes;
+  } else {
+    o.source.path = rest(i);
+  }
+  return o;
+}
+
+static void close_source(opened *o) {
+  if (o->file) fclose(o->file);
+  free(o->bytes);
+}
+
 static int make(const char *verb, void *from) { /* whether it is a verb that makes something; from: argument 2 */
   void *p = NULL;
   size_t lengths[4], n_texts = 0;
@@ -17,28 +49,17 @@ static int make(const char *verb, void *from) { /* whether it is a verb that mak
   if (IS("runtime")) {
     OPTIONS(runtime, o);
     orrery_runtime_create(&o, (orrery_runtime **)&p, &err);
-  } else if (IS("vocab")) orrery_vocab_open(rest(2), (orrery_vocab **)&p, &err);
-  else if (IS("vocab_fd")) {
-    FILE *file = fopen(rest(2), "rb");
-    orrery_vocab_open_fd(file ? fileno(file) : -1, (orrery_vocab **)&p, &err);
-    if (file) fclose(file);
-  } else if (IS("vocab_memory")) {
-    char *bytes = read_file(rest(2), &n);
-    orrery_vocab_open_memory(bytes, n, (orrery_vocab **)&p, &err);
-    free(bytes);
   } else if (IS("vocab_of")) p = orrery_model_vocab(from);
-  else if (IS("model")) {
+  else if (IS("vocab") || IS("vocab_fd") || IS("vocab_memory")) {
+    opened o = open_source(verb, 2);
+    orrery_vocab_open(&o.source, (orrery_vocab **)&p, &err);
+    close_source(&o);
+  } else if (IS("model") || IS("model_fd") || IS("model_part") || IS("model_memory")) {
     OPTIONS(model, o);
-    orrery_model_open(from, rest(3), &o, (orrery_model **)&p, &err);
-  } else if (IS("model_fd")) {
-    OPTIONS(model, o);
-    FILE *file = fopen(rest(3), "rb");
-    orrery_model_open_fd(from, file ? fileno(file) : -1, &o, (orrery_model **)&p, &err);
-    if (file) fclose(file);
-  } else if (IS("model_memory")) {
-    OPTIONS(model, o);
-    char *bytes = read_file(rest(3), &n);
-    orrery_model_open_memory(from, bytes, n, &o, (orrery_model **)&p, &err);
+    opened file = open_source(verb, 3);
+    orrery_model_open(from, &file.source, &o, (orrery_model **)&p, &err);
+    if (p) file.bytes = NULL; /* the model is mapped there */
+    close_source(&file);
   } else if (IS("session")) {
     OPTIONS(session, o);
     orrery_session_open(from, &o, (orrery_session **)&p, &err);
@@ -57,14 +78,9 @@ static int make(const char *verb, void *from) { /* whether it is a verb that mak
     OPTIONS(session, s);
     orrery_plan_result *plan = malloc(sizeof *plan);
     plan_result_layout.init(plan);
-    FILE *file = fopen(rest(2), "rb");
-    char *bytes = IS("plan_memory") ? read_file(rest(2), &n) : NULL;
-    if ((IS("plan") ? orrery_plan(rest(2), &r, &m, &s, plan, &err)
-         : bytes    ? orrery_plan_memory(bytes, n, &r, &m, &s, plan, &err)
-                    : orrery_plan_fd(file ? fileno(file) : -1, &r, &m, &s, plan, &err)) == 0)
-      p = plan;
-    if (file) fclose(file);
-    free(bytes);
+    opened o = open_source(verb, 2);
+    if (orrery_plan(&o.source, &r, &m, &s, plan, &err) == 0) p = plan;
+    close_source(&o);
   } else if (IS("matcher")) {
     OPTIONS(generate, o);
     orrery_matcher_create(from, &o, (orrery_matcher **)&p, &err);
@@ -119,7 +135,8 @@ static void regions(const orrery_plan_result *plan) {
   orrery_plan_region all[64];
   uint64_t bytes = 0;
   orrery_plan_region_init(all, sizeof *all);
-  if (orrery_plan_regions(rest(2), &r, &m, &s, all, 64, &n, &err)) return;
+  opened o = open_source("", 2);
+  if (orrery_plan_regions(&o.source, &r, &m, &s, all, 64, &n, &err)) return;
   for (size_t k = 0; k < n; ++k) bytes += all[k].device_bytes, quote(all[k].name, strlen(all[k].name)), putchar(' ');
   puts(yes(bytes == plan->device_bytes));
 }
@@ -205,7 +222,19 @@ static void step(const char *verb, void *p, int i) {
   if (IS("evaluate")) evaluate(p, i);
   if (IS("next")) drain(p, i);
   if (IS("drain")) drain(p, -1);
-  if (IS("inspect")) found(GIVES(char, orrery_inspect, w[1]), rest(2));
+  if (IS("inspect")) {
+    orrery_source file;
+    orrery_source_init(&file, sizeof file);
+    file.path = w[1];
+    found(GIVES(char, orrery_inspect, &file), rest(2));
+  }
+  if (IS("layer")) {
+    orrery_layer_info layer;
+    orrery_layer_info_init(&layer, sizeof layer);
+    if (!orrery_model_layer_info(p, i, &layer, &err))
+      for (int k = 3; w[k]; ++k) print_field(&layer_info_layout, &layer, w[k]), fputs(w[k + 1] ? " " : "\n", stdout);
+  }
+  if (IS("kv_bytes")) printf("%llu\n", (unsigned long long)orrery_kv_type_bytes(atoi(w[1]), atoi(w[2]), atoi(w[3])));
   if (IS("policies")) {
     orrery_policies(NULL, 0, &n, &err);
     found(orrery_policies(buf = realloc(buf, n + 1), n, &n, &err) == 0, rest(1));

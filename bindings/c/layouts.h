@@ -7,7 +7,7 @@
 #include <string.h>
 
 // How a field is held; `text`, `strings` and `array` have their length in the field at count_offset.
-enum { FIELD_I32, FIELD_U32, FIELD_I64, FIELD_U64, FIELD_F32, FIELD_F64, FIELD_CSTR, FIELD_TEXT, FIELD_BYTES, FIELD_CHARS, FIELD_STRINGS, FIELD_ARRAY, FIELD_FN };
+enum { FIELD_I32, FIELD_U32, FIELD_I64, FIELD_U64, FIELD_F32, FIELD_F64, FIELD_CSTR, FIELD_SOURCE, FIELD_TEXT, FIELD_DATA, FIELD_BYTES, FIELD_CHARS, FIELD_STRINGS, FIELD_ARRAY, FIELD_FN };
 
 typedef struct struct_layout struct_layout;
 typedef struct field_layout {
@@ -54,9 +54,10 @@ static const field_layout error_fields[] = {
     {"line", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
     {"column", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
     {"message", FIELD_CHARS, 48, 1024, 0, 0, 0, 0, 0},
+    {"option", FIELD_CHARS, 1072, 48, 0, 0, 0, 0, 0},
 };
 static void init_error(void *p) { orrery_error_init(p, sizeof(orrery_error)); }
-static const struct_layout error_layout = {"error", 1072, 8, error_fields, init_error};
+static const struct_layout error_layout = {"error", 1120, 9, error_fields, init_error};
 
 static const field_layout device_info_fields[] = {
     {"architecture", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -100,6 +101,17 @@ static const field_layout runtime_info_fields[] = {
 };
 static void init_runtime_info(void *p) { orrery_runtime_info_init(p, sizeof(orrery_runtime_info)); }
 static const struct_layout runtime_info_layout = {"runtime_info", 88, 11, runtime_info_fields, init_runtime_info};
+
+static const field_layout source_fields[] = {
+    {"kind", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"path", FIELD_CSTR, 8, 8, 0, 0, 0, 0, 0},
+    {"memory", FIELD_DATA, 16, 8, 24, 8, 0, 0, 0},
+    {"fd_offset", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"fd_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"fd", FIELD_I32, 48, 4, 0, 0, 0, 0, 0},
+};
+static void init_source(void *p) { orrery_source_init(p, sizeof(orrery_source)); }
+static const struct_layout source_layout = {"source", 56, 6, source_fields, init_source};
 
 static const field_layout vocab_info_fields[] = {
     {"n_tokens", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},
@@ -184,6 +196,21 @@ static const field_layout model_info_fields[] = {
 static void init_model_info(void *p) { orrery_model_info_init(p, sizeof(orrery_model_info)); }
 static const struct_layout model_info_layout = {"model_info", 120, 18, model_info_fields, init_model_info};
 
+static const field_layout layer_info_fields[] = {
+    {"kind", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"n_heads", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"n_kv_heads", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"head_dim", FIELD_U32, 16, 4, 0, 0, 0, 0, 0},
+    {"value_dim", FIELD_U32, 20, 4, 0, 0, 0, 0, 0},
+    {"window", FIELD_U32, 24, 4, 0, 0, 0, 0, 0},
+    {"kv_of", FIELD_I32, 28, 4, 0, 0, 0, 0, 0},
+    {"n_experts", FIELD_U32, 32, 4, 0, 0, 0, 0, 0},
+    {"n_used_experts", FIELD_U32, 36, 4, 0, 0, 0, 0, 0},
+    {"state_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+};
+static void init_layer_info(void *p) { orrery_layer_info_init(p, sizeof(orrery_layer_info)); }
+static const struct_layout layer_info_layout = {"layer_info", 48, 10, layer_info_fields, init_layer_info};
+
 static const field_layout embed_options_fields[] = {
     {"pooling", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
     {"normalize", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
@@ -209,7 +236,7 @@ static const field_layout session_options_fields[] = {
     {"speculate", FIELD_U32, 64, 4, 0, 0, 0, 0, 0},
     {"speculate_tokens", FIELD_U32, 68, 4, 0, 0, 0, 0, 0},
     {"reuse_prompts", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
-    {"draft_model", FIELD_CSTR, 80, 8, 0, 0, 0, 0, 0},
+    {"draft_model", FIELD_SOURCE, 80, 8, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
 static const struct_layout session_options_layout = {"session_options", 88, 14, session_options_fields, init_session_options};
@@ -345,9 +372,11 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "reservoir_mode") == 0) return orrery_reservoir_mode_name((uint32_t)value);
   if (strcmp(kind, "priority") == 0) return orrery_priority_name((int32_t)value);
   if (strcmp(kind, "gpu_use") == 0) return orrery_gpu_use_name((uint32_t)value);
+  if (strcmp(kind, "source_kind") == 0) return orrery_source_kind_name((uint32_t)value);
   if (strcmp(kind, "kv_type") == 0) return orrery_kv_type_name((uint32_t)value);
   if (strcmp(kind, "rope_scaling") == 0) return orrery_rope_scaling_name((uint32_t)value);
   if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
+  if (strcmp(kind, "layer_kind") == 0) return orrery_layer_kind_name((uint32_t)value);
   if (strcmp(kind, "pooling") == 0) return orrery_pooling_name((uint32_t)value);
   if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
   if (strcmp(kind, "speculate") == 0) return orrery_speculate_name((uint32_t)value);
@@ -360,4 +389,4 @@ static const char *constant_name(const char *kind, int64_t value) {
   return 0;
 }
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &calibrate_options_layout};
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &layer_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &calibrate_options_layout};

@@ -1,6 +1,6 @@
 """Writes the files that the script's steps open into a folder: prepare.py MODEL FOLDER.
 
-model.gguf is the model; the others are damaged in one way each, at the same bytes everywhere.
+model.gguf is the model, which archive has inside; the others are damaged in one way each, at the same bytes everywhere.
 """
 
 import os
@@ -69,6 +69,7 @@ def ranks():
 os.makedirs(folder, exist_ok=True)
 write("model.gguf", data)
 write("rank.gguf", ranks())
+write("archive", b"other file" * 400 + data + b"the end")  # the model begins at byte 4000
 write("garbage.gguf", b"not a model" * 20)
 write("truncated.gguf", data[:100000])
 write("architecture.gguf", replaced(b"llama", b"lamma", b"general.architecture"))

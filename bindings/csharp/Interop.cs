@@ -14,6 +14,8 @@ public sealed class OrreryException : Exception {
     public readonly long NativeCode;
     public readonly ulong BytesRequested, BytesAvailable, Offset;
     public readonly uint Line, Column;
+    /// <summary>The field of the options that is at fault; empty: none.</summary>
+    public readonly string Option;
 
     internal unsafe OrreryException(int status, ref orrery_error e) : base(Native.Message(ref e)) {
         Status = (Status)status;
@@ -23,6 +25,7 @@ public sealed class OrreryException : Exception {
         Offset = e.offset;
         Line = e.line;
         Column = e.column;
+        fixed (byte* option = e.option) Option = Native.Text((IntPtr)option);
     }
 }
 
@@ -155,12 +158,20 @@ internal sealed class Callbacks {
 /// What options point to, in C's memory, until the call is over.
 internal sealed class Keep : IDisposable {
     readonly List<IntPtr> blocks = new List<IntPtr>();
+    readonly List<GCHandle> pinned = new List<GCHandle>();
     internal readonly Callbacks Callbacks = new Callbacks();
 
     IntPtr Allocate(int bytes) {
         var block = Marshal.AllocHGlobal(Math.Max(1, bytes));
         blocks.Add(block);
         return block;
+    }
+
+    /// The address of an array's bytes, which stay there until Dispose.
+    internal IntPtr Pin(byte[] bytes) {
+        var handle = GCHandle.Alloc(bytes, GCHandleType.Pinned);
+        pinned.Add(handle);
+        return handle.AddrOfPinnedObject();
     }
 
     internal IntPtr Text(string text) {
@@ -175,6 +186,13 @@ internal sealed class Keep : IDisposable {
         var pointers = new List<IntPtr>();
         foreach (var text in texts) pointers.Add(Text(text));
         return pointers.ToArray();
+    }
+
+    internal IntPtr SourceOf(string path) {
+        if (path == null) return IntPtr.Zero;
+        var block = Allocate(Marshal.SizeOf(typeof(orrery_source)));
+        Marshal.StructureToPtr(Source.ToNative(path, this), block, false);
+        return block;
     }
 
     internal IntPtr Texts(List<string> texts) {
@@ -192,6 +210,7 @@ internal sealed class Keep : IDisposable {
 
     public void Dispose() {
         foreach (var block in blocks) Marshal.FreeHGlobal(block);
+        foreach (var handle in pinned) handle.Free();
     }
 }
 }

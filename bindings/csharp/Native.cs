@@ -82,6 +82,16 @@ public static class Gpu {
     public const uint Refused = 6;
 }
 
+public static class SourceKind {
+    /// <summary>the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL</summary>
+    public const uint Path = 0;
+    /// <summary>the open file `fd`, or a part of it, such as an asset that an archive (APK) stores
+    /// uncompressed</summary>
+    public const uint Fd = 1;
+    /// <summary>memory of the caller</summary>
+    public const uint Memory = 2;
+}
+
 public static class TokenizeFlags {
     /// <summary>begin with the vocabulary's BOS token, if it has one</summary>
     public const uint Bos = 1;
@@ -127,8 +137,8 @@ public static class LoadMode {
     /// documented exception to "no input kills the process". Overwriting them changes answers, and nothing else: the
     /// header is copied once</summary>
     public const uint Map = 0;
-    /// <summary>read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where
-    /// they need more than is free</summary>
+    /// <summary>read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY,
+    /// with the numbers, where they need more than is free</summary>
     public const uint Read = 1;
 }
 
@@ -139,6 +149,19 @@ public static class Purpose {
     public const uint Embed = 2;
     /// <summary>it scores texts by a query: orrery_rank()</summary>
     public const uint Rank = 4;
+}
+
+public static class LayerKind {
+    /// <summary>attention to all tokens</summary>
+    public const uint Attention = 0;
+    /// <summary>attention to the last `window` tokens</summary>
+    public const uint Window = 1;
+    /// <summary>attention over one row for all heads, which holds keys and values (MLA)</summary>
+    public const uint Latent = 2;
+    /// <summary>a state of fixed size: delta net, Mamba, short convolution</summary>
+    public const uint Recurrent = 3;
+    /// <summary>nothing mixes its tokens: a feed-forward layer alone</summary>
+    public const uint None = 4;
 }
 
 public static class Pooling {
@@ -271,6 +294,7 @@ internal unsafe struct orrery_error {
     public uint @line;
     public uint @column;
     public fixed byte message[1024];
+    public fixed byte option[48];
     public static orrery_error New() {
         var value = new orrery_error();
         Native.orrery_error_init(ref value, (UIntPtr)sizeof(orrery_error));
@@ -338,6 +362,25 @@ internal unsafe struct orrery_runtime_info {
         var value = new orrery_runtime_info();
         Native.orrery_runtime_info_init(ref value, (UIntPtr)sizeof(orrery_runtime_info));
         Native.CheckSize("orrery_runtime_info", value.struct_size, sizeof(orrery_runtime_info));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_source {
+    public uint @struct_size;
+    public uint @kind;
+    public IntPtr path;
+    public IntPtr memory;
+    public ulong @memory_bytes;
+    public ulong @fd_offset;
+    public ulong @fd_bytes;
+    public int @fd;
+    public uint @reserved;
+    public static orrery_source New() {
+        var value = new orrery_source();
+        Native.orrery_source_init(ref value, (UIntPtr)sizeof(orrery_source));
+        Native.CheckSize("orrery_source", value.struct_size, sizeof(orrery_source));
         return value;
     }
 }
@@ -454,6 +497,27 @@ internal unsafe struct orrery_model_info {
         var value = new orrery_model_info();
         Native.orrery_model_info_init(ref value, (UIntPtr)sizeof(orrery_model_info));
         Native.CheckSize("orrery_model_info", value.struct_size, sizeof(orrery_model_info));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_layer_info {
+    public uint @struct_size;
+    public uint @kind;
+    public uint @n_heads;
+    public uint @n_kv_heads;
+    public uint @head_dim;
+    public uint @value_dim;
+    public uint @window;
+    public int @kv_of;
+    public uint @n_experts;
+    public uint @n_used_experts;
+    public ulong @state_bytes;
+    public static orrery_layer_info New() {
+        var value = new orrery_layer_info();
+        Native.orrery_layer_info_init(ref value, (UIntPtr)sizeof(orrery_layer_info));
+        Native.CheckSize("orrery_layer_info", value.struct_size, sizeof(orrery_layer_info));
         return value;
     }
 }
@@ -747,7 +811,7 @@ internal sealed class MatcherHandle : SafeHandle {
 }
 
 internal static partial class Native {
-    internal const uint AbiVersion = 1;
+    internal const uint AbiVersion = 2;
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern uint orrery_abi_version();
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -785,11 +849,11 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_runtime_get_info(RuntimeHandle @runtime, ref orrery_runtime_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_vocab_open(byte[] @path, out VocabHandle @vocab, ref orrery_error @error);
+    internal static extern IntPtr orrery_source_kind_name(uint @kind);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_vocab_open_fd(int @fd, out VocabHandle @vocab, ref orrery_error @error);
+    internal static extern void orrery_source_init(ref orrery_source @source, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_vocab_open_memory(byte[] @bytes, UIntPtr @n_bytes, out VocabHandle @vocab, ref orrery_error @error);
+    internal static extern int orrery_vocab_open(ref orrery_source @source, out VocabHandle @vocab, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_vocab_free(IntPtr @vocab);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -811,31 +875,31 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_kv_type_name(uint @type);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern ulong orrery_kv_type_bytes(uint @type, uint @key_dim, uint @value_dim);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_rope_scaling_name(uint @scaling);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_plan_result_init(ref orrery_plan_result @plan, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_plan(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_plan_fd(int @fd, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_plan_memory(byte[] @bytes, UIntPtr @n_bytes, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
+    internal static extern int orrery_plan(ref orrery_source @source, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, ref orrery_plan_result @plan, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_load_mode_name(uint @mode);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_options_init(ref orrery_model_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_model_open(RuntimeHandle @runtime, byte[] @path, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_model_open_fd(RuntimeHandle @runtime, int @fd, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_model_open_memory(RuntimeHandle @runtime, byte[] @bytes, UIntPtr @n_bytes, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
+    internal static extern int orrery_model_open(RuntimeHandle @runtime, ref orrery_source @source, ref orrery_model_options @options, out ModelHandle @model, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_free(IntPtr @model);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_model_info_init(ref orrery_model_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_get_info(ModelHandle @model, ref orrery_model_info @info, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_layer_kind_name(uint @kind);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_layer_info_init(ref orrery_layer_info @info, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_layer_info(ModelHandle @model, uint @i, ref orrery_layer_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern VocabHandle orrery_model_vocab(ModelHandle @model);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -929,9 +993,9 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_plan_region_init(ref orrery_plan_region @region, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_plan_regions(byte[] @path, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, [In, Out] orrery_plan_region[] @regions, UIntPtr @capacity, ref UIntPtr @n_regions, ref orrery_error @error);
+    internal static extern int orrery_plan_regions(ref orrery_source @source, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, [In, Out] orrery_plan_region[] @regions, UIntPtr @capacity, ref UIntPtr @n_regions, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_inspect(byte[] @path, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
+    internal static extern int orrery_inspect(ref orrery_source @source, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -976,9 +1040,11 @@ public static partial class Library {
             case "reservoir_mode": return Native.Text(Native.orrery_reservoir_mode_name((uint)value));
             case "priority": return Native.Text(Native.orrery_priority_name((int)value));
             case "gpu_use": return Native.Text(Native.orrery_gpu_use_name((uint)value));
+            case "source_kind": return Native.Text(Native.orrery_source_kind_name((uint)value));
             case "kv_type": return Native.Text(Native.orrery_kv_type_name((uint)value));
             case "rope_scaling": return Native.Text(Native.orrery_rope_scaling_name((uint)value));
             case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
+            case "layer_kind": return Native.Text(Native.orrery_layer_kind_name((uint)value));
             case "pooling": return Native.Text(Native.orrery_pooling_name((uint)value));
             case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
             case "speculate": return Native.Text(Native.orrery_speculate_name((uint)value));
@@ -1208,9 +1274,9 @@ public sealed class SessionOptions {
     /// a session needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of
     /// this session's and its forks' tokens. Not under "h2o". 0: off</summary>
     public uint ReusePrompts;
-    /// <summary>DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has
-    /// its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-    /// vocabularies differ; the message names the first difference</summary>
+    /// <summary>DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its
+    /// forks. The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference</summary>
     public string DraftModel;
     public SessionOptions() {
         var raw = orrery_session_options.New();
@@ -1241,7 +1307,7 @@ public sealed class SessionOptions {
         raw.speculate = Speculate;
         raw.speculate_tokens = SpeculateTokens;
         raw.reuse_prompts = ReusePrompts;
-        raw.draft_model = keep.Text(DraftModel);
+        raw.draft_model = keep.SourceOf(DraftModel);
         return raw;
     }
 }
@@ -1566,11 +1632,17 @@ public sealed class PlanResult {
 
 /// <summary>orrery_model_info of the header.</summary>
 public sealed class ModelInfo {
+    /// <summary>heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())</summary>
     public readonly uint NLayers;
+    /// <summary>heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())</summary>
     public readonly uint NHeads;
+    /// <summary>heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())</summary>
     public readonly uint NKvHeads;
+    /// <summary>heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())</summary>
     public readonly uint HeadDim;
+    /// <summary>heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())</summary>
     public readonly uint NEmbd;
+    /// <summary>heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())</summary>
     public readonly uint NVocab;
     /// <summary>tokens, by the file</summary>
     public readonly uint TrainedContext;
@@ -1612,6 +1684,42 @@ public sealed class ModelInfo {
         HostPeakBytes = raw.host_peak_bytes;
         Purpose = raw.purpose;
         Pooling = raw.pooling;
+    }
+}
+
+/// <summary>orrery_layer_info of the header.</summary>
+public sealed class LayerInfo {
+    /// <summary>ORRERY_LAYER_: what mixes its tokens</summary>
+    public readonly uint Kind;
+    /// <summary>of queries; 0: the layer has no attention</summary>
+    public readonly uint NHeads;
+    /// <summary>whose KV the layer keeps; 0 where it reads another layer's</summary>
+    public readonly uint NKvHeads;
+    /// <summary>values of a key</summary>
+    public readonly uint HeadDim;
+    /// <summary>values of a value; 0: it is a part of the key (LATENT)</summary>
+    public readonly uint ValueDim;
+    /// <summary>WINDOW: tokens; else 0</summary>
+    public readonly uint Window;
+    /// <summary>the earlier layer whose KV it reads; -1: none</summary>
+    public readonly int KvOf;
+    /// <summary>of its mixture; 0: it has none</summary>
+    public readonly uint NExperts;
+    /// <summary>of them, for each token; without a shared expert</summary>
+    public readonly uint NUsedExperts;
+    /// <summary>RECURRENT: its state in one session, however long; else 0</summary>
+    public readonly ulong StateBytes;
+    internal unsafe LayerInfo(orrery_layer_info raw) {
+        Kind = raw.kind;
+        NHeads = raw.n_heads;
+        NKvHeads = raw.n_kv_heads;
+        HeadDim = raw.head_dim;
+        ValueDim = raw.value_dim;
+        Window = raw.window;
+        KvOf = raw.kv_of;
+        NExperts = raw.n_experts;
+        NUsedExperts = raw.n_used_experts;
+        StateBytes = raw.state_bytes;
     }
 }
 

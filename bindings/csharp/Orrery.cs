@@ -35,11 +35,16 @@ public static partial class Library {
     }
 
     /// <summary>JSON: what is in a file.</summary>
-    public static string Inspect(string path) {
-        var name = Native.Utf8(path);
-        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
-            Native.orrery_inspect(name, to, capacity, ref n, ref e));
+    public static string Inspect(Source source) {
+        using (var keep = new Keep()) {
+            var file = Source.ToNative(source, keep);
+            return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+                Native.orrery_inspect(ref file, to, capacity, ref n, ref e));
+        }
     }
+
+    /// <summary>Bytes of one token's K and V of one head, in a KvType.</summary>
+    public static ulong KvTypeBytes(uint kvType, uint keyDim, uint valueDim) { return Native.orrery_kv_type_bytes(kvType, keyDim, valueDim); }
 
     /// <summary>JSON: the table of KV policies.</summary>
     public static string Policies() {
@@ -60,51 +65,33 @@ public static partial class Library {
     }
 
     /// <summary>What a model and a session would take, from the file's header alone.</summary>
-    public static PlanResult Plan(string path, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
-        return Plan(runtime, model, session, (ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan,
-            ref orrery_error e) => Native.orrery_plan(Native.Utf8(path), ref r, ref m, ref s, ref plan, ref e));
-    }
-
-    /// <summary>The same for a model in an open file, by its descriptor.</summary>
-    public static PlanResult PlanFd(int fd, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
-        return Plan(runtime, model, session, (ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan,
-            ref orrery_error e) => Native.orrery_plan_fd(fd, ref r, ref m, ref s, ref plan, ref e));
-    }
-
-    /// <summary>The same for a model in memory.</summary>
-    public static PlanResult PlanMemory(byte[] bytes, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
-        return Plan(runtime, model, session, (ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan,
-            ref orrery_error e) => Native.orrery_plan_memory(bytes, Native.Size(bytes.Length), ref r, ref m, ref s, ref plan, ref e));
-    }
-
-    delegate int PlanBy(ref orrery_runtime_options r, ref orrery_model_options m, ref orrery_session_options s, ref orrery_plan_result plan, ref orrery_error e);
-
-    static PlanResult Plan(RuntimeOptions runtime, ModelOptions model, SessionOptions session, PlanBy function) {
+    public static PlanResult Plan(Source source, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
         using (var keep = new Keep()) {
+            var file = Source.ToNative(source, keep);
             var r = (runtime ?? new RuntimeOptions()).ToNative(keep);
             var m = (model ?? new ModelOptions()).ToNative(keep);
             var s = (session ?? new SessionOptions()).ToNative(keep);
             var plan = orrery_plan_result.New();
-            keep.Callbacks.Check((ref orrery_error e) => function(ref r, ref m, ref s, ref plan, ref e));
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_plan(ref file, ref r, ref m, ref s, ref plan, ref e));
             return new PlanResult(plan);
         }
     }
 
     /// <summary>The plan region by region: its sums are those of Plan.</summary>
-    public static PlanRegion[] PlanRegions(string path, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
+    public static PlanRegion[] PlanRegions(Source source, RuntimeOptions runtime = null, ModelOptions model = null, SessionOptions session = null) {
         using (var keep = new Keep()) {
             var r = (runtime ?? new RuntimeOptions()).ToNative(keep);
             var m = (model ?? new ModelOptions()).ToNative(keep);
             var s = (session ?? new SessionOptions()).ToNative(keep);
-            var name = Native.Utf8(path);
+            var file = Source.ToNative(source, keep);
             var n = UIntPtr.Zero;
             orrery_plan_region[] regions = null;
             keep.Callbacks.Check((ref orrery_error e) =>
-                Native.orrery_plan_regions(name, ref r, ref m, ref s, null, UIntPtr.Zero, ref n, ref e));
+                Native.orrery_plan_regions(ref file, ref r, ref m, ref s, null, UIntPtr.Zero, ref n, ref e));
             regions = new orrery_plan_region[(int)n];
             regions[0] = orrery_plan_region.New();
             keep.Callbacks.Check((ref orrery_error e) =>
-                Native.orrery_plan_regions(name, ref r, ref m, ref s, regions, Native.Size(regions.Length), ref n, ref e));
+                Native.orrery_plan_regions(ref file, ref r, ref m, ref s, regions, Native.Size(regions.Length), ref n, ref e));
             return regions.Take((int)n).Select(region => new PlanRegion(region)).ToArray();
         }
     }
@@ -132,40 +119,61 @@ public sealed class Runtime : IDisposable {
         return new RuntimeInfo(info);
     }
 
-    delegate int Opening(ref orrery_model_options options, out ModelHandle model, ref orrery_error error);
-
-    Model Open(ModelOptions options, bool copies, Opening open) {
+    /// <summary>Opens a GGUF file: of a path, or of another Source. A Progress function that returns false cancels.</summary>
+    public Model Open(Source source, ModelOptions options = null) {
         using (var keep = new Keep()) {
+            var file = Source.ToNative(source, keep);
             var o = (options ?? new ModelOptions()).ToNative(keep);
-            if (copies) o.load = LoadMode.Read;
+            if (file.kind == SourceKind.Memory) o.load = LoadMode.Read;
             ModelHandle handle = null;
-            keep.Callbacks.Check((ref orrery_error e) => open(ref o, out handle, ref e));
+            keep.Callbacks.Check((ref orrery_error e) => Native.orrery_model_open(Handle, ref file, ref o, out handle, ref e));
             handle.Keep = Handle.Keep;
             return new Model(handle);
         }
     }
 
-    /// <summary>Opens a GGUF file. A Progress function that returns false cancels.</summary>
-    public Model Open(string path, ModelOptions options = null) {
-        return Open(options, false, (ref orrery_model_options o, out ModelHandle model, ref orrery_error e) =>
-            Native.orrery_model_open(Handle, Native.Utf8(path), ref o, out model, ref e));
-    }
-
-    /// <summary>The same from an open file, by its descriptor, which may be closed behind the call.</summary>
-    public Model OpenFd(int fd, ModelOptions options = null) {
-        return Open(options, false, (ref orrery_model_options o, out ModelHandle model, ref orrery_error e) =>
-            Native.orrery_model_open_fd(Handle, fd, ref o, out model, ref e));
-    }
-
-    /// <summary>The same from a whole file in memory, which is copied.</summary>
-    public Model OpenMemory(byte[] bytes, ModelOptions options = null) {
-        return Open(options, true, (ref orrery_model_options o, out ModelHandle model, ref orrery_error e) =>
-            Native.orrery_model_open_memory(Handle, bytes, Native.Size(bytes.Length), ref o, out model, ref e));
-    }
-
     /// <summary>Changes the number of threads and their Priority between two steps; 0: the default number.</summary>
     public void SetThreads(int nThreads, int priority = 0) {
         Native.Check((ref orrery_error e) => Native.orrery_runtime_set_threads(Handle, nThreads, priority, ref e));
+    }
+}
+
+/// <summary>Where a GGUF file lies. A string is the source of that path.</summary>
+public sealed class Source {
+    string path;
+    byte[] memory;
+    int fd = -1;
+    ulong offset, bytes;
+
+    Source() {}
+    public static implicit operator Source(string path) { return path == null ? null : new Source { path = path }; }
+
+    /// <summary>The open file `fd`, or `bytes` of it from `offset` on (0: up to its end), such as an asset of an archive. The file may be closed
+    /// behind the call.</summary>
+    public static Source FromFd(int fd, ulong offset = 0, ulong bytes = 0) { return new Source { fd = fd, offset = offset, bytes = bytes }; }
+
+    /// <summary>A whole file in memory. A model that is opened from it copies it.</summary>
+    public static Source FromMemory(byte[] memory) {
+        if (memory == null) throw new ArgumentNullException("memory");
+        return new Source { memory = memory };
+    }
+
+    internal static orrery_source ToNative(Source source, Keep keep) {
+        if (source == null) throw new ArgumentNullException("source");
+        var raw = orrery_source.New();
+        if (source.path != null) {
+            raw.path = keep.Text(source.path);
+        } else if (source.memory != null) {
+            raw.kind = SourceKind.Memory;
+            raw.memory = keep.Pin(source.memory);
+            raw.memory_bytes = (ulong)source.memory.LongLength;
+        } else {
+            raw.kind = SourceKind.Fd;
+            raw.fd = source.fd;
+            raw.fd_offset = source.offset;
+            raw.fd_bytes = source.bytes;
+        }
+        return raw;
     }
 }
 
@@ -175,24 +183,14 @@ public sealed class Vocab : IDisposable {
 
     internal Vocab(VocabHandle handle) { this.handle = handle; }
 
-    public static Vocab Open(string path) {
-        VocabHandle handle = null;
-        Native.Check((ref orrery_error e) => Native.orrery_vocab_open(Native.Utf8(path), out handle, ref e));
-        return new Vocab(handle);
-    }
-
-    /// <summary>The same from an open file, by its descriptor, which may be closed behind the call.</summary>
-    public static Vocab OpenFd(int fd) {
-        VocabHandle handle = null;
-        Native.Check((ref orrery_error e) => Native.orrery_vocab_open_fd(fd, out handle, ref e));
-        return new Vocab(handle);
-    }
-
-    /// <summary>The same from a whole file in memory, which is not kept.</summary>
-    public static Vocab OpenMemory(byte[] bytes) {
-        VocabHandle handle = null;
-        Native.Check((ref orrery_error e) => Native.orrery_vocab_open_memory(bytes, Native.Size(bytes.Length), out handle, ref e));
-        return new Vocab(handle);
+    /// <summary>Opens the vocabulary of a GGUF file: of a path, or of another Source.</summary>
+    public static Vocab Open(Source source) {
+        using (var keep = new Keep()) {
+            var file = Source.ToNative(source, keep);
+            VocabHandle handle = null;
+            Native.Check((ref orrery_error e) => Native.orrery_vocab_open(ref file, out handle, ref e));
+            return new Vocab(handle);
+        }
     }
 
     public void Dispose() { handle.Dispose(); }
@@ -254,6 +252,13 @@ public sealed class Model : IDisposable {
     internal Model(ModelHandle handle) { this.handle = handle; }
 
     public void Dispose() { handle.Dispose(); }
+
+    /// <summary>Layer i, from 0 to NLayers - 1: layers may differ in their heads, windows, states and experts.</summary>
+    public LayerInfo Layer(uint i) {
+        var info = orrery_layer_info.New();
+        Native.Check((ref orrery_error e) => Native.orrery_model_layer_info(handle, i, ref info, ref e));
+        return new LayerInfo(info);
+    }
 
     public ModelInfo Info() {
         var info = orrery_model_info.New();

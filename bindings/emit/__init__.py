@@ -14,7 +14,8 @@ def lower_camel(name):
 
 GROUP_NAMES = {  # of enumerations, where the constants' first word alone would not do
     "DETOKENIZE": "DetokenizeFlags", "EVENT": "EventType", "FINISH": "FinishReason", "KV": "KvType", "LOAD": "LoadMode",
-    "LOG": "LogLevel", "RESERVOIR": "ReservoirMode", "ROPE": "RopeScaling", "TOKEN": "TokenFlags",
+    "LAYER": "LayerKind", "LOG": "LogLevel", "RESERVOIR": "ReservoirMode", "ROPE": "RopeScaling", "SOURCE": "SourceKind",
+    "TOKEN": "TokenFlags",
     "TOKENIZE": "TokenizeFlags",
 }
 

@@ -114,7 +114,7 @@ def native(header):
 
 
 def managed(header, f):
-    if f.kind in ("cstr", "chars"):
+    if f.kind in ("cstr", "chars", "source"):
         return "string"
     if f.kind == "strings":
         return "List<string>"
@@ -140,6 +140,8 @@ def options(header, s, out):
         value = camel(f.name)
         if f.kind == "cstr":
             out.append("        raw.%s = keep.Text(%s);" % (f.name, value))
+        elif f.kind == "source":
+            out.append("        raw.%s = keep.SourceOf(%s);" % (f.name, value))
         elif f.kind == "strings":
             out.append("        raw.%s = keep.Texts(%s);" % (f.name, value))
             out.append("        raw.%s = (%s)%s.Count;" % (f.count, SCALARS[s.field(f.count).type.base], value))

@@ -41,7 +41,7 @@ def enumeration(header, name):
 
 
 def go_type(f):
-    if f.kind in ("cstr", "chars"):
+    if f.kind in ("cstr", "chars", "source"):
         return "string"
     if f.kind == "strings":
         return "[]string"
@@ -159,6 +159,8 @@ def options(header, s, out):
         go = "o." + camel(f.name)
         if f.kind == "cstr":
             out += ["\tif %s != \"\" {" % go, "\t\tp.%s = (*C.char)(k.str(%s))" % (f.name, go), "\t}"]
+        elif f.kind == "source":
+            out += ["\tif %s != \"\" {" % go, "\t\tp.%s = k.source(%s)" % (f.name, go), "\t}"]
         elif f.kind in ("strings", "array"):
             count = s.field(f.count)
             element = "*C.char" if f.kind == "strings" else "C." + f.type.base

@@ -42,7 +42,7 @@ class Field:
 
     a scalar's kind (u8 ... f64); "cstr"; "bytes" (u8[length]); "chars" (char[length]); "fn" and its "user" pointer;
     "strings" (const char *const *) and "array" (pointer to structs), both counted by the field named `count`;
-    "text" (const char * with `count` bytes); "count" (counts another field); "size" (struct_size); "reserved".
+    "source" (const orrery_source *, which languages take as a path at least); "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
     """
 
     def __init__(self, name, ctype, length):
@@ -214,8 +214,12 @@ class Header:
         field.bytes = 8
         if ctype.pointers == 0 and ctype.base in self.callbacks:
             field.kind, field.user = "fn", struct.fields[i + 1].name
+        elif ctype.base == "void" and ctype.pointers == 1 and name + "_bytes" in names:
+            field.kind, field.count = "data", name + "_bytes"
         elif ctype.base == "void" and ctype.pointers == 1:
             field.kind = "user"
+        elif ctype.base == "orrery_source" and ctype.pointers == 1:
+            field.kind = "source"
         elif ctype.base == "char" and ctype.pointers == 1:
             field.kind = "cstr"
             if name + "_bytes" in names:
@@ -251,7 +255,7 @@ class Header:
     def named(self):
         """Constants of which orrery_KIND_name() gives the name."""
         prefixes = {"STATUS", "KV", "ROPE", "LOAD", "OVERFLOW", "EVENT", "FINISH", "RESERVOIR", "PRIORITY", "LOG", "REGION",
-                    "SPECULATE", "GPU", "POOLING"}
+                    "SPECULATE", "GPU", "SOURCE", "LAYER", "POOLING"}
         return [name if prefix == "STATUS" else prefix + "_" + name for prefix, members in self.groups().items()
                 if prefix in prefixes for name in members]
 
@@ -263,9 +267,9 @@ class Header:
         return [s for s in self.structs.values() if s.is_options]
 
     def results(self):
-        """Structs that a function fills; orrery_error and orrery_event, which every language treats by hand, are not."""
+        """Structs that a function fills; orrery_error, orrery_event and orrery_source, which every language treats by hand, are not."""
         return [s for s in self.structs.values()
-                if s.fields[0].kind == "size" and not s.is_options and s.short not in ("error", "event")]
+                if s.fields[0].kind == "size" and not s.is_options and s.short not in ("error", "event", "source")]
 
 
 def read(*paths):

@@ -3,9 +3,9 @@
 from . import banner, camel, docs, group_name
 
 CTYPES = {"u8": "c_uint8", "i32": "c_int32", "u32": "c_uint32", "i64": "c_int64", "u64": "c_uint64", "f32": "c_float",
-          "f64": "c_double", "usize": "c_size_t", "size": "c_uint32", "cstr": "c_char_p", "text": "c_void_p",
+          "f64": "c_double", "usize": "c_size_t", "size": "c_uint32", "cstr": "c_char_p", "text": "c_void_p", "data": "c_void_p", "source": "POINTER(orrery_source)",
           "user": "c_void_p", "strings": "POINTER(c_char_p)"}
-HINTS = {"cstr": "str", "text": "bytes", "bytes": "bytes", "chars": "str", "strings": "Sequence[str]", "f32": "float", "f64": "float"}
+HINTS = {"cstr": "str", "source": "object", "text": "bytes", "bytes": "bytes", "chars": "str", "strings": "Sequence[str]", "f32": "float", "f64": "float"}
 SCALARS = {"uint8_t": "c_uint8", "int32_t": "c_int32", "uint32_t": "c_uint32", "int64_t": "c_int64", "uint64_t": "c_uint64",
            "float": "c_float", "double": "c_double", "size_t": "c_size_t", "orrery_status": "c_int32"}
 
@@ -78,9 +78,9 @@ class Error(Exception):
     status = Status.OK
 
     def __init__(self, message: str = "", native_code: int = 0, bytes_requested: int = 0, bytes_available: int = 0,
-                 offset: int = 0, line: int = 0, column: int = 0, doing: str = "") -> None:
+                 offset: int = 0, line: int = 0, column: int = 0, option: str = "", doing: str = "") -> None:
         super().__init__(message)
-        self.message, self.native_code, self.doing = message, native_code, doing
+        self.message, self.native_code, self.option, self.doing = message, native_code, option, doing
         self.bytes_requested, self.bytes_available = bytes_requested, bytes_available
         self.offset, self.line, self.column = offset, line, column
 

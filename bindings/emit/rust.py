@@ -62,7 +62,7 @@ def element_fields(header, f):
 
 
 def rust_type(header, f):
-    if f.kind == "cstr":
+    if f.kind in ("cstr", "source"):
         return "Option<String>"
     if f.kind == "strings":
         return "Vec<String>"
@@ -85,13 +85,15 @@ def options(header, s, out):
         out.append("    pub %s: %s," % (f.name, rust_type(header, f)))
     out.append("}\n\nimpl Default for %s {\n    fn default() -> Self {\n        let raw = %s;\n        %s {" % (name, init_call(s), name))
     for f in s.visible:
-        value = {"cstr": "None", "fn": "None", "strings": "Vec::new()", "array": "Vec::new()"}.get(f.kind, "raw." + f.name)
+        value = {"cstr": "None", "source": "None", "fn": "None", "strings": "Vec::new()", "array": "Vec::new()"}.get(f.kind, "raw." + f.name)
         out.append("            %s%s," % (f.name + ": ", value))
     out.append("        }\n    }\n}\n\nimpl %s {" % name)
     out.append("    pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::%s> {\n        let mut raw = %s;" % (s.name, init_call(s)))
     for f in s.visible:
         if f.kind == "cstr":
             out.append("        if let Some(text) = &self.%s {\n            raw.%s = keep.string(text)?;\n        }" % (f.name, f.name))
+        elif f.kind == "source":
+            out.append("        if let Some(path) = &self.%s {\n            raw.%s = keep.source(path)?;\n        }" % (f.name, f.name))
         elif f.kind == "strings":
             out.append("        raw.%s = keep.strings(&self.%s)?;\n        raw.%s = self.%s.len() as _;" % (f.name, f.name, f.count, f.name))
         elif f.kind == "array":
@@ -111,7 +113,7 @@ def options(header, s, out):
     out.append("    /// False: there is no such field, or the text does not fit it.")
     out.append("    pub fn set(&mut self, field: &str, text: &str) -> bool {\n        match field {")
     for f in s.visible:
-        if f.kind == "cstr":
+        if f.kind in ("cstr", "source"):
             out.append('            "%s" => self.%s = Some(text.to_owned()),' % (f.name, f.name))
         elif f.kind == "strings":
             out.append('            "%s" => self.%s.push(text.to_owned()),' % (f.name, f.name))

@@ -34,6 +34,7 @@ type Error struct {
 	BytesRequested, BytesAvailable uint64
 	Offset                         uint64
 	Line, Column                   uint32
+	Option                         string // the field of the options that is at fault; "": none
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (%s)", e.Message, e.Status.Error()) }
@@ -77,7 +78,7 @@ func call(f func(e *C.orrery_error) C.orrery_status) error {
 		return nil
 	}
 	return &Error{Status(status), C.GoString(&e.message[0]), int64(e.native_code), uint64(e.bytes_requested),
-		uint64(e.bytes_available), uint64(e.offset), uint32(e.line), uint32(e.column)}
+		uint64(e.bytes_available), uint64(e.offset), uint32(e.line), uint32(e.column), C.GoString(&e.option[0])}
 }
 
 // planRegion is what sized may fill besides bytes and numbers; cgo wants a name of Go's in a constraint.
@@ -144,6 +145,13 @@ func (k *keep) texts(texts []string) **C.char {
 		unsafe.Slice((**C.char)(p), len(texts))[i] = k.chars(text)
 	}
 	return (**C.char)(p)
+}
+
+func (k *keep) source(path string) *C.orrery_source {
+	p := (*C.orrery_source)(k.alloc(C.sizeof_orrery_source))
+	C.orrery_source_init(p, C.sizeof_orrery_source)
+	p.path = k.chars(path)
+	return p
 }
 
 func (k *keep) free() {

@@ -14,6 +14,43 @@ package orrery
 /*
 #include <stdlib.h>
 #include <orrery_lab.h>
+
+// A source is made here, because C may get a pointer to Go's memory as an argument, and not inside of a struct.
+static orrery_source source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset) {
+	orrery_source s;
+	orrery_source_init(&s, sizeof s);
+	s.kind = kind, s.path = path, s.fd = fd, s.fd_offset = offset;
+	if (kind == ORRERY_SOURCE_MEMORY) s.memory = memory, s.memory_bytes = bytes;
+	if (kind == ORRERY_SOURCE_FD) s.fd_bytes = bytes;
+	return s;
+}
+static orrery_status inspect_source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset,
+		char *json, size_t capacity, size_t *n, orrery_error *e) {
+	orrery_source s = source(kind, path, memory, bytes, fd, offset);
+	return orrery_inspect(&s, json, capacity, n, e);
+}
+static orrery_status vocab_of_source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset,
+		orrery_vocab **out, orrery_error *e) {
+	orrery_source s = source(kind, path, memory, bytes, fd, offset);
+	return orrery_vocab_open(&s, out, e);
+}
+static orrery_status model_of_source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset,
+		orrery_runtime *r, const orrery_model_options *o, orrery_model **out, orrery_error *e) {
+	orrery_source s = source(kind, path, memory, bytes, fd, offset);
+	return orrery_model_open(r, &s, o, out, e);
+}
+static orrery_status plan_of_source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset,
+		const orrery_runtime_options *r, const orrery_model_options *m, const orrery_session_options *o, orrery_plan_result *out,
+		orrery_error *e) {
+	orrery_source s = source(kind, path, memory, bytes, fd, offset);
+	return orrery_plan(&s, r, m, o, out, e);
+}
+static orrery_status regions_of_source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset,
+		const orrery_runtime_options *r, const orrery_model_options *m, const orrery_session_options *o, orrery_plan_region *to,
+		size_t capacity, size_t *n, orrery_error *e) {
+	orrery_source s = source(kind, path, memory, bytes, fd, offset);
+	return orrery_plan_regions(&s, r, m, o, to, capacity, n, e);
+}
 */
 import "C"
 
@@ -36,16 +73,59 @@ func Version() string { return C.GoString(C.orrery_version()) }
 // BuildInfo tells the library's compiler and instruction sets.
 func BuildInfo() string { return C.GoString(C.orrery_build_info()) }
 
+// Source is where a GGUF file lies: a Path, a Descriptor or a Memory.
+type Source interface{ parts(k *keep) parts }
+
+// Path is the source of a file by its name.
+type Path string
+
+// Descriptor is the source of an open file, or of Bytes of it from Offset on (0: up to its end), such as an asset of an archive. The file
+// may be closed behind the call.
+type Descriptor struct {
+	Fd            uintptr
+	Offset, Bytes uint64
+}
+
+// Memory is the source of a whole file in memory. A model that is opened from it copies it: C keeps no memory of Go's.
+type Memory []byte
+
+// parts are a source as C takes it.
+type parts struct {
+	kind          C.uint32_t
+	path          *C.char
+	memory        unsafe.Pointer
+	bytes, offset C.uint64_t
+	fd            C.int32_t
+}
+
+func (p Path) parts(k *keep) parts {
+	return parts{kind: C.ORRERY_SOURCE_PATH, path: k.chars(string(p)), fd: -1}
+}
+func (d Descriptor) parts(k *keep) parts {
+	return parts{kind: C.ORRERY_SOURCE_FD, bytes: C.uint64_t(d.Bytes), offset: C.uint64_t(d.Offset), fd: C.int32_t(d.Fd)}
+}
+func (m Memory) parts(k *keep) parts {
+	return parts{kind: C.ORRERY_SOURCE_MEMORY, memory: first(m), bytes: C.uint64_t(len(m)), fd: -1}
+}
+
+// KvTypeBytes is the bytes of one token's K and V of one head.
+func KvTypeBytes(kvType KvType, keyDim, valueDim uint32) uint64 {
+	return uint64(C.orrery_kv_type_bytes(C.uint32_t(kvType), C.uint32_t(keyDim), C.uint32_t(valueDim)))
+}
+
 // Inspect describes a file, as JSON.
-func Inspect(path string) (string, error) {
+func Inspect(path string) (string, error) { return InspectFrom(Path(path)) }
+
+// InspectFrom is Inspect of any source.
+func InspectFrom(source Source) (string, error) {
 	k := newKeep()
 	defer k.free()
-	name := k.chars(path)
+	f := source.parts(k)
 	if k.err != nil {
 		return "", k.err
 	}
 	return text(sized(func(to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
-		return C.orrery_inspect(name, (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+		return C.inspect_source(f.kind, f.path, f.memory, f.bytes, f.fd, f.offset, (*C.char)(unsafe.Pointer(to)), capacity, n, e)
 	}))
 }
 
@@ -78,55 +158,41 @@ func HeadProfileImportGates(gates string, sparsity float64) (string, error) {
 
 // Plan tells what a model and a session would take, from the file's header alone.
 func Plan(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
-	return plan(path, runtime, model, session, func(name *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options,
-		s *C.orrery_session_options, out *C.orrery_plan_result, e errorOut) status {
-		return C.orrery_plan(name, r, m, s, out, e)
-	})
+	return PlanFrom(Path(path), runtime, model, session)
 }
 
-// PlanFd is Plan for a model in an open file.
-func PlanFd(fd uintptr, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
-	return plan("", runtime, model, session, func(_ *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options,
-		s *C.orrery_session_options, out *C.orrery_plan_result, e errorOut) status {
-		return C.orrery_plan_fd(C.int32_t(fd), r, m, s, out, e)
-	})
-}
-
-// PlanMemory is Plan for a model in memory.
-func PlanMemory(file []byte, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
-	return plan("", runtime, model, session, func(_ *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options,
-		s *C.orrery_session_options, out *C.orrery_plan_result, e errorOut) status {
-		return C.orrery_plan_memory(first(file), C.size_t(len(file)), r, m, s, out, e)
-	})
-}
-
-// plan plans by one of the functions of the header.
-func plan(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions,
-	f func(name *C.char, r *C.orrery_runtime_options, m *C.orrery_model_options, s *C.orrery_session_options,
-		out *C.orrery_plan_result, e errorOut) status) (PlanResult, error) {
+// PlanFrom is Plan of any source.
+func PlanFrom(source Source, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (PlanResult, error) {
 	k := newKeep()
 	defer k.free()
 	defer k.callbacks.release()
-	name, r, m, s := k.chars(path), runtime.c(k), model.c(k), session.c(k)
+	f, r, m, s := source.parts(k), runtime.c(k), model.c(k), session.c(k)
 	if k.err != nil {
 		return PlanResult{}, k.err
 	}
 	return fillPlanResult(func(out *C.orrery_plan_result) error {
-		return call(func(e errorOut) status { return f(name, r, m, s, out, e) })
+		return call(func(e errorOut) status {
+			return C.plan_of_source(f.kind, f.path, f.memory, f.bytes, f.fd, f.offset, r, m, s, out, e)
+		})
 	})
 }
 
 // PlanRegions tells the same region by region: its sums are those of Plan.
-func PlanRegions(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (regions []PlanRegion, err error) {
+func PlanRegions(path string, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) ([]PlanRegion, error) {
+	return PlanRegionsFrom(Path(path), runtime, model, session)
+}
+
+// PlanRegionsFrom is PlanRegions of any source.
+func PlanRegionsFrom(source Source, runtime *RuntimeOptions, model *ModelOptions, session *SessionOptions) (regions []PlanRegion, err error) {
 	k := newKeep()
 	defer k.free()
 	defer k.callbacks.release()
-	name, r, m, s := k.chars(path), runtime.c(k), model.c(k), session.c(k)
+	f, r, m, s := source.parts(k), runtime.c(k), model.c(k), session.c(k)
 	if k.err != nil {
 		return nil, k.err
 	}
 	all, err := sized(func(to *C.orrery_plan_region, capacity C.size_t, n *C.size_t, e errorOut) status {
-		return C.orrery_plan_regions(name, r, m, s, to, capacity, n, e)
+		return C.regions_of_source(f.kind, f.path, f.memory, f.bytes, f.fd, f.offset, r, m, s, to, capacity, n, e)
 	})
 	for i := range all {
 		region, _ := fillPlanRegion(func(out *C.orrery_plan_region) error { *out = all[i]; return nil })
@@ -168,50 +234,38 @@ func (r *Runtime) Info() (info RuntimeInfo, err error) {
 	})
 }
 
-// open opens a model by one of the functions of the header.
-func (r *Runtime) open(path string, options *ModelOptions,
-	f func(p *C.orrery_runtime, name *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status) (*Model, error) {
+// Open opens a GGUF file. A Progress function that returns false cancels.
+func (r *Runtime) Open(path string, options *ModelOptions) (*Model, error) {
+	return r.OpenFrom(Path(path), options)
+}
+
+// OpenFrom is Open of any source.
+func (r *Runtime) OpenFrom(source Source, options *ModelOptions) (*Model, error) {
+	if _, ok := source.(Memory); ok {
+		copied := DefaultModelOptions()
+		if options != nil {
+			copied = *options
+		}
+		copied.Load = LoadModeRead
+		options = &copied
+	}
 	k := newKeep()
 	defer k.free()
 	defer k.callbacks.release()
-	name, o, out := k.chars(path), options.c(k), new(*C.orrery_model)
+	f, o, out := source.parts(k), options.c(k), new(*C.orrery_model)
 	if k.err != nil {
 		return nil, k.err
 	}
 	err := r.use(func(p unsafe.Pointer) error {
-		return k.callbacks.call(func(e errorOut) status { return f((*C.orrery_runtime)(p), name, o, out, e) })
+		return k.callbacks.call(func(e errorOut) status {
+			return C.model_of_source(f.kind, f.path, f.memory, f.bytes, f.fd, f.offset, (*C.orrery_runtime)(p), o, out, e)
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
 	free := func(p unsafe.Pointer) { C.orrery_model_free((*C.orrery_model)(p)) }
 	return &Model{newHandle(unsafe.Pointer(*out), free), r.log}, nil
-}
-
-// Open opens a GGUF file. A Progress function that returns false cancels.
-func (r *Runtime) Open(path string, options *ModelOptions) (*Model, error) {
-	return r.open(path, options, func(p *C.orrery_runtime, name *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status {
-		return C.orrery_model_open(p, name, o, out, e)
-	})
-}
-
-// OpenFd is Open on an open file, which may be closed behind the call.
-func (r *Runtime) OpenFd(fd uintptr, options *ModelOptions) (*Model, error) {
-	return r.open("", options, func(p *C.orrery_runtime, _ *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status {
-		return C.orrery_model_open_fd(p, C.int32_t(fd), o, out, e)
-	})
-}
-
-// OpenMemory is Open on a whole file in memory, which is copied: C keeps no memory of Go's.
-func (r *Runtime) OpenMemory(file []byte, options *ModelOptions) (*Model, error) {
-	copied := DefaultModelOptions()
-	if options != nil {
-		copied = *options
-	}
-	copied.Load = LoadModeRead
-	return r.open("", &copied, func(p *C.orrery_runtime, _ *C.char, o *C.orrery_model_options, out **C.orrery_model, e errorOut) status {
-		return C.orrery_model_open_memory(p, first(file), C.size_t(len(file)), o, out, e)
-	})
 }
 
 // SetThreads changes the number of threads and their priority between two steps; 0 is the default number.
@@ -242,34 +296,24 @@ func newVocab(p *C.orrery_vocab) *Vocab {
 	return &Vocab{newHandle(unsafe.Pointer(p), func(p unsafe.Pointer) { C.orrery_vocab_free((*C.orrery_vocab)(p)) })}
 }
 
-func OpenVocab(path string) (*Vocab, error) {
-	k := newKeep()
-	defer k.free()
-	name := k.chars(path)
-	if k.err != nil {
-		return nil, k.err
-	}
-	return openVocab(func(out **C.orrery_vocab, e errorOut) status { return C.orrery_vocab_open(name, out, e) })
-}
+// OpenVocab opens the vocabulary of a GGUF file.
+func OpenVocab(path string) (*Vocab, error) { return OpenVocabFrom(Path(path)) }
 
-// OpenVocabFd is OpenVocab on an open file, which may be closed behind the call.
-func OpenVocabFd(fd uintptr) (*Vocab, error) {
-	return openVocab(func(out **C.orrery_vocab, e errorOut) status { return C.orrery_vocab_open_fd(C.int32_t(fd), out, e) })
-}
-
-// OpenVocabMemory is OpenVocab on a whole file in memory, which is not kept.
-func OpenVocabMemory(file []byte) (*Vocab, error) {
-	return openVocab(func(out **C.orrery_vocab, e errorOut) status {
-		return C.orrery_vocab_open_memory(first(file), C.size_t(len(file)), out, e)
-	})
-}
-
-func openVocab(f func(out **C.orrery_vocab, e errorOut) status) (*Vocab, error) {
+// OpenVocabFrom is OpenVocab of any source.
+func OpenVocabFrom(source Source) (*Vocab, error) {
 	if err := checkABI(); err != nil {
 		return nil, err
 	}
+	k := newKeep()
+	defer k.free()
+	f := source.parts(k)
+	if k.err != nil {
+		return nil, k.err
+	}
 	out := new(*C.orrery_vocab)
-	if err := call(func(e errorOut) status { return f(out, e) }); err != nil {
+	if err := call(func(e errorOut) status {
+		return C.vocab_of_source(f.kind, f.path, f.memory, f.bytes, f.fd, f.offset, out, e)
+	}); err != nil {
 		return nil, err
 	}
 	return newVocab(*out), nil
@@ -345,6 +389,15 @@ func (m *Model) Info() (ModelInfo, error) {
 	return fillModelInfo(func(out *C.orrery_model_info) error {
 		return m.call(func(p unsafe.Pointer, e errorOut) status {
 			return C.orrery_model_get_info((*C.orrery_model)(p), out, e)
+		})
+	})
+}
+
+// Layer describes layer i, from 0 to NLayers - 1: layers may differ in their heads, windows, states and experts.
+func (m *Model) Layer(i uint32) (LayerInfo, error) {
+	return fillLayerInfo(func(out *C.orrery_layer_info) error {
+		return m.call(func(p unsafe.Pointer, e errorOut) status {
+			return C.orrery_model_layer_info((*C.orrery_model)(p), C.uint32_t(i), out, e)
 		})
 	})
 }

@@ -211,6 +211,12 @@ func TestErrorsHaveEveryField(t *testing.T) {
 	if _, err := OpenVocab("/nowhere"); !errors.As(err, &e) || e.NativeCode != 2 || !errors.Is(err, StatusIo) || !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
+	fatal(t, s.AddMessage("user", "hi"))
+	sizes := DefaultGenerateOptions()
+	sizes.TopP = 9
+	if _, err := s.Generate(context.Background(), &sizes); !errors.As(err, &e) || e.Option != "top_p" {
+		t.Fatal(err)
+	}
 	if err := s.AddMessage("user", "a\x00b"); !errors.Is(err, StatusInvalidArgument) {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import "C"
 
 import "unsafe"
 
-const abiVersion = 1
+const abiVersion = 2
 
 const (
 	StatusOk Status = 0
@@ -116,6 +116,18 @@ const (
 	GpuRefused Gpu = 6
 )
 
+// SourceKind is one of the constants SourceKind..., or several of them, added
+type SourceKind uint32
+
+const (
+	// the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL
+	SourceKindPath SourceKind = 0
+	// the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed
+	SourceKindFd SourceKind = 1
+	// memory of the caller
+	SourceKindMemory SourceKind = 2
+)
+
 // TokenizeFlags is one of the constants TokenizeFlags..., or several of them, added
 type TokenizeFlags uint32
 
@@ -188,8 +200,8 @@ const (
 	// exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is
 	// copied once
 	LoadModeMap LoadMode = 0
-	// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
-	// more than is free
+	// read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the
+	// numbers, where they need more than is free
 	LoadModeRead LoadMode = 1
 )
 
@@ -203,6 +215,22 @@ const (
 	PurposeEmbed Purpose = 2
 	// it scores texts by a query: orrery_rank()
 	PurposeRank Purpose = 4
+)
+
+// LayerKind is one of the constants LayerKind..., or several of them, added
+type LayerKind uint32
+
+const (
+	// attention to all tokens
+	LayerKindAttention LayerKind = 0
+	// attention to the last `window` tokens
+	LayerKindWindow LayerKind = 1
+	// attention over one row for all heads, which holds keys and values (MLA)
+	LayerKindLatent LayerKind = 2
+	// a state of fixed size: delta net, Mamba, short convolution
+	LayerKindRecurrent LayerKind = 3
+	// nothing mixes its tokens: a feed-forward layer alone
+	LayerKindNone LayerKind = 4
 )
 
 // Pooling is one of the constants Pooling...
@@ -387,12 +415,16 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_priority_name(C.int32_t(value)))
 	case "gpu_use":
 		return C.GoString(C.orrery_gpu_use_name(C.uint32_t(value)))
+	case "source_kind":
+		return C.GoString(C.orrery_source_kind_name(C.uint32_t(value)))
 	case "kv_type":
 		return C.GoString(C.orrery_kv_type_name(C.uint32_t(value)))
 	case "rope_scaling":
 		return C.GoString(C.orrery_rope_scaling_name(C.uint32_t(value)))
 	case "load_mode":
 		return C.GoString(C.orrery_load_mode_name(C.uint32_t(value)))
+	case "layer_kind":
+		return C.GoString(C.orrery_layer_kind_name(C.uint32_t(value)))
 	case "pooling":
 		return C.GoString(C.orrery_pooling_name(C.uint32_t(value)))
 	case "overflow":
@@ -701,9 +733,9 @@ type SessionOptions struct {
 	// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
 	// session's and its forks' tokens. Not under "h2o". 0: off
 	ReusePrompts uint32
-	// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
-	// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-	// vocabularies differ; the message names the first difference
+	// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
+	// has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT:
+	// the vocabularies differ; the message names the first difference
 	DraftModel string
 }
 
@@ -759,7 +791,7 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	p.speculate_tokens = C.uint32_t(o.SpeculateTokens)
 	p.reuse_prompts = C.uint32_t(o.ReusePrompts)
 	if o.DraftModel != "" {
-		p.draft_model = (*C.char)(k.str(o.DraftModel))
+		p.draft_model = k.source(o.DraftModel)
 	}
 	return p
 }
@@ -1163,12 +1195,18 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 
 // ModelInfo is orrery_model_info of the header.
 type ModelInfo struct {
-	NLayers  uint32
-	NHeads   uint32
+	// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
+	NLayers uint32
+	// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
+	NHeads uint32
+	// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
 	NKvHeads uint32
-	HeadDim  uint32
-	NEmbd    uint32
-	NVocab   uint32
+	// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
+	HeadDim uint32
+	// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
+	NEmbd uint32
+	// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
+	NVocab uint32
 	// tokens, by the file
 	TrainedContext uint32
 	NParameters    uint64
@@ -1217,6 +1255,50 @@ func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
 	r.HostPeakBytes = uint64(p.host_peak_bytes)
 	r.Purpose = Purpose(p.purpose)
 	r.Pooling = Pooling(p.pooling)
+	return r, nil
+}
+
+// LayerInfo is orrery_layer_info of the header.
+type LayerInfo struct {
+	// ORRERY_LAYER_: what mixes its tokens
+	Kind LayerKind
+	// of queries; 0: the layer has no attention
+	NHeads uint32
+	// whose KV the layer keeps; 0 where it reads another layer's
+	NKvHeads uint32
+	// values of a key
+	HeadDim uint32
+	// values of a value; 0: it is a part of the key (LATENT)
+	ValueDim uint32
+	// WINDOW: tokens; else 0
+	Window uint32
+	// the earlier layer whose KV it reads; -1: none
+	KvOf int32
+	// of its mixture; 0: it has none
+	NExperts uint32
+	// of them, for each token; without a shared expert
+	NUsedExperts uint32
+	// RECURRENT: its state in one session, however long; else 0
+	StateBytes uint64
+}
+
+func fillLayerInfo(call func(*C.orrery_layer_info) error) (LayerInfo, error) {
+	p, r := new(C.orrery_layer_info), LayerInfo{}
+	C.orrery_layer_info_init(p, C.sizeof_orrery_layer_info)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_layer_info)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.Kind = LayerKind(p.kind)
+	r.NHeads = uint32(p.n_heads)
+	r.NKvHeads = uint32(p.n_kv_heads)
+	r.HeadDim = uint32(p.head_dim)
+	r.ValueDim = uint32(p.value_dim)
+	r.Window = uint32(p.window)
+	r.KvOf = int32(p.kv_of)
+	r.NExperts = uint32(p.n_experts)
+	r.NUsedExperts = uint32(p.n_used_experts)
+	r.StateBytes = uint64(p.state_bytes)
 	return r, nil
 }
 

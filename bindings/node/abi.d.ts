@@ -77,6 +77,14 @@ export const Gpu: {
   /** there is a GPU, and this library cannot use it */
   readonly REFUSED: 6;
 };
+export const SourceKind: {
+  /** the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL */
+  readonly PATH: 0;
+  /** the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed */
+  readonly FD: 1;
+  /** memory of the caller */
+  readonly MEMORY: 2;
+};
 export const TokenizeFlags: {
   /** begin with the vocabulary's BOS token, if it has one */
   readonly BOS: 1;
@@ -120,8 +128,8 @@ export const LoadMode: {
    */
   readonly MAP: 0;
   /**
-   * read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
-   * more than is free
+   * read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the
+   * numbers, where they need more than is free
    */
   readonly READ: 1;
 };
@@ -132,6 +140,18 @@ export const Purpose: {
   readonly EMBED: 2;
   /** it scores texts by a query: orrery_rank() */
   readonly RANK: 4;
+};
+export const LayerKind: {
+  /** attention to all tokens */
+  readonly ATTENTION: 0;
+  /** attention to the last `window` tokens */
+  readonly WINDOW: 1;
+  /** attention over one row for all heads, which holds keys and values (MLA) */
+  readonly LATENT: 2;
+  /** a state of fixed size: delta net, Mamba, short convolution */
+  readonly RECURRENT: 3;
+  /** nothing mixes its tokens: a feed-forward layer alone */
+  readonly NONE: 4;
 };
 export const Pooling: {
   /** as the model's file says; if it says nothing, MEAN in an encoder, else LAST */
@@ -249,7 +269,7 @@ export const Region: {
   /** host memory beside the KV */
   readonly TABLES: 5;
 };
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'pooling' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind';
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'source_kind' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'layer_kind' | 'pooling' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind';
 export interface RuntimeOptions {
   /**
    * 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more than
@@ -392,9 +412,9 @@ export interface SessionOptions {
    */
   reusePrompts?: number;
   /**
-   * DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its weights,
-   * and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the vocabularies
-   * differ; the message names the first difference
+   * DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
+   * has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT:
+   * the vocabularies differ; the message names the first difference
    */
   draftModel?: string;
 }
@@ -580,11 +600,17 @@ export interface PlanResult {
   kvShare: number;
 }
 export interface ModelInfo {
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nLayers: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nHeads: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nKvHeads: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   headDim: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nEmbd: number;
+  /** heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info()) */
   nVocab: number;
   /** tokens, by the file */
   trainedContext: number;
@@ -607,6 +633,28 @@ export interface ModelInfo {
   purpose: number;
   /** ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for */
   pooling: number;
+}
+export interface LayerInfo {
+  /** ORRERY_LAYER_: what mixes its tokens */
+  kind: number;
+  /** of queries; 0: the layer has no attention */
+  nHeads: number;
+  /** whose KV the layer keeps; 0 where it reads another layer's */
+  nKvHeads: number;
+  /** values of a key */
+  headDim: number;
+  /** values of a value; 0: it is a part of the key (LATENT) */
+  valueDim: number;
+  /** WINDOW: tokens; else 0 */
+  window: number;
+  /** the earlier layer whose KV it reads; -1: none */
+  kvOf: number;
+  /** of its mixture; 0: it has none */
+  nExperts: number;
+  /** of them, for each token; without a shared expert */
+  nUsedExperts: number;
+  /** RECURRENT: its state in one session, however long; else 0 */
+  stateBytes: number;
 }
 export interface Stats {
   nContext: number;

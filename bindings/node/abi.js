@@ -3,12 +3,13 @@
 
 'use strict';
 
-exports.ABI_VERSION = 1;
+exports.ABI_VERSION = 2;
 exports.Status = Object.freeze({OK: 0, INVALID_ARGUMENT: 1, OUT_OF_DEVICE_MEMORY: 2, OUT_OF_PINNED_MEMORY: 3, OUT_OF_HOST_MEMORY: 4, CONTEXT_FULL: 5, CANCELLED: 6, BAD_MODEL: 7, UNSUPPORTED_ARCHITECTURE: 8, UNSUPPORTED_QUANTIZATION: 9, UNSUPPORTED_TEMPLATE: 10, UNSUPPORTED: 11, BUSY: 12, DEVICE_LOST: 13, IO: 14, BAD_SESSION: 15, INTERNAL: 16});
 exports.LogLevel = Object.freeze({ERROR: 1, WARNING: 2, INFO: 3, DEBUG: 4, TRACE: 5});
 exports.ReservoirMode = Object.freeze({PAGEABLE: 0, PINNED: 1});
 exports.Priority = Object.freeze({NORMAL: 0, LOW: 1});
 exports.Gpu = Object.freeze({USED: 0, NOT_WANTED: 1, NOT_BUILT: 2, NO_DRIVER: 3, DRIVER_TOO_OLD: 4, NONE: 5, REFUSED: 6});
+exports.SourceKind = Object.freeze({PATH: 0, FD: 1, MEMORY: 2});
 exports.TokenizeFlags = Object.freeze({BOS: 1, SPECIAL: 2});
 exports.DetokenizeFlags = Object.freeze({SPECIAL: 1});
 exports.TokenFlags = Object.freeze({CONTROL: 1, END_OF_GENERATION: 2});
@@ -16,6 +17,7 @@ exports.KvType = Object.freeze({F16: 0, F32: 1, Q8_0: 2, Q4_0: 3, K8V4: 4});
 exports.RopeScaling = Object.freeze({FROM_FILE: 0, NONE: 1, LINEAR: 2, YARN: 3, LLAMA3: 4, LONGROPE: 5});
 exports.LoadMode = Object.freeze({MAP: 0, READ: 1});
 exports.Purpose = Object.freeze({GENERATE: 1, EMBED: 2, RANK: 4});
+exports.LayerKind = Object.freeze({ATTENTION: 0, WINDOW: 1, LATENT: 2, RECURRENT: 3, NONE: 4});
 exports.Pooling = Object.freeze({MODEL: 0, MEAN: 1, FIRST: 2, LAST: 3, NONE: 4});
 exports.Overflow = Object.freeze({STOP: 0, DROP_OLDEST: 1});
 exports.Speculate = Object.freeze({OFF: 0, NGRAM: 1, POLICY: 2, DRAFT: 3, MTP: 4});
@@ -25,4 +27,4 @@ exports.Tools = Object.freeze({IGNORED: 0, AUTO: 1, NONE: 2, REQUIRED: 3});
 exports.EventType = Object.freeze({PROGRESS: 1, TOKEN: 2, TEXT: 3, DONE: 4, REASONING: 5, CALL: 6, ARGUMENTS: 7, CALL_END: 8});
 exports.FinishReason = Object.freeze({END: 1, STOP: 2, LENGTH: 3, CONTEXT: 4, CANCELLED: 5, CALLS: 6});
 exports.Region = Object.freeze({WEIGHTS: 0, WORKSPACE: 1, KV: 2, SUMMARIES: 3, STAGING: 4, TABLES: 5});
-exports.NAMES = Object.freeze({log_level: 'orrery_log_level_name', reservoir_mode: 'orrery_reservoir_mode_name', priority: 'orrery_priority_name', gpu_use: 'orrery_gpu_use_name', kv_type: 'orrery_kv_type_name', rope_scaling: 'orrery_rope_scaling_name', load_mode: 'orrery_load_mode_name', pooling: 'orrery_pooling_name', overflow: 'orrery_overflow_name', speculate: 'orrery_speculate_name', grammar_kind: 'orrery_grammar_kind_name', whitespace: 'orrery_whitespace_name', tools: 'orrery_tools_name', event_type: 'orrery_event_type_name', finish_reason: 'orrery_finish_reason_name', region_kind: 'orrery_region_kind_name'});
+exports.NAMES = Object.freeze({log_level: 'orrery_log_level_name', reservoir_mode: 'orrery_reservoir_mode_name', priority: 'orrery_priority_name', gpu_use: 'orrery_gpu_use_name', source_kind: 'orrery_source_kind_name', kv_type: 'orrery_kv_type_name', rope_scaling: 'orrery_rope_scaling_name', load_mode: 'orrery_load_mode_name', layer_kind: 'orrery_layer_kind_name', pooling: 'orrery_pooling_name', overflow: 'orrery_overflow_name', speculate: 'orrery_speculate_name', grammar_kind: 'orrery_grammar_kind_name', whitespace: 'orrery_whitespace_name', tools: 'orrery_tools_name', event_type: 'orrery_event_type_name', finish_reason: 'orrery_finish_reason_name', region_kind: 'orrery_region_kind_name'});

@@ -364,6 +364,19 @@ static int to_strings(napi_env env, call *c, const field_layout *f, napi_value a
   return 1;
 }
 
+/* The bytes of a Buffer, in place: the call keeps the object that has it. */
+static int to_data(napi_env env, const field_layout *f, napi_value value, char *to) {
+  bool is_buffer = false;
+  void *data = NULL;
+  size_t bytes = 0;
+  napi_is_buffer(env, value, &is_buffer);
+  if (!is_buffer) return fail(env, "%s is not a Buffer", f->name);
+  napi_get_buffer_info(env, value, &data, &bytes);
+  *(void **)(to + f->offset) = data;
+  memcpy(to + f->count_offset, &(uint64_t){bytes}, f->count_bytes);
+  return 1;
+}
+
 /* A whole number of an integer type of the header; `what` names the option or the function in an error. */
 static int to_integer(napi_env env, napi_value value, int bytes, int is_signed, const char *what, int64_t *i) {
   napi_valuetype type;
@@ -398,8 +411,14 @@ static int to_field(napi_env env, call *c, const field_layout *f, napi_value val
   callback *b;
   switch (f->kind) {
     case FIELD_CSTR: return (*(char **)at = to_c_string(env, c, value, NULL)) != NULL;
+    case FIELD_SOURCE: { /* a path */
+      orrery_source *source = own(c, calloc(1, sizeof *source));
+      orrery_source_init(source, sizeof *source);
+      return *(orrery_source **)at = source, (source->path = to_c_string(env, c, value, NULL)) != NULL;
+    }
     case FIELD_STRINGS: return to_strings(env, c, f, value, to);
     case FIELD_ARRAY: return to_elements(env, c, f, value, to);
+    case FIELD_DATA: return to_data(env, f, value, to);
     case FIELD_FN:
       if ((b = new_callback(env, c, value, strcmp(f->callback, "orrery_log_fn") == 0)) == NULL) return 0;
       for (size_t k = 0; k < sizeof trampolines / sizeof *trampolines; ++k)

@@ -118,10 +118,12 @@ const planOptions = () => ({ runtime: take('runtime'), model: take('model'), ses
 async function step(verb, w, rest, t) {
   const make = {
     runtime: () => new orrery.Runtime(take('runtime')), vocab: () => orrery.Vocab.open(rest(1)),
-    vocab_fd: () => withFd(rest(1), orrery.Vocab.openFd), vocab_memory: () => orrery.Vocab.openMemory(fs.readFileSync(rest(1))),
-    plan_fd: () => withFd(rest(1), (fd) => orrery.planFd(fd, planOptions())),
-    plan_memory: () => orrery.planMemory(fs.readFileSync(rest(1)), planOptions()),
-    model_fd: () => withFd(rest(2), (fd) => t[w[1]].openFd(fd, take('model'))), model_memory: () => t[w[1]].openMemory(fs.readFileSync(rest(2)), take('model')),
+    vocab_fd: () => withFd(rest(1), (fd) => orrery.Vocab.open({ fd })), vocab_memory: () => orrery.Vocab.open({ memory: fs.readFileSync(rest(1)) }),
+    plan_fd: () => withFd(rest(1), (fd) => orrery.plan({ fd }, planOptions())),
+    plan_memory: () => orrery.plan({ memory: fs.readFileSync(rest(1)) }, planOptions()),
+    model_fd: () => withFd(rest(2), (fd) => t[w[1]].open({ fd }, take('model'))),
+    model_memory: () => t[w[1]].open({ memory: fs.readFileSync(rest(2)) }, take('model')),
+    model_part: () => withFd(rest(4), (fd) => t[w[1]].open({ fd, offset: Number(w[2]), bytes: Number(w[3]) }, take('model'))),
     model: () => t[w[1]].open(rest(2), take('model')), vocab_of: () => t[w[1]].vocab(),
     session: () => t[w[1]].session(take('session')), fork: () => t[w[1]].fork(),
     plan: () => orrery.plan(rest(1), planOptions()),
@@ -160,6 +162,8 @@ async function step(verb, w, rest, t) {
     functions: () => functions(self, Number(w[1]), w[2], rest(3)),
     run: () => { let n = 0; return self.run((e) => { show(e); return ++n === Number(w[1]) ? 1 : 0; }); },
     break: () => leaveEarly(self, Number(w[1])), cancel: () => self.cancel(),
+    layer: () => print(...w.slice(2).map((n) => field(self.layer(Number(w[1]))[camel(n)]))),
+    kv_bytes: () => print(orrery.kvTypeBytes(...w.map(Number))),
     inspect: async () => print(yes((await orrery.inspect(w[0])).includes(rest(1)))),
     policies: () => print(yes(orrery.policies().includes(rest(0)))), steps: () => print(yes(self.steps().includes(rest(1)))),
     profile: () => print(yes(orrery.headProfileImport(self.profile()).includes(rest(1)))),
@@ -179,7 +183,7 @@ async function step(verb, w, rest, t) {
     } catch (e) {
       if (e instanceof Raised) print('raised');
       else if (!(e instanceof orrery.OrreryError)) throw e;
-      else print('error', e.code.slice(7), e.line, e.column, e.offset, e.nativeCode, yes(e.bytesRequested), yes(e.message));
+      else print('error', e.code.slice(7), e.line, e.column, e.offset, e.nativeCode, yes(e.bytesRequested), yes(e.message), e.option || '-');
     }
   }
   process.stdout.write(lines.join('\n') + '\n');

@@ -48,12 +48,10 @@ static void invoke_orrery_gpu_use_name(slot *a, slot *result) { (void)a, result-
 static const parameter parameters_orrery_gpu_use_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_runtime_get_info(slot *a, slot *result) { (void)a, result->i = orrery_runtime_get_info((const orrery_runtime *)a[0].p, (orrery_runtime_info *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_runtime_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &runtime_info_layout}, {P_ERROR, 1, 0}};
-static void invoke_orrery_vocab_open(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open((const char *)a[0].p, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_vocab_open[] = {{P_STRING, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_vocab_open_fd(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open_fd((int32_t)a[0].i, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_vocab_open_fd[] = {{P_I32, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_vocab_open_memory(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open_memory((const void *)a[0].p, (size_t)a[1].i, (orrery_vocab **)a[2].p, (orrery_error *)a[3].p); }
-static const parameter parameters_orrery_vocab_open_memory[] = {{P_BYTES, 2, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_source_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_source_kind_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_source_kind_name[] = {{P_U32, 1, 0}};
+static void invoke_orrery_vocab_open(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open((const orrery_source *)a[0].p, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_vocab_open[] = {{P_OPTIONS, 1, &source_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_free(slot *a, slot *result) { (void)a, (void)result, orrery_vocab_free((orrery_vocab *)a[0].p); }
 static const parameter parameters_orrery_vocab_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_tokenize(slot *a, slot *result) { (void)a, result->i = orrery_tokenize((const orrery_vocab *)a[0].p, (const char *)a[1].p, (size_t)a[2].i, (uint32_t)a[3].i, (int32_t *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
@@ -70,26 +68,24 @@ static void invoke_orrery_chat_format(slot *a, slot *result) { (void)a, result->
 static const parameter parameters_orrery_chat_format[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &template_options_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_kv_type_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_kv_type_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_kv_type_name[] = {{P_U32, 1, 0}};
+static void invoke_orrery_kv_type_bytes(slot *a, slot *result) { (void)a, result->i = orrery_kv_type_bytes((uint32_t)a[0].i, (uint32_t)a[1].i, (uint32_t)a[2].i); }
+static const parameter parameters_orrery_kv_type_bytes[] = {{P_U32, 1, 0}, {P_U32, 1, 0}, {P_U32, 1, 0}};
 static void invoke_orrery_rope_scaling_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_rope_scaling_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_rope_scaling_name[] = {{P_U32, 1, 0}};
-static void invoke_orrery_plan(slot *a, slot *result) { (void)a, result->i = orrery_plan((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
-static const parameter parameters_orrery_plan[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
-static void invoke_orrery_plan_fd(slot *a, slot *result) { (void)a, result->i = orrery_plan_fd((int32_t)a[0].i, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
-static const parameter parameters_orrery_plan_fd[] = {{P_I32, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
-static void invoke_orrery_plan_memory(slot *a, slot *result) { (void)a, result->i = orrery_plan_memory((const void *)a[0].p, (size_t)a[1].i, (const orrery_runtime_options *)a[2].p, (const orrery_model_options *)a[3].p, (const orrery_session_options *)a[4].p, (orrery_plan_result *)a[5].p, (orrery_error *)a[6].p); }
-static const parameter parameters_orrery_plan_memory[] = {{P_BYTES, 2, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_plan(slot *a, slot *result) { (void)a, result->i = orrery_plan((const orrery_source *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
+static const parameter parameters_orrery_plan[] = {{P_OPTIONS, 1, &source_layout}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_load_mode_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_load_mode_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_load_mode_name[] = {{P_U32, 1, 0}};
-static void invoke_orrery_model_open(slot *a, slot *result) { (void)a, result->i = orrery_model_open((orrery_runtime *)a[0].p, (const char *)a[1].p, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
-static const parameter parameters_orrery_model_open[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_model_open_fd(slot *a, slot *result) { (void)a, result->i = orrery_model_open_fd((orrery_runtime *)a[0].p, (int32_t)a[1].i, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
-static const parameter parameters_orrery_model_open_fd[] = {{P_HANDLE, 1, 0}, {P_I32, 1, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_model_open_memory(slot *a, slot *result) { (void)a, result->i = orrery_model_open_memory((orrery_runtime *)a[0].p, (const void *)a[1].p, (size_t)a[2].i, (const orrery_model_options *)a[3].p, (orrery_model **)a[4].p, (orrery_error *)a[5].p); }
-static const parameter parameters_orrery_model_open_memory[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_model_open(slot *a, slot *result) { (void)a, result->i = orrery_model_open((orrery_runtime *)a[0].p, (const orrery_source *)a[1].p, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_model_open[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &source_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_free(slot *a, slot *result) { (void)a, (void)result, orrery_model_free((orrery_model *)a[0].p); }
 static const parameter parameters_orrery_model_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_model_get_info(slot *a, slot *result) { (void)a, result->i = orrery_model_get_info((const orrery_model *)a[0].p, (orrery_model_info *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_model_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &model_info_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_layer_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_layer_kind_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_layer_kind_name[] = {{P_U32, 1, 0}};
+static void invoke_orrery_model_layer_info(slot *a, slot *result) { (void)a, result->i = orrery_model_layer_info((const orrery_model *)a[0].p, (uint32_t)a[1].i, (orrery_layer_info *)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_model_layer_info[] = {{P_HANDLE, 1, 0}, {P_U32, 1, 0}, {P_RESULT, 1, &layer_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_vocab(slot *a, slot *result) { (void)a, result->p = orrery_model_vocab((const orrery_model *)a[0].p); }
 static const parameter parameters_orrery_model_vocab[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_pooling_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_pooling_name((uint32_t)a[0].i); }
@@ -168,10 +164,10 @@ static void invoke_orrery_generation_free(slot *a, slot *result) { (void)a, (voi
 static const parameter parameters_orrery_generation_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_region_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_region_kind_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_region_kind_name[] = {{P_U32, 1, 0}};
-static void invoke_orrery_plan_regions(slot *a, slot *result) { (void)a, result->i = orrery_plan_regions((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_region *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
-static const parameter parameters_orrery_plan_regions[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_OUT_STRUCTS, 3, &plan_region_layout}, {P_ERROR, 1, 0}};
-static void invoke_orrery_inspect(slot *a, slot *result) { (void)a, result->i = orrery_inspect((const char *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
-static const parameter parameters_orrery_inspect[] = {{P_STRING, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_plan_regions(slot *a, slot *result) { (void)a, result->i = orrery_plan_regions((const orrery_source *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_region *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
+static const parameter parameters_orrery_plan_regions[] = {{P_OPTIONS, 1, &source_layout}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_OUT_STRUCTS, 3, &plan_region_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_inspect(slot *a, slot *result) { (void)a, result->i = orrery_inspect((const orrery_source *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_inspect[] = {{P_OPTIONS, 1, &source_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i = orrery_policies((char *)a[0].p, (size_t)a[1].i, (size_t *)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_policies[] = {{P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_residency(slot *a, slot *result) { (void)a, result->i = orrery_session_residency((const orrery_session *)a[0].p, (uint32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
@@ -220,9 +216,8 @@ static const function functions[] = {
     {"orrery_runtime_set_threads", R_STATUS, 4, invoke_orrery_runtime_set_threads, 0, parameters_orrery_runtime_set_threads},
     {"orrery_gpu_use_name", R_STRING, 1, invoke_orrery_gpu_use_name, 0, parameters_orrery_gpu_use_name},
     {"orrery_runtime_get_info", R_STATUS, 3, invoke_orrery_runtime_get_info, 0, parameters_orrery_runtime_get_info},
+    {"orrery_source_kind_name", R_STRING, 1, invoke_orrery_source_kind_name, 0, parameters_orrery_source_kind_name},
     {"orrery_vocab_open", R_STATUS, 3, invoke_orrery_vocab_open, free_orrery_vocab, parameters_orrery_vocab_open},
-    {"orrery_vocab_open_fd", R_STATUS, 3, invoke_orrery_vocab_open_fd, free_orrery_vocab, parameters_orrery_vocab_open_fd},
-    {"orrery_vocab_open_memory", R_STATUS, 3, invoke_orrery_vocab_open_memory, free_orrery_vocab, parameters_orrery_vocab_open_memory},
     {"orrery_vocab_free", R_VOID, 1, invoke_orrery_vocab_free, 0, parameters_orrery_vocab_free},
     {"orrery_tokenize", R_STATUS, 5, invoke_orrery_tokenize, 0, parameters_orrery_tokenize},
     {"orrery_detokenize", R_STATUS, 5, invoke_orrery_detokenize, 0, parameters_orrery_detokenize},
@@ -231,16 +226,15 @@ static const function functions[] = {
     {"orrery_render_chat", R_STATUS, 5, invoke_orrery_render_chat, 0, parameters_orrery_render_chat},
     {"orrery_chat_format", R_STATUS, 4, invoke_orrery_chat_format, 0, parameters_orrery_chat_format},
     {"orrery_kv_type_name", R_STRING, 1, invoke_orrery_kv_type_name, 0, parameters_orrery_kv_type_name},
+    {"orrery_kv_type_bytes", R_INTEGER, 3, invoke_orrery_kv_type_bytes, 0, parameters_orrery_kv_type_bytes},
     {"orrery_rope_scaling_name", R_STRING, 1, invoke_orrery_rope_scaling_name, 0, parameters_orrery_rope_scaling_name},
     {"orrery_plan", R_STATUS, 6, invoke_orrery_plan, 0, parameters_orrery_plan},
-    {"orrery_plan_fd", R_STATUS, 6, invoke_orrery_plan_fd, 0, parameters_orrery_plan_fd},
-    {"orrery_plan_memory", R_STATUS, 6, invoke_orrery_plan_memory, 0, parameters_orrery_plan_memory},
     {"orrery_load_mode_name", R_STRING, 1, invoke_orrery_load_mode_name, 0, parameters_orrery_load_mode_name},
     {"orrery_model_open", R_STATUS, 5, invoke_orrery_model_open, free_orrery_model, parameters_orrery_model_open},
-    {"orrery_model_open_fd", R_STATUS, 5, invoke_orrery_model_open_fd, free_orrery_model, parameters_orrery_model_open_fd},
-    {"orrery_model_open_memory", R_STATUS, 5, invoke_orrery_model_open_memory, free_orrery_model, parameters_orrery_model_open_memory},
     {"orrery_model_free", R_VOID, 1, invoke_orrery_model_free, 0, parameters_orrery_model_free},
     {"orrery_model_get_info", R_STATUS, 3, invoke_orrery_model_get_info, 0, parameters_orrery_model_get_info},
+    {"orrery_layer_kind_name", R_STRING, 1, invoke_orrery_layer_kind_name, 0, parameters_orrery_layer_kind_name},
+    {"orrery_model_layer_info", R_STATUS, 4, invoke_orrery_model_layer_info, 0, parameters_orrery_model_layer_info},
     {"orrery_model_vocab", R_HANDLE, 1, invoke_orrery_model_vocab, free_orrery_vocab, parameters_orrery_model_vocab},
     {"orrery_pooling_name", R_STRING, 1, invoke_orrery_pooling_name, 0, parameters_orrery_pooling_name},
     {"orrery_embed", R_STATUS, 6, invoke_orrery_embed, 0, parameters_orrery_embed},

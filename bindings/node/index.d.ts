@@ -12,7 +12,11 @@ export class OrreryError extends Error {
   readonly offset: number;
   readonly line: number;
   readonly column: number;
+  readonly option: string; // the field of the options that is at fault; '': none
 }
+
+/** Where a GGUF file lies: a path; an open file, or `bytes` of it from `offset` on (none: up to its end); a whole file in memory. */
+export type Source = string | { fd: number; offset?: number | bigint; bytes?: number | bigint } | { memory: Buffer };
 
 export type Event =
   | { type: 'progress'; done: number; total: number }
@@ -51,15 +55,11 @@ declare class Handle {
 export class Runtime extends Handle {
   constructor(options?: abi.RuntimeOptions);
   info(): abi.RuntimeInfo;
-  open(path: string, options?: abi.ModelOptions): Promise<Model>;
-  openFd(fd: number, options?: abi.ModelOptions): Promise<Model>;
-  openMemory(bytes: Buffer, options?: abi.ModelOptions): Promise<Model>; // copies
+  open(source: Source, options?: abi.ModelOptions): Promise<Model>; // copies memory
   setThreads(nThreads: number, priority?: number): Promise<void>;
 }
 export class Vocab extends Handle {
-  static open(path: string): Promise<Vocab>;
-  static openFd(fd: number): Promise<Vocab>;
-  static openMemory(bytes: Buffer): Promise<Vocab>; // of a whole file; unchanged until then
+  static open(source: Source): Promise<Vocab>; // memory stays unchanged until then
   info(): abi.VocabInfo;
   tokenize(text: string | Buffer, flags?: number): Int32Array;
   detokenize(tokens: Iterable<number>, flags?: number): Buffer;
@@ -78,6 +78,7 @@ export class Matcher extends Handle {
 }
 export class Model extends Handle {
   info(): abi.ModelInfo;
+  layer(i: number): abi.LayerInfo;
   vocab(): Vocab;
   session(options?: abi.SessionOptions): Promise<Session>;
   embed(texts: string[], options?: abi.EmbedOptions): Promise<{ vectors: Float32Array[]; nTokens: number[] }>;
@@ -129,16 +130,14 @@ export function buildInfo(): string;
 export function statusName(status: number): string;
 export function constantName(kind: abi.ConstantKind, value: number): string;
 export function devices(): abi.DeviceInfo[];
-export function inspect(path: string): Promise<string>;
+export function inspect(source: Source): Promise<string>;
+/** Bytes of one token's K and V of one head. */
+export function kvTypeBytes(kvType: number, keyDim: number, valueDim: number): number;
 export function policies(): string;
-export function plan(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
-  Promise<abi.PlanResult>;
-export function planFd(fd: number, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
-  Promise<abi.PlanResult>;
-export function planMemory(bytes: Buffer, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
+export function plan(source: Source, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
   Promise<abi.PlanResult>;
 /** The plan region by region: its sums are those of `plan`. */
-export function planRegions(path: string, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
+export function planRegions(source: Source, options?: { runtime?: abi.RuntimeOptions; model?: abi.ModelOptions; session?: abi.SessionOptions }):
   Promise<abi.PlanRegion[]>;
 export function headProfileImport(profile: string | object): string;
 export function headProfileImportGates(gates: string, sparsity: number): string;

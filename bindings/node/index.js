@@ -31,6 +31,14 @@ class Handle {
 }
 if (Symbol.dispose) Handle.prototype[Symbol.dispose] = Handle.prototype.close;
 
+// Where a GGUF file lies, as the header has it: a path; {fd, offset, bytes} of an open file, bytes 0 or none: up to its end; {memory}.
+function sourceOf(given) {
+  if (given === undefined || given === null) throw new TypeError('a source is missing: a path, {fd} or {memory}');
+  if (given.memory !== undefined) return { kind: abi.SourceKind.MEMORY, memory: given.memory };
+  if (given.fd !== undefined) return { kind: abi.SourceKind.FD, fd: given.fd, fdOffset: given.offset, fdBytes: given.bytes };
+  return { path: given };
+}
+
 class Runtime extends Handle {
   static free = 'orrery_runtime_free';
   constructor(options = {}) {
@@ -39,15 +47,11 @@ class Runtime extends Handle {
   info() {
     return sync.orrery_runtime_get_info(this.handle);
   }
-  async open(path, options = {}) {
-    return new Model(await async.orrery_model_open(this.handle, path, options));
-  }
-  async openFd(fd, options = {}) {
-    return new Model(await async.orrery_model_open_fd(this.handle, fd, options));
-  }
-  // The bytes are copied: a Buffer may go, or change, behind the call.
-  async openMemory(bytes, options = {}) {
-    return new Model(await async.orrery_model_open_memory(this.handle, bytes, { ...options, load: abi.LoadMode.READ }));
+  // `source`: a path, {fd, offset, bytes} or {memory}, whose bytes are copied: a Buffer may go, or change, behind the call.
+  async open(source, options = {}) {
+    const file = sourceOf(source);
+    const o = file.kind === abi.SourceKind.MEMORY ? { ...options, load: abi.LoadMode.READ } : options;
+    return new Model(await async.orrery_model_open(this.handle, file, o));
   }
   // Between two steps.
   setThreads(nThreads, priority = abi.Priority.NORMAL) {
@@ -57,14 +61,8 @@ class Runtime extends Handle {
 
 class Vocab extends Handle {
   static free = 'orrery_vocab_free';
-  static async open(path) {
-    return new Vocab(await async.orrery_vocab_open(path));
-  }
-  static async openFd(fd) {
-    return new Vocab(await async.orrery_vocab_open_fd(fd));
-  }
-  static async openMemory(bytes) {
-    return new Vocab(await async.orrery_vocab_open_memory(bytes));
+  static async open(source) {
+    return new Vocab(await async.orrery_vocab_open(sourceOf(source)));
   }
   info() {
     return sync.orrery_vocab_get_info(this.handle);
@@ -95,6 +93,10 @@ class Model extends Handle {
   static free = 'orrery_model_free';
   info() {
     return sync.orrery_model_get_info(this.handle);
+  }
+  // Layer i, from 0 to nLayers - 1: layers may differ in their heads, windows, states and experts.
+  layer(i) {
+    return sync.orrery_model_layer_info(this.handle, i);
   }
   vocab() {
     return new Vocab(sync.orrery_model_vocab(this.handle));
@@ -387,11 +389,12 @@ module.exports.buildInfo = () => sync.orrery_build_info();
 module.exports.statusName = (status) => sync.orrery_status_name(status);
 module.exports.constantName = (kind, value) => sync[abi.NAMES[kind]](value);
 module.exports.devices = () => Array.from({ length: sync.orrery_devices() }, (_, i) => sync.orrery_device_get_info(i));
-module.exports.inspect = async (path) => (await async.orrery_inspect(path)).toString();
+module.exports.inspect = async (source) => (await async.orrery_inspect(sourceOf(source))).toString();
+module.exports.kvTypeBytes = (kvType, keyDim, valueDim) => sync.orrery_kv_type_bytes(kvType, keyDim, valueDim);
 module.exports.policies = () => sync.orrery_policies().toString();
-module.exports.plan = (path, { runtime, model, session } = {}) => async.orrery_plan(path, runtime, model, session);
-module.exports.planRegions = (path, { runtime, model, session } = {}) => async.orrery_plan_regions(path, runtime, model, session);
-module.exports.planFd = (fd, { runtime, model, session } = {}) => async.orrery_plan_fd(fd, runtime, model, session);
-module.exports.planMemory = (bytes, { runtime, model, session } = {}) => async.orrery_plan_memory(bytes, runtime, model, session);
+module.exports.plan = async (source, { runtime, model, session } = {}) =>
+  async.orrery_plan(sourceOf(source), runtime, model, session);
+module.exports.planRegions = async (source, { runtime, model, session } = {}) =>
+  async.orrery_plan_regions(sourceOf(source), runtime, model, session);
 module.exports.headProfileImport = (profile) => sync.orrery_head_profile_import(json(profile)).toString();
 module.exports.headProfileImportGates = (gates, sparsity) => sync.orrery_head_profile_import_gates(gates, sparsity).toString();

@@ -66,7 +66,8 @@ async function main(path) {
       await assert.rejects(model.session({ nContext: 16384, kvType: 1, policy: 'full' }).then((s) => s.fork()).then(() =>
         new orrery.Runtime({ backend: 'cpu', deviceBudgetBytes: 1 << 20 }).open(path).then((m) => m.session({ policy: 'full', nContext: 16384 }))),
       (e) => e instanceof orrery.OrreryError && e.code === 'ORRERY_OUT_OF_DEVICE_MEMORY' && e.bytesRequested > e.bytesAvailable);
-      await assert.rejects(runtime.open('/nowhere'), { code: 'ORRERY_IO', nativeCode: 2 });
+      await assert.rejects(runtime.open('/nowhere'), { code: 'ORRERY_IO', nativeCode: 2, option: '' });
+      await assert.rejects(model.session({ speculateTokens: 9 }), { code: 'ORRERY_INVALID_ARGUMENT', option: 'speculate_tokens' });
       assert.throws(() => session.setTemplate({ templateSource: '\n {% endfor %}' }), { line: 2 });
     },
     async 'unknown options and wrong types are refused'() {
@@ -94,7 +95,7 @@ async function main(path) {
     },
     async 'modules import names'() {
       const { Runtime, KvType, abiVersion } = await import('./index.js');
-      assert(Runtime === orrery.Runtime && KvType.F16 === 0 && abiVersion() === 1);
+      assert(Runtime === orrery.Runtime && KvType.F16 === 0 && abiVersion() === 2);
     },
     async 'what a hook throws rejects the call'() {
       const generation = ask(QUESTION, { logitsHook: () => { throw new RangeError('mine'); } });

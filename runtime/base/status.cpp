@@ -46,6 +46,22 @@ Status error(Code code, const char* fmt, ...) {
   return Status(std::move(detail));
 }
 
+Status option_error(Code code, const char* option, const char* fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  ErrorDetail detail;
+  detail.code = code;
+  detail.message = vformat(fmt, args);
+  detail.option = option;
+  va_end(args);
+  return Status(std::move(detail));
+}
+
+Status about_option(const char* option, Status status) {
+  if (!status.ok() && *status.detail().option == '\0') status.detail().option = option;
+  return status;
+}
+
 Status memory_error(Code code, uint64_t requested, uint64_t available, const char* fmt, ...) {
   va_list args;
   va_start(args, fmt);

@@ -42,6 +42,7 @@ struct ErrorDetail {
   uint64_t bytes_available = 0;
   uint64_t offset = 0;            // byte offset in the file
   uint32_t line = 0, column = 0;  // in a chat template, from 1
+  const char* option = "";        // the field of the public options that is at fault; static
 };
 
 class [[nodiscard]] Status {
@@ -75,6 +76,11 @@ std::string format(const char* fmt, ...) ORRERY_PRINTF(1, 2);
 // An error with a printf-style message.
 Status error(Code code, const char* fmt, ...) ORRERY_PRINTF(2, 3);
 
+// The same about an option, by the name of its field in the public header, which is static.
+Status option_error(Code code, const char* option, const char* fmt, ...) ORRERY_PRINTF(3, 4);
+// A status whose error is about `option`, if it names none yet.
+Status about_option(const char* option, Status status);
+
 // The same with the numbers of a refused allocation or budget.
 Status memory_error(Code code, uint64_t requested, uint64_t available, const char* fmt, ...) ORRERY_PRINTF(4, 5);
 
@@ -96,6 +102,11 @@ class [[nodiscard]] Result {
  private:
   std::variant<T, Status> state_;
 };
+
+template <class T>
+Result<T> about_option(const char* option, Result<T> result) {
+  return result.ok() ? std::move(result) : Result<T>(about_option(option, result.take_status()));
+}
 
 #define ORRERY_CONCAT_(a, b) a##b
 #define ORRERY_CONCAT(a, b) ORRERY_CONCAT_(a, b)

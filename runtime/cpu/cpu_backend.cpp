@@ -811,8 +811,8 @@ Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
   const os::Processors processors = os::processors();  // affinity and quota may have changed
   if (n_threads == 0) n_threads = std::min(default_threads(processors), max_threads_);
   if (n_threads < 0 || n_threads > max_threads_)
-    return error(Code::invalid_argument, "n_threads is %d, expected 0 to %d: this process has %d processors", n_threads, max_threads_,
-                 n_processors_);
+    return option_error(Code::invalid_argument, "n_threads", "n_threads is %d, expected 0 to %d: this process has %d processors", n_threads,
+                        max_threads_, n_processors_);
   ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, spinning_threads(processors), priority));
   pool_ = std::move(pool);
   n_threads_.store(n_threads, std::memory_order_relaxed);
@@ -826,7 +826,8 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
   const os::Processors processors = os::processors();
   const int32_t n_processors = processors.allowed;
   if (options.n_threads < 0 || options.n_threads > 1024)
-    return error(Code::invalid_argument, "%d threads: expected 0 (as many as there are processors, nearly) to 1024", options.n_threads);
+    return option_error(Code::invalid_argument, "n_threads", "%d threads: expected 0 (as many as there are processors, nearly) to 1024",
+                        options.n_threads);
   const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(processors);
   ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, spinning_threads(processors), options.priority));
   return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool), n_processors, options.trace));

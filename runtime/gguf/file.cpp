@@ -289,8 +289,8 @@ Status check_whole(const Part& part) {
 // A file in memory, up to its data.
 Result<Part> parse_part(Span<const std::byte> bytes, const std::string& name, const os::MemoryLimits& memory) {
   if ((bytes.data() == nullptr && !bytes.empty()) || reinterpret_cast<uintptr_t>(bytes.data()) % kMinAlignment != 0)
-    return error(Code::invalid_argument, "%s: the file's bytes start at an address that is not a multiple of %llu", name.c_str(),
-                 static_cast<ull>(kMinAlignment));
+    return option_error(Code::invalid_argument, "memory", "%s: the file's bytes start at an address that is not a multiple of %llu",
+                        name.c_str(), static_cast<ull>(kMinAlignment));
   Part part;
   part.name = name;
   part.file_bytes = bytes.size();
@@ -311,8 +311,17 @@ Result<Part> parse_part(Span<const std::byte> bytes, const std::string& name, co
 
 }  // namespace
 
-Result<File> File::open_descriptor(int32_t descriptor, const OpenOptions& options) {
+Status File::check_mappable(uint64_t offset) {
+  if (offset % kMinAlignment == 0) return ok_status();
+  return option_error(Code::invalid_argument, "fd_offset",
+                      "the file begins at byte %llu, expected a multiple of %llu; a file that is read may begin anywhere",
+                      static_cast<ull>(offset), static_cast<ull>(kMinAlignment));
+}
+
+Result<File> File::open_descriptor(int32_t descriptor, const OpenOptions& options, uint64_t offset, uint64_t bytes) {
+  if (options.load == Load::map && !options.header_only) ORRERY_TRY(check_mappable(offset));
   ORRERY_ASSIGN(os::InputFile source, os::InputFile::of_descriptor(descriptor));
+  ORRERY_TRY(source.narrow(offset, bytes));
   const os::MemoryLimits memory = memory_for(options);
   auto impl = std::make_unique<Impl>();
   impl->path = source.path();

@@ -116,8 +116,11 @@ class File {
  public:
   // `path` may be any part of a split model (NAME-00001-of-00003.gguf). open() opens all parts, in order.
   static Result<File> open(const std::string& path, const OpenOptions& options = {});
-  // The same of an open file, which stays the caller's and whose position does not move; no split model.
-  static Result<File> open_descriptor(int32_t descriptor, const OpenOptions& options = {});
+  // The same of an open file, which stays the caller's and whose position does not move; no split model. Bytes [offset, offset + bytes) of it
+  // are the file: of an archive, say. bytes 0: up to its end.
+  static Result<File> open_descriptor(int32_t descriptor, const OpenOptions& options = {}, uint64_t offset = 0, uint64_t bytes = 0);
+  // Whether a file that begins there can be mapped: tensors are aligned from the file's start.
+  static Status check_mappable(uint64_t offset);
   // The same of a file in memory. Load::map: as parse(). Load::read: its tensors are copied, and the bytes are the caller's again.
   static Result<File> open_memory(Span<const std::byte> bytes, const std::string& name, const OpenOptions& options = {});
   // A file already in memory (fuzzing, tests, embedded models); `name` is for messages. The bytes must outlive the

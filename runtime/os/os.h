@@ -16,13 +16,13 @@ namespace orrery::os {
 
 class InputFile;
 
-// A whole file, mapped read-only. If another program truncates the file, the next access to the lost bytes kills the
+// A file, or a part of one, mapped read-only. If another program truncates the file, the next access to the lost bytes kills the
 // process (SIGBUS; Windows refuses to truncate a mapped file). The ABI documents this exception. A caller that cannot accept it reads the
 // file into a Region instead.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
-  // Maps the file that `file` has open, at its length when it was opened, even if another file is at its path by now.
+  // Maps the part that `file` has open, at its length when it was opened, even if another file is at its path by now.
   static Result<MappedFile> map(const InputFile& file);
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
@@ -39,6 +39,7 @@ class MappedFile {
  private:
   const std::byte* data_ = nullptr;
   uint64_t size_ = 0;
+  uint64_t before_ = 0;  // bytes of the mapping before data(): mappings begin at a page, parts of files need not
 };
 
 // Zeroed, page-aligned memory from the system. The system commits each page on first touch.
@@ -91,6 +92,9 @@ class InputFile {
   static Result<InputFile> open(const std::string& path);
   // A file that is open for reading already; `descriptor` stays the caller's. Reading moves no position.
   static Result<InputFile> of_descriptor(int descriptor);
+  // Keeps bytes [offset, offset + bytes) alone: size() is then theirs, and read_at() counts from the first of them. bytes 0: up to the end.
+  // Error: invalid_argument if the file is shorter.
+  Status narrow(uint64_t offset, uint64_t bytes);
 
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
@@ -101,6 +105,7 @@ class InputFile {
   friend class MappedFile;
   Handle file_;
   uint64_t size_ = 0;
+  uint64_t from_ = 0;  // narrow(): where the part begins
   std::string path_;
 };
 

@@ -53,34 +53,36 @@ Result<MappedFile> MappedFile::map(const InputFile& source) {
   if (source.size_ == 0) return file;
   struct stat now;
   if (::fstat(source.file_.number(), &now) != 0) return system_error(Code::io, errno, "cannot read its size", source.path_);
-  if (static_cast<uint64_t>(now.st_size) < source.size_)
+  if (static_cast<uint64_t>(now.st_size) < source.from_ + source.size_)
     return error(Code::io, "%s: was truncated to %llu of its %llu bytes while it was opened", source.path_.c_str(),
-                 static_cast<unsigned long long>(now.st_size), static_cast<unsigned long long>(source.size_));
-  void* p = ::mmap(nullptr, source.size_, PROT_READ, MAP_SHARED, source.file_.number(), 0);
+                 static_cast<unsigned long long>(now.st_size), static_cast<unsigned long long>(source.from_ + source.size_));
+  const uint64_t before = source.from_ % page_bytes(), bytes = before + source.size_;
+  void* p = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, source.file_.number(), static_cast<off_t>(source.from_ - before));
   if (p == MAP_FAILED) {
     const int number = errno;
     return system_error(number == ENOMEM ? Code::out_of_host_memory : Code::io, number, "cannot map", source.path_);
   }
   // The system may read the parts of the file that are not yet in memory into huge pages, and map them as huge pages.
-  ask_for_huge_pages(p, source.size_);
-  file.data_ = static_cast<const std::byte*>(p);
+  ask_for_huge_pages(p, bytes);
+  file.data_ = static_cast<const std::byte*>(p) + before;
   file.size_ = source.size_;
+  file.before_ = before;
   return file;
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_) ::munmap(const_cast<std::byte*>(data_) - before_, before_ + size_);
 }
 
 void MappedFile::prefetch(uint64_t offset, uint64_t bytes) const {
   if (offset >= size_) return;
-  const uint64_t from = offset & ~(page_bytes() - 1);
-  bytes = std::min(bytes + (offset - from), size_ - from);
-  ::madvise(const_cast<std::byte*>(data_) + from, bytes, MADV_WILLNEED);
+  const uint64_t from = (before_ + offset) & ~(page_bytes() - 1);
+  bytes = std::min(bytes + (before_ + offset - from), before_ + size_ - from);
+  ::madvise(const_cast<std::byte*>(data_) - before_ + from, bytes, MADV_WILLNEED);
 }
 
 void MappedFile::release_pages(uint64_t offset, uint64_t bytes) const {
-  discard_pages(const_cast<std::byte*>(data_), size_, offset, bytes);
+  discard_pages(const_cast<std::byte*>(data_) - before_, before_ + size_, before_ + offset, bytes);
 }
 
 // Region -------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ Result<InputFile> InputFile::open(const std::string& path) {
 Result<InputFile> InputFile::of_descriptor(int descriptor) {
   InputFile input;
   input.path_ = "descriptor " + std::to_string(descriptor);
-  if (descriptor < 0) return error(Code::invalid_argument, "fd is %d, expected the number of an open file", descriptor);
+  if (descriptor < 0) return option_error(Code::invalid_argument, "fd", "fd is %d, expected the number of an open file", descriptor);
   struct stat st;
   if (uninterrupted([&] { return ::fstat(descriptor, &st); }) != 0)
     return system_error(Code::io, errno, "cannot read its size", input.path_);
@@ -87,8 +87,8 @@ Result<InputFile> InputFile::of_descriptor(int descriptor) {
 Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t n =
-        uninterrupted([&] { return ::pread(file_.number(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done)); });
+    const ssize_t n = uninterrupted(
+        [&] { return ::pread(file_.number(), out.data() + done, out.size() - done, static_cast<off_t>(from_ + offset + done)); });
     if (n < 0) return system_error(Code::io, errno, "cannot read", path_);
     if (n == 0) return ends_early(path_, offset + done, offset + out.size());
     done += static_cast<size_t>(n);

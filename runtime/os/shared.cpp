@@ -10,11 +10,26 @@
 
 namespace orrery::os {
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), before_(std::exchange(other.before_, 0)) {}
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(before_, other.before_);
   return *this;
+}
+
+Status InputFile::narrow(uint64_t offset, uint64_t bytes) {
+  using ull = unsigned long long;
+  if (offset > size_)
+    return option_error(Code::invalid_argument, "fd_offset", "%s: its file has %llu bytes, and byte %llu is wanted", path_.c_str(),
+                        static_cast<ull>(size_), static_cast<ull>(offset));
+  if (bytes > size_ - offset)
+    return option_error(Code::invalid_argument, "fd_bytes", "%s: its file has %llu bytes from byte %llu on, and %llu are wanted",
+                        path_.c_str(), static_cast<ull>(size_ - offset), static_cast<ull>(offset), static_cast<ull>(bytes));
+  size_ = bytes > 0 ? bytes : size_ - offset;
+  from_ += offset;
+  return ok_status();
 }
 
 Region::Region(Region&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}

@@ -37,7 +37,7 @@ Result<InputFile> InputFile::open(const std::string& path) {
 Result<InputFile> InputFile::of_descriptor(int descriptor) {
   InputFile input;
   input.path_ = "descriptor " + std::to_string(descriptor);
-  if (descriptor < 0) return error(Code::invalid_argument, "fd is %d, expected the number of an open file", descriptor);
+  if (descriptor < 0) return option_error(Code::invalid_argument, "fd", "fd is %d, expected the number of an open file", descriptor);
   const auto file = reinterpret_cast<HANDLE>(::_get_osfhandle(descriptor));
   if (file == INVALID_HANDLE_VALUE) return system_error(Code::io, ERROR_INVALID_HANDLE, "cannot read its size", input.path_);
   ORRERY_TRY(check_regular(file, input.path_, &input.size_));
@@ -52,8 +52,8 @@ Status InputFile::read_at(uint64_t offset, Span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
     OVERLAPPED place = {};
-    place.Offset = static_cast<DWORD>(offset + done);
-    place.OffsetHigh = static_cast<DWORD>((offset + done) >> 32);
+    place.Offset = static_cast<DWORD>(from_ + offset + done);
+    place.OffsetHigh = static_cast<DWORD>((from_ + offset + done) >> 32);
     DWORD n = 0;
     const bool read = ::ReadFile(native(file_), out.data() + done, static_cast<DWORD>(std::min(out.size() - done, kMost)), &n, &place);
     const DWORD number = read ? ERROR_SUCCESS : ::GetLastError();
@@ -76,24 +76,31 @@ Result<MappedFile> MappedFile::map(const InputFile& source) {
   if (source.size_ == 0) return file;
   uint64_t now = 0;
   ORRERY_TRY(check_regular(native(source.file_), source.path_, &now));
-  if (now < source.size_)
+  const uint64_t end = source.from_ + source.size_;
+  if (now < end)
     return error(Code::io, "%s: was truncated to %llu of its %llu bytes while it was opened", source.path_.c_str(),
-                 static_cast<unsigned long long>(now), static_cast<unsigned long long>(source.size_));
-  const Handle mapping = owned(::CreateFileMappingW(native(source.file_), nullptr, PAGE_READONLY, static_cast<DWORD>(source.size_ >> 32),
-                                                    static_cast<DWORD>(source.size_), nullptr));
-  void* p = mapping.number() < 0 ? nullptr : ::MapViewOfFile(native(mapping), FILE_MAP_READ, 0, 0, source.size_);
+                 static_cast<unsigned long long>(now), static_cast<unsigned long long>(end));
+  const Handle mapping = owned(
+      ::CreateFileMappingW(native(source.file_), nullptr, PAGE_READONLY, static_cast<DWORD>(end >> 32), static_cast<DWORD>(end), nullptr));
+  SYSTEM_INFO system;
+  ::GetSystemInfo(&system);
+  const uint64_t before = source.from_ % system.dwAllocationGranularity, at = source.from_ - before;
+  void* p = mapping.number() < 0 ? nullptr
+                                 : ::MapViewOfFile(native(mapping), FILE_MAP_READ, static_cast<DWORD>(at >> 32), static_cast<DWORD>(at),
+                                                   before + source.size_);
   if (!p) {
     const DWORD number = ::GetLastError();
     const bool memory = number == ERROR_NOT_ENOUGH_MEMORY || number == ERROR_COMMITMENT_LIMIT;
     return system_error(memory ? Code::out_of_host_memory : Code::io, number, "cannot map", source.path_);
   }
-  file.data_ = static_cast<const std::byte*>(p);  // the view keeps the mapping
+  file.data_ = static_cast<const std::byte*>(p) + before;  // the view keeps the mapping
   file.size_ = source.size_;
+  file.before_ = before;
   return file;
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::UnmapViewOfFile(data_);
+  if (data_) ::UnmapViewOfFile(data_ - before_);
 }
 
 void MappedFile::prefetch(uint64_t offset, uint64_t bytes) const {
@@ -104,10 +111,10 @@ void MappedFile::prefetch(uint64_t offset, uint64_t bytes) const {
 
 void MappedFile::release_pages(uint64_t offset, uint64_t bytes) const {
   if (offset >= size_) return;
-  const uint64_t page = page_bytes(), from = (offset + page - 1) & ~(page - 1);
-  const uint64_t to = std::min(offset + bytes, size_) & ~(page - 1);
+  const uint64_t page = page_bytes(), from = (before_ + offset + page - 1) & ~(page - 1);
+  const uint64_t to = (before_ + std::min(offset + bytes, size_)) & ~(page - 1);
   // Unlocking pages that are not locked removes them from the working set; they stay in the file cache.
-  if (from < to) ::VirtualUnlock(const_cast<std::byte*>(data_) + from, to - from);
+  if (from < to) ::VirtualUnlock(const_cast<std::byte*>(data_) - before_ + from, to - from);
 }
 
 }  // namespace orrery::os

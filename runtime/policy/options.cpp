@@ -37,8 +37,8 @@ Status OptionReader::count(const char* name, uint32_t least, uint32_t most, uint
       n = n * 10 + static_cast<uint64_t>(c - '0');
     }
     if (!number || n < least || n > most)
-      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected a whole number from %u to %u", policy_, name,
-                   text.c_str(), least, most);
+      return option_error(Code::invalid_argument, "policy_options", "policy option %s.%s is '%.40s', expected a whole number from %u to %u",
+                          policy_, name, text.c_str(), least, most);
     *value = static_cast<uint32_t>(n);
   }
   return ok_status();
@@ -47,7 +47,7 @@ Status OptionReader::count(const char* name, uint32_t least, uint32_t most, uint
 Status OptionReader::odd(const char* name, uint32_t most, uint32_t* value) {
   ORRERY_TRY(count(name, 1, most, value));
   if (*value % 2 == 1) return ok_status();
-  return error(Code::invalid_argument, "policy option %s.%s is %u, expected an odd number", policy_, name, *value);
+  return option_error(Code::invalid_argument, "policy_options", "policy option %s.%s is %u, expected an odd number", policy_, name, *value);
 }
 
 Status OptionReader::number(const char* name, double least, double most, double* value) {
@@ -69,8 +69,8 @@ Status OptionReader::number(const char* name, double least, double most, double*
     }
     x /= place;
     if (!number || x < least || x > most)
-      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected a number from %g to %g", policy_, name, text.c_str(),
-                   least, most);
+      return option_error(Code::invalid_argument, "policy_options", "policy option %s.%s is '%.40s', expected a number from %g to %g",
+                          policy_, name, text.c_str(), least, most);
     *value = x;
   }
   return ok_status();
@@ -84,8 +84,8 @@ Status OptionReader::choice(const char* name, Span<const char* const> choices, u
     if (found == choices.end()) {
       std::string list;
       for (const char* c : choices) list += (list.empty() ? "" : ", ") + std::string(c);
-      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected one of: %s", policy_, name, text.c_str(),
-                   list.c_str());
+      return option_error(Code::invalid_argument, "policy_options", "policy option %s.%s is '%.40s', expected one of: %s", policy_, name,
+                          text.c_str(), list.c_str());
     }
     *index = static_cast<uint32_t>(found - choices.begin());
   }
@@ -118,8 +118,9 @@ Status OptionReader::ascending(const char* name, uint32_t most, std::vector<uint
       n = 0, digits = false;
     }
     if (!fine)
-      return error(Code::invalid_argument, "policy option %s.%s is '%.40s', expected whole numbers up to %u that ascend, joined by +",
-                   policy_, name, text.c_str(), most);
+      return option_error(Code::invalid_argument, "policy_options",
+                          "policy option %s.%s is '%.40s', expected whole numbers up to %u that ascend, joined by +", policy_, name,
+                          text.c_str(), most);
   }
   return ok_status();
 }
@@ -132,8 +133,8 @@ Status OptionReader::finish() const {
   for (const auto& [key, text] : options_) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const std::string* near = nearest_name(key, known_);
-    return error(Code::invalid_argument, "policy %s has no option '%.40s'%s%s%s", policy_, key.c_str(), near ? "; did you mean '" : "",
-                 near ? near->c_str() : "", near ? "'?" : "");
+    return option_error(Code::invalid_argument, "policy_options", "policy %s has no option '%.40s'%s%s%s", policy_, key.c_str(),
+                        near ? "; did you mean '" : "", near ? near->c_str() : "", near ? "'?" : "");
   }
   return ok_status();
 }

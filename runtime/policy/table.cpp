@@ -35,8 +35,8 @@ Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape
     list += (list.empty() ? "" : ", ") + known.back();
   }
   const std::string* near = nearest_name(name, known);
-  return error(Code::invalid_argument, "there is no KV policy '%.40s'%s%s%s; the policies are: %s", name.c_str(),
-               near ? " (did you mean '" : "", near ? near->c_str() : "", near ? "'?)" : "", list.c_str());
+  return option_error(Code::invalid_argument, "policy", "there is no KV policy '%.40s'%s%s%s; the policies are: %s", name.c_str(),
+                      near ? " (did you mean '" : "", near ? near->c_str() : "", near ? "'?)" : "", list.c_str());
 }
 
 Needs policy_needs(const std::string& name, const Options& options) {

@@ -81,6 +81,13 @@ static int32_t on_loading(void* user G_GNUC_UNUSED, uint64_t done, uint64_t tota
   return g_atomic_int_get(&w.stop);
 }
 
+static orrery_source file_of(const Job* job) {
+  orrery_source file;
+  orrery_source_init(&file, sizeof file);
+  file.path = job->path;
+  return file;
+}
+
 static void set_options(const Job* job, orrery_runtime_options* runtime, orrery_session_options* session) {
   orrery_runtime_options_init(runtime, sizeof *runtime);
   orrery_session_options_init(session, sizeof *session);
@@ -102,8 +109,9 @@ static void plan(const Job* job) {
     event.gpu = orrery_device_get_info(i, &device, NULL) == ORRERY_OK && !*device.refused;
   }
   orrery_plan_result_init(&event.plan, sizeof event.plan);
-  orrery_status status = orrery_plan(job->path, &runtime, NULL, &session, &event.plan, &w.error);
-  if (status == ORRERY_OK && job->document && (status = orrery_vocab_open(job->path, &vocab, &w.error)) == ORRERY_OK) {
+  const orrery_source file = file_of(job);
+  orrery_status status = orrery_plan(&file, &runtime, NULL, &session, &event.plan, &w.error);
+  if (status == ORRERY_OK && job->document && (status = orrery_vocab_open(&file, &vocab, &w.error)) == ORRERY_OK) {
     size_t n = 0, bytes = 0;
     const char* text = g_bytes_get_data(job->document, &bytes);
     status = orrery_tokenize(vocab, text, bytes, 0, NULL, 0, &n, &w.error);
@@ -126,8 +134,9 @@ static void open_model(const Job* job) {
   w.model = NULL;
   setpriority(PRIO_PROCESS, 0, 10); /* on Linux: of this thread alone, which computes beside the runtime's own */
   options.progress = on_loading;
+  const orrery_source file = file_of(job);
   orrery_status status = w.runtime ? ORRERY_OK : orrery_runtime_create(&runtime, &w.runtime, &w.error);
-  if (status == ORRERY_OK) status = orrery_model_open(w.runtime, job->path, &options, &w.model, &w.error);
+  if (status == ORRERY_OK) status = orrery_model_open(w.runtime, &file, &options, &w.model, &w.error);
   if (status == ORRERY_OK) status = orrery_model_get_info(w.model, &event.info, &w.error);
   if (status != ORRERY_OK) {
     fail(EVENT_FAILED, "The model did not open");

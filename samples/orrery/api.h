@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,10 +40,12 @@ class ApiError : public Failure {
   explicit ApiError(const orrery_error& error) : Failure(exit_code(error.status), text(error)), status_(error.status) {}
   orrery_status status() const { return status_; }
 
-  // The library's message, in the words of the command line. Exact byte counts are hard to read, so a refused allocation has them in GiB
-  // or MiB.
+  // The library's message, in the words of the command line, after the option at fault unless the message has it. Exact byte counts are hard
+  // to read, so a refused allocation has them in GiB or MiB.
   static std::string text(const orrery_error& error) {
     std::string text = error.message[0] ? as_options(error.message) : orrery_status_name(error.status);
+    const std::string_view option = option_of(error.option);
+    if (!option.empty() && text.find(option) == text.npos) text = std::string(option) + ": " + text;
     const bool memory = error.status == ORRERY_OUT_OF_DEVICE_MEMORY || error.status == ORRERY_OUT_OF_PINNED_MEMORY ||
                         error.status == ORRERY_OUT_OF_HOST_MEMORY;
     return memory ? in_units(text) : text;
@@ -65,25 +68,62 @@ class ApiError : public Failure {
     return words;
   }
 
-  // The library names members of its structs; people at a command line know options.
+  // The library names members of its structs; people at a command line know options. The first kMembers names are members alone; the others
+  // are words, too, which a message may mean.
+  using Name = std::pair<std::string_view, std::string_view>;
+  static constexpr Name kNames[] = {{"n_context", "--context"},
+                                    {"device_budget_bytes", "--budget"},
+                                    {"kv_type", "--kv-type"},
+                                    {"device_kv_type", "--device-kv-type"},
+                                    {"kv_budget_bytes", "--kv-budget"},
+                                    {"kv_budget_share", "--kv-budget"},
+                                    {"chunk_tokens", "--chunk"},
+                                    {"speculate", "--speculate"},
+                                    {"n_threads", "--threads"},
+                                    {"max_tokens", "--max-tokens"},
+                                    {"rope_scale", "--rope-scale"},
+                                    {"rope_scaling", "--rope-scaling"},
+                                    {"rope_base", "--rope-base"},
+                                    {"rope_original_context", "--rope-original-context"},
+                                    {"cpu_path", "--cpu-path"},
+                                    {"reservoir_mode", "--reservoir"},
+                                    {"policy_options", "--policy-option"},
+                                    {"head_profile", "--head-profile"},
+                                    {"draft_model", "--draft-model"},
+                                    {"template_name", "--template-name"},
+                                    {"template_source", "--template"},
+                                    {"tools_json", "--tools"},
+                                    {"n_dimensions", "--dimensions"},
+                                    {"truncate", "--truncate"},
+                                    {"orrery_embed", "orrery embed"},
+                                    {"tool_name", "--tool-choice"},
+                                    {"max_reasoning_tokens", "--max-thinking"},
+                                    {"split_reasoning", "--split-thinking"},
+                                    {"logit_bias", "--bias"},
+                                    {"penalty_tokens", "--penalty-tokens"},
+                                    {"top_k", "--top-k"},
+                                    {"top_p", "--top-p"},
+                                    {"min_p", "--min-p"},
+                                    {"repetition_penalty", "--repeat-penalty"},
+                                    {"frequency_penalty", "--frequency-penalty"},
+                                    {"presence_penalty", "--presence-penalty"},
+                                    {"backend", "--backend"},
+                                    {"device", "--device"},
+                                    {"policy", "--policy"},
+                                    {"load", "--load"},
+                                    {"overflow", "--overflow"},
+                                    {"stop", "--stop"},
+                                    {"temperature", "--temperature"}};
+  static constexpr size_t kMembers = std::size(kNames) - 7;
+
+  // The option of the command line that sets a member; "": none does.
+  static std::string_view option_of(std::string_view member) {
+    for (const auto& [name, option] : kNames)
+      if (name == member) return option;
+    return {};
+  }
+
   static std::string as_options(std::string_view message) {
-    static constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"n_context", "--context"},
-                                                                               {"device_budget_bytes", "--budget"},
-                                                                               {"kv_type", "--kv-type"},
-                                                                               {"device_kv_type", "--device-kv-type"},
-                                                                               {"kv_budget_bytes", "--kv-budget"},
-                                                                               {"kv_budget_share", "--kv-budget"},
-                                                                               {"chunk_tokens", "--chunk"},
-                                                                               {"speculate", "--speculate"},
-                                                                               {"n_dimensions", "--dimensions"},
-                                                                               {"truncate", "--truncate"},
-                                                                               {"orrery_embed", "orrery embed"},
-                                                                               {"n_threads", "--threads"},
-                                                                               {"max_tokens", "--max-tokens"},
-                                                                               {"rope_scale", "--rope-scale"},
-                                                                               {"rope_scaling", "--rope-scaling"},
-                                                                               {"rope_base", "--rope-base"},
-                                                                               {"rope_original_context", "--rope-original-context"}};
     std::string words;
     while (!message.empty()) {
       size_t n = 0;  // of the name at the front
@@ -92,12 +132,8 @@ class ApiError : public Failure {
       message.remove_prefix(word.size());
       const bool in_a_path = (!words.empty() && (words.back() == '/' || words.back() == '.' || words.back() == '-')) ||
                              (message.size() > 1 && (message[0] == '/' || message[0] == '-' || (message[0] == '.' && message[1] != ' ')));
-      for (const auto& [member, option] : kNames) {
-        if (word != member || in_a_path) continue;
-        word = option;
-        break;
-      }
-      words += word;
+      const auto* member = std::find_if(kNames, kNames + kMembers, [&](const Name& name) { return name.first == word; });
+      words += member != kNames + kMembers && !in_a_path ? member->second : word;
     }
     return words;
   }
@@ -153,8 +189,24 @@ Handle make(Function function) {
   return Handle(handle);
 }
 
+// A file as the library takes it: orrery_plan(File(path), ...).
+class File {
+ public:
+  explicit File(std::string path) : path_(std::move(path)) {
+    orrery_source_init(&source_, sizeof source_);
+    source_.path = path_.c_str();
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  operator const orrery_source*() const { return &source_; }
+
+ private:
+  std::string path_;
+  orrery_source source_;
+};
+
 inline Vocab open_vocab(const std::string& path) {
-  return make<Vocab>([&](orrery_vocab** out, orrery_error* error) { return orrery_vocab_open(path.c_str(), out, error); });
+  return make<Vocab>([&](orrery_vocab** out, orrery_error* error) { return orrery_vocab_open(File(path), out, error); });
 }
 
 inline std::vector<int32_t> tokenize(const orrery_vocab* vocab, const std::string& text, uint32_t flags) {
@@ -185,7 +237,7 @@ inline orrery_model_info model_info(const orrery_model* model) {
 
 inline std::string inspect(const std::string& path) {
   return sized<std::string>(
-      [&](char* json, size_t capacity, size_t* n, orrery_error* error) { return orrery_inspect(path.c_str(), json, capacity, n, error); });
+      [&](char* json, size_t capacity, size_t* n, orrery_error* error) { return orrery_inspect(File(path), json, capacity, n, error); });
 }
 
 inline std::string policies() {

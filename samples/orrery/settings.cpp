@@ -162,7 +162,7 @@ SessionSettings::SessionSettings(const Args& args) {
                                                         args.has("--draft-model") ? ORRERY_SPECULATE_DRAFT : ORRERY_SPECULATE_OFF));
   options.chunk_tokens = static_cast<uint32_t>(args.tokens("--chunk", 0, kMaxTokens, options.chunk_tokens));
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;
-  draft_model_ = args.text("--draft-model", "");
+  if (const std::string* path = args.find("--draft-model")) draft_model_.emplace(*path);
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
     const size_t equals = text.find('=');
@@ -180,7 +180,7 @@ orrery_session_options SessionSettings::options() const {
   pointers_.clear();
   for (const auto& [name, value] : policy_options_) pointers_.push_back({name.c_str(), value.c_str()});
   options.policy = policy_.empty() ? nullptr : policy_.c_str();
-  options.draft_model = draft_model_.empty() ? nullptr : draft_model_.c_str();
+  if (draft_model_) options.draft_model = *draft_model_;
   if (head_profile_) options.head_profile = head_profile_->c_str();
   options.policy_options = pointers_.data();
   options.n_policy_options = static_cast<uint32_t>(pointers_.size());
@@ -258,7 +258,7 @@ Loaded load(const std::string& path, const Args& args, const Interrupts& interru
   Loaded loaded;
   loaded.runtime = make<Runtime>([&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&runtime, out, error); });
   loaded.model = make<Model>([&](orrery_model** out, orrery_error* error) {
-    return orrery_model_open(loaded.runtime.get(), model_file(path).c_str(), &model, out, error);
+    return orrery_model_open(loaded.runtime.get(), File(model_file(path)), &model, out, error);
   });
   return loaded;
 }

@@ -37,7 +37,8 @@ class SessionSettings {
 
  private:
   orrery_session_options base_;
-  std::string policy_, draft_model_;
+  std::string policy_;
+  std::optional<File> draft_model_;
   std::optional<std::string> head_profile_;
   std::vector<std::pair<std::string, std::string>> policy_options_;
   mutable std::vector<orrery_option> pointers_;

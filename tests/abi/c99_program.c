@@ -60,6 +60,7 @@ int main(int argc, char **argv) {
   orrery_runtime_options runtime_options;
   orrery_session_options session_options;
   orrery_error error;
+  orrery_source file;
   orrery_event done;
   char first[1024], second[1024], message[2048];
   size_t n = 0;
@@ -70,7 +71,10 @@ int main(int argc, char **argv) {
   orrery_runtime_options_init(&runtime_options, sizeof runtime_options);
   runtime_options.n_threads = 2;
   REQUIRE_OK(orrery_runtime_create(&runtime_options, &runtime, &error));
-  REQUIRE_OK(orrery_model_open(runtime, argv[1], NULL, &model, &error));
+  orrery_source_init(&file, sizeof file);
+  EXPECT(file.kind == ORRERY_SOURCE_PATH && file.fd == -1);
+  file.path = argv[1];
+  REQUIRE_OK(orrery_model_open(runtime, &file, NULL, &model, &error));
   orrery_session_options_init(&session_options, sizeof session_options);
   session_options.n_context = 512;
   REQUIRE_OK(orrery_session_open(model, &session_options, &session, &error));

@@ -13,6 +13,8 @@ if(TARGET orrery_shared AND NOT ORRERY_FUZZ)
   set_tests_properties(abi_contract PROPERTIES LABELS cpu_path)   # make test-paths
   compile_together(abi_contract)
 
+  orrery_test(abi_layers SOURCES layers_test.cpp ROOMS base os gguf LIBS orrery_objects tiny_model)
+
   # As a C program has it: to the letter of C99, with the header alone.
   add_executable(abi_c99_program c99_program.c)
   target_compile_options(abi_c99_program PRIVATE -pedantic-errors -Wall -Wextra)

@@ -60,13 +60,14 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("runtime", orrery_runtime_create(nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("runtime", orrery_runtime_set_threads(nullptr, 1, 0, error));
   EXPECT_NULL_REFUSED("info", orrery_device_get_info(0, nullptr, error));
-  EXPECT_NULL_REFUSED("runtime", orrery_model_open_fd(nullptr, 0, nullptr, &md, error));
-  EXPECT_NULL_REFUSED("runtime", orrery_model_open_memory(nullptr, &f, 8, nullptr, &md, error));
-  EXPECT_NULL_REFUSED("bytes", orrery_model_open_memory(runtime.get(), nullptr, 8, nullptr, &md, error));
+  EXPECT_NULL_REFUSED("runtime", orrery_model_open(nullptr, fd_source(0), nullptr, &md, error));
+  EXPECT_NULL_REFUSED("runtime", orrery_model_open(nullptr, memory_source(&f, 8), nullptr, &md, error));
+  EXPECT_NULL_REFUSED("memory", orrery_model_open(runtime.get(), memory_source(nullptr, 8), nullptr, &md, error));
   EXPECT_NULL_REFUSED("runtime", orrery_runtime_get_info(nullptr, &runtime_info, error));
   EXPECT_NULL_REFUSED("info", orrery_runtime_get_info(runtime.get(), nullptr, error));
-  EXPECT_NULL_REFUSED("path", orrery_vocab_open(nullptr, &vo, error));
-  EXPECT_NULL_REFUSED("vocab", orrery_vocab_open(p, nullptr, error));
+  EXPECT_NULL_REFUSED("path", orrery_vocab_open(path_source(nullptr), &vo, error));
+  EXPECT_NULL_REFUSED("source", orrery_vocab_open(nullptr, &vo, error));
+  EXPECT_NULL_REFUSED("vocab", orrery_vocab_open(path_source(p), nullptr, error));
   EXPECT_NULL_REFUSED("vocab", orrery_tokenize(nullptr, "a", 1, 0, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("text", orrery_tokenize(vocab.get(), nullptr, 1, 0, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("n_tokens", orrery_tokenize(vocab.get(), "a", 1, 0, nullptr, 0, nullptr, error));
@@ -80,15 +81,15 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("text_bytes", orrery_render_chat(vocab.get(), "[]", nullptr, nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("vocab", orrery_chat_format(nullptr, nullptr, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("json_bytes", orrery_chat_format(vocab.get(), nullptr, nullptr, 0, nullptr, error));
-  EXPECT_NULL_REFUSED("path", orrery_plan(nullptr, nullptr, nullptr, nullptr, &plan, error));
-  EXPECT_NULL_REFUSED("plan", orrery_plan(p, nullptr, nullptr, nullptr, nullptr, error));
-  EXPECT_NULL_REFUSED("runtime", orrery_model_open(nullptr, p, nullptr, &md, error));
-  EXPECT_NULL_REFUSED("path", orrery_model_open(runtime.get(), nullptr, nullptr, &md, error));
-  EXPECT_NULL_REFUSED("model", orrery_model_open(runtime.get(), p, nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("source", orrery_plan(nullptr, nullptr, nullptr, nullptr, &plan, error));
+  EXPECT_NULL_REFUSED("plan", orrery_plan(path_source(p), nullptr, nullptr, nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("runtime", orrery_model_open(nullptr, path_source(p), nullptr, &md, error));
+  EXPECT_NULL_REFUSED("source", orrery_model_open(runtime.get(), nullptr, nullptr, &md, error));
+  EXPECT_NULL_REFUSED("model", orrery_model_open(runtime.get(), path_source(p), nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("model", orrery_model_get_info(nullptr, &model_info, error));
   EXPECT_NULL_REFUSED("info", orrery_model_get_info(model.get(), nullptr, error));
-  EXPECT_NULL_REFUSED("path", orrery_inspect(nullptr, nullptr, 0, &n, error));
-  EXPECT_NULL_REFUSED("json_bytes", orrery_inspect(p, nullptr, 0, nullptr, error));
+  EXPECT_NULL_REFUSED("source", orrery_inspect(nullptr, nullptr, 0, &n, error));
+  EXPECT_NULL_REFUSED("json_bytes", orrery_inspect(path_source(p), nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("json_bytes", orrery_policies(nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("model", orrery_session_open(nullptr, nullptr, &se, error));
   EXPECT_NULL_REFUSED("session", orrery_session_open(model.get(), nullptr, nullptr, error));
@@ -178,10 +179,10 @@ TEST_F(Arguments, FailureClearsOutParameters) {
   EXPECT_EQ(orrery_runtime_create(&o, &rt, nullptr), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(rt, nullptr);
   auto* md = static_cast<orrery_model*>(junk);
-  EXPECT_EQ(orrery_model_open(runtime.get(), dir.file("none").c_str(), nullptr, &md, nullptr), ORRERY_IO);
+  EXPECT_EQ(orrery_model_open(runtime.get(), path_source(dir.file("none")), nullptr, &md, nullptr), ORRERY_IO);
   EXPECT_EQ(md, nullptr);
   auto* vo = static_cast<orrery_vocab*>(junk);
-  EXPECT_EQ(orrery_vocab_open(dir.file("none").c_str(), &vo, nullptr), ORRERY_IO);
+  EXPECT_EQ(orrery_vocab_open(path_source(dir.file("none")), &vo, nullptr), ORRERY_IO);
   EXPECT_EQ(vo, nullptr);
   auto* ge = static_cast<orrery_generation*>(junk);
   EXPECT_EQ(orrery_generate(session.get(), nullptr, &ge, nullptr), ORRERY_INVALID_ARGUMENT);  // no message
@@ -190,7 +191,7 @@ TEST_F(Arguments, FailureClearsOutParameters) {
   EXPECT_EQ(orrery_session_fork(nullptr, &se, nullptr), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(se, nullptr);
   size_t n = 99;
-  EXPECT_EQ(orrery_inspect(dir.file("none").c_str(), nullptr, 0, &n, nullptr), ORRERY_IO);
+  EXPECT_EQ(orrery_inspect(path_source(dir.file("none")), nullptr, 0, &n, nullptr), ORRERY_IO);
   EXPECT_EQ(n, 0u);
 }
 
@@ -261,15 +262,15 @@ TEST_F(Arguments, OptionsOfAnySizeWork) {
     return s;
   });
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  expect_any_size_works<orrery_runtime_options>(&orrery_runtime_options_init,
-                                                [&](auto* o, orrery_error* e) { return orrery_plan(p, o, nullptr, nullptr, &plan, e); });
-  expect_any_size_works<orrery_model_options>(&orrery_model_options_init,
-                                              [&](auto* o, orrery_error* e) { return orrery_plan(p, nullptr, o, nullptr, &plan, e); });
-  expect_any_size_works<orrery_session_options>(&orrery_session_options_init,
-                                                [&](auto* o, orrery_error* e) { return orrery_plan(p, nullptr, nullptr, o, &plan, e); });
+  expect_any_size_works<orrery_runtime_options>(
+      &orrery_runtime_options_init, [&](auto* o, orrery_error* e) { return orrery_plan(path_source(p), o, nullptr, nullptr, &plan, e); });
+  expect_any_size_works<orrery_model_options>(
+      &orrery_model_options_init, [&](auto* o, orrery_error* e) { return orrery_plan(path_source(p), nullptr, o, nullptr, &plan, e); });
+  expect_any_size_works<orrery_session_options>(
+      &orrery_session_options_init, [&](auto* o, orrery_error* e) { return orrery_plan(path_source(p), nullptr, nullptr, o, &plan, e); });
   expect_any_size_works<orrery_model_options>(&orrery_model_options_init, [&](auto* o, orrery_error* e) {
     orrery_model* h = nullptr;
-    const orrery_status s = orrery_model_open(runtime.get(), p, o, &h, e);
+    const orrery_status s = orrery_model_open(runtime.get(), path_source(p), o, &h, e);
     orrery_model_free(h);
     return s;
   });
@@ -353,7 +354,7 @@ TEST_F(Arguments, ResultsOfAnySizeAreFilled) {
   orrery_runtime_options known = options(&orrery_runtime_options_init);
   known.device_budget_bytes = known.reservoir_bytes = 64 << 20;  // without them, the budgets follow the memory that the machine has left
   expect_filled_to_any_size<orrery_plan_result>(
-      &orrery_plan_result_init, [&](auto* i, orrery_error* e) { return orrery_plan(path.c_str(), &known, nullptr, nullptr, i, e); });
+      &orrery_plan_result_init, [&](auto* i, orrery_error* e) { return orrery_plan(path_source(path), &known, nullptr, nullptr, i, e); });
   say(session, "hello");
   const Generation done = generate(session, generate_options(1));
   pull(done);
@@ -384,7 +385,7 @@ TEST_F(Arguments, ErrorsOfAnySizeAreFilled) {
   const std::string name = dir.file(std::string("\xE6\xBC\xA2\xE5\xAD\x97\xF0\x9F\x98\x80.gguf"));
   orrery_model* h = nullptr;
   Error whole;
-  ASSERT_EQ(orrery_model_open(runtime.get(), name.c_str(), nullptr, &h, &whole), ORRERY_IO);
+  ASSERT_EQ(orrery_model_open(runtime.get(), path_source(name), nullptr, &h, &whole), ORRERY_IO);
   EXPECT_EQ(whole.struct_size, sizeof whole);
   EXPECT_EQ(whole.status, ORRERY_IO);
   EXPECT_EQ(whole.native_code, ENOENT);
@@ -393,7 +394,7 @@ TEST_F(Arguments, ErrorsOfAnySizeAreFilled) {
     const Sized given(&bytes, sizeof bytes, bytes < 4 ? 4 : bytes, 0xAA);
     std::memcpy(given.bytes(), &bytes, sizeof bytes);
     const bool known = bytes >= 8 && bytes % 8 == 0;
-    ASSERT_EQ(orrery_model_open(runtime.get(), name.c_str(), nullptr, &h, given.as<orrery_error>()),
+    ASSERT_EQ(orrery_model_open(runtime.get(), path_source(name), nullptr, &h, given.as<orrery_error>()),
               known ? ORRERY_IO : ORRERY_INVALID_ARGUMENT)
         << bytes;
     uint32_t kept;
@@ -440,7 +441,7 @@ TEST_F(Arguments, MessagesAreLinesOfUtf8) {
   orrery_model* h = nullptr;
   for (const std::string name : {"\xFF\xFE", "a\nb\tc", "\xE6\xBC", "cut \xF0\x9F\x98"}) {
     Error error;
-    const orrery_status status = orrery_model_open(runtime.get(), dir.file(name).c_str(), nullptr, &h, &error);
+    const orrery_status status = orrery_model_open(runtime.get(), path_source(dir.file(name)), nullptr, &h, &error);
     EXPECT_TRUE(status == ORRERY_IO || (kNamesAreUtf8 && status == ORRERY_INVALID_ARGUMENT)) << status;
     EXPECT_TRUE(is_utf8_line(error.message)) << error.message;
   }
@@ -449,7 +450,7 @@ TEST_F(Arguments, MessagesAreLinesOfUtf8) {
     std::string name(lead, 'x');
     for (int i = 0; i < 1000; ++i) name += "\xE6\xBC\xA2";
     Error error;
-    EXPECT_EQ(orrery_model_open(runtime.get(), name.c_str(), nullptr, &h, &error), ORRERY_IO);
+    EXPECT_EQ(orrery_model_open(runtime.get(), path_source(name), nullptr, &h, &error), ORRERY_IO);
     EXPECT_TRUE(is_utf8_line(error.message)) << lead;
     EXPECT_GE(std::strlen(error.message), sizeof error.message - 4);
   }
@@ -514,7 +515,7 @@ TEST_F(Arguments, SizesOut) {
     return orrery_chat_format(vocab.get(), nullptr, out, capacity, n, e);
   });
   expect_sizes_out<char>(
-      [&](char* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_inspect(path.c_str(), out, capacity, n, e); });
+      [&](char* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_inspect(path_source(path), out, capacity, n, e); });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) { return orrery_policies(out, capacity, n, e); });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_session_message(session.get(), 0, out, capacity, n, e);
@@ -622,7 +623,7 @@ TEST_F(Arguments, ModelOptionsOutOfRange) {
     orrery_model_options o = model_options();
     o.*field = value;
     orrery_model* h = nullptr;
-    const orrery_status s = orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr);
+    const orrery_status s = orrery_model_open(runtime.get(), path_source(path), &o, &h, nullptr);
     orrery_model_free(h);
     return s;
   };
@@ -638,7 +639,7 @@ TEST_F(Arguments, ModelOptionsOutOfRange) {
     o.rope_scaling = ORRERY_ROPE_LINEAR;
     o.rope_scale = factor;
     orrery_model* h = nullptr;
-    EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_INVALID_ARGUMENT) << factor;
+    EXPECT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &h, nullptr), ORRERY_INVALID_ARGUMENT) << factor;
   }
 }
 
@@ -663,7 +664,8 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   EXPECT_EQ(with(&O::kv_budget_share, 1.5f), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::n_policy_options, 1u), ORRERY_INVALID_ARGUMENT);  // but no options
   EXPECT_EQ(with(&O::speculate, 3u), ORRERY_INVALID_ARGUMENT) << "no draft model";
-  EXPECT_EQ(with(&O::draft_model, "draft.gguf"), ORRERY_INVALID_ARGUMENT) << "and no speculate";
+  const Source draft = path_source("draft.gguf");
+  EXPECT_EQ(with(&O::draft_model, static_cast<const orrery_source*>(draft)), ORRERY_INVALID_ARGUMENT) << "and no speculate";
   EXPECT_EQ(with(&O::speculate, 4u), ORRERY_UNSUPPORTED) << "the file has no block that guesses tokens";
   EXPECT_EQ(with(&O::speculate, 5u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::speculate_tokens, 8u), ORRERY_INVALID_ARGUMENT);
@@ -741,7 +743,7 @@ TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
     const orrery_status s = orrery_session_open(model.get(), &o, &h, error);
     orrery_session_free(h);
     orrery_plan_result plan = options(&orrery_plan_result_init);
-    EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, nullptr), s) << policy << type << device;
+    EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, nullptr), s) << policy << type << device;
     return s;
   };
   const struct {

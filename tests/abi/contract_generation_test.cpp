@@ -1,6 +1,8 @@
 // Generations: the order and content of events, how an answer ends, who may call what meanwhile, and
 // cancelling.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -247,10 +249,10 @@ TEST_F(Generations, GuessesNeedFullKv) {
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
   EXPECT_NE(std::string(error.message).find("streaming"), std::string::npos) << error.message;
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
   o.speculate = ORRERY_SPECULATE_POLICY;  // streaming replaces tokens
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
 }
 
 // A draft model is named by its file, belongs to the session, and may not have another vocabulary.
@@ -259,7 +261,8 @@ TEST_F(Generations, AModelDrafts) {
   o.n_context = 512;
   o.speculate = ORRERY_SPECULATE_DRAFT;
   const std::string draft = dir.write("draft.gguf", TinyModel().build());
-  o.draft_model = draft.c_str();
+  const Source of_draft = path_source(draft);
+  o.draft_model = of_draft;
   const Session drafting = open_session(model, o);
   Answer answers[2];
   const Session* const both[] = {&session, &drafting};
@@ -272,20 +275,36 @@ TEST_F(Generations, AModelDrafts) {
 
   Error error;
   orrery_plan_result with = options(&orrery_plan_result_init), without = with;
-  check(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), error, "orrery_plan");
+  check(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), error, "orrery_plan");
   o.speculate = ORRERY_SPECULATE_OFF, o.draft_model = nullptr;
-  check(orrery_plan(path.c_str(), nullptr, nullptr, &o, &without, &error), error, "orrery_plan");
+  check(orrery_plan(path_source(path), nullptr, nullptr, &o, &without, &error), error, "orrery_plan");
   EXPECT_GT(with.full_kv_bytes, without.full_kv_bytes);
   o.speculate = ORRERY_SPECULATE_DRAFT;
   const std::string demo = source_path("samples/models/demo-q8_0.gguf");
-  o.draft_model = demo.c_str();
+  const Source of_demo = path_source(demo), absent = path_source("/nowhere/draft.gguf");
+  o.draft_model = of_demo;
   orrery_session* h = nullptr;
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("the draft model has another vocabulary: "), std::string::npos) << error.message;
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), ORRERY_INVALID_ARGUMENT);
-  o.draft_model = "/nowhere/draft.gguf";
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_INVALID_ARGUMENT);
+  o.draft_model = absent;
   EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_IO);
-  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), ORRERY_IO);
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_IO);
+  // Of an open file, which may be closed then, and of memory.
+  const std::vector<std::byte> bytes = TinyModel().build();
+  const int fd = ::open(draft.c_str(), O_RDONLY);
+  const Source open_file = fd_source(fd), memory = memory_source(bytes.data(), bytes.size()), nothing = fd_source(-1);
+  for (const Source* source : {&open_file, &memory}) {
+    o.draft_model = *source;
+    EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_OK) << error.message;
+    const Session again = open_session(model, o);
+    if (source == &open_file) ::close(fd);
+    say(again, "again and again and again and again");
+    EXPECT_EQ(pull(generate(again, generate_options(60))).tokens, answers[0].tokens);
+  }
+  o.draft_model = nothing;
+  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.option, "fd") << error.message;
 }
 
 // The resident KV may draft; the answer is full attention's.

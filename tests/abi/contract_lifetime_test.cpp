@@ -289,7 +289,7 @@ void live_a_life(const std::string& path, const std::string& scratch) {
   const Session session = open_session(model);
   Error error;
   orrery_model* none = nullptr;
-  orrery_model_open(runtime.get(), "/nowhere", nullptr, &none, &error);
+  orrery_model_open(runtime.get(), path_source("/nowhere"), nullptr, &none, &error);
   orrery_session_rewind(session.get(), 99999, &error);
   orrery_session_load_buffer(session.get(), "junk", 4, &error);
   ask(session, "one", 4);

@@ -28,7 +28,7 @@ class Files : public ::testing::Test {
 orrery_plan_result plan_of(const std::string& path, const orrery_runtime_options& r, const orrery_session_options& s) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   Error error;
-  check(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, &error), error, "orrery_plan");
+  check(orrery_plan(path_source(path), &r, nullptr, &s, &plan, &error), error, "orrery_plan");
   return plan;
 }
 
@@ -217,11 +217,11 @@ using Regions = std::vector<orrery_plan_region>;
 Regions regions_of(const std::string& path, const orrery_runtime_options& r, const orrery_session_options& s) {
   Error error;
   size_t n = 0;
-  check(orrery_plan_regions(path.c_str(), &r, nullptr, &s, nullptr, 0, &n, &error), error, "orrery_plan_regions");
+  check(orrery_plan_regions(path_source(path), &r, nullptr, &s, nullptr, 0, &n, &error), error, "orrery_plan_regions");
   Regions regions(n);
   orrery_plan_region_init(regions.data(), sizeof regions[0]);
   size_t again = 0;
-  check(orrery_plan_regions(path.c_str(), &r, nullptr, &s, regions.data(), n, &again, &error), error, "orrery_plan_regions");
+  check(orrery_plan_regions(path_source(path), &r, nullptr, &s, regions.data(), n, &again, &error), error, "orrery_plan_regions");
   EXPECT_EQ(again, n);
   return regions;
 }
@@ -311,9 +311,9 @@ TEST_F(Files, RegionsComeInStructsOfAnyVersion) {
     orrery_plan_region_init(reinterpret_cast<orrery_plan_region*>(bytes.data()), stride);
     size_t n = 0;
     Error error;
-    ASSERT_EQ(
-        orrery_plan_regions(tiny.c_str(), &r, nullptr, &s, reinterpret_cast<orrery_plan_region*>(bytes.data()), whole.size(), &n, &error),
-        ORRERY_OK)
+    ASSERT_EQ(orrery_plan_regions(path_source(tiny), &r, nullptr, &s, reinterpret_cast<orrery_plan_region*>(bytes.data()), whole.size(), &n,
+                                  &error),
+              ORRERY_OK)
         << error.message;
     ASSERT_EQ(n, whole.size());
     for (size_t i = 0; i < n; ++i) {
@@ -339,7 +339,7 @@ TEST_F(Files, RegionsRefuseHostileArguments) {
   size_t n = 7;
   Error error;
   const auto call = [&](const char* path, size_t capacity, size_t* count) {
-    return orrery_plan_regions(path, &r, nullptr, &s, regions.data(), capacity, count, &error);
+    return orrery_plan_regions(path_source(path), &r, nullptr, &s, regions.data(), capacity, count, &error);
   };
   EXPECT_EQ(call(nullptr, n_regions, &n), ORRERY_INVALID_ARGUMENT);
   EXPECT_STREQ(error.message, "path is NULL");
@@ -360,8 +360,8 @@ TEST_F(Files, RegionsRefuseHostileArguments) {
   EXPECT_TRUE(untouched());
   orrery_session_options unknown = s;
   unknown.policy = "no such policy";
-  EXPECT_EQ(orrery_plan_regions(tiny.c_str(), nullptr, nullptr, &unknown, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(orrery_plan_regions(tiny.c_str(), nullptr, nullptr, nullptr, nullptr, 0, &n, nullptr), ORRERY_OK);
+  EXPECT_EQ(orrery_plan_regions(path_source(tiny), nullptr, nullptr, &unknown, nullptr, 0, &n, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_plan_regions(path_source(tiny), nullptr, nullptr, nullptr, nullptr, 0, &n, nullptr), ORRERY_OK);
   EXPECT_GE(n, 4u);
   EXPECT_STREQ(orrery_region_kind_name(ORRERY_REGION_KV), "ORRERY_REGION_KV");
   EXPECT_STREQ(orrery_region_kind_name(6), "unknown region kind");
@@ -416,12 +416,12 @@ TEST_F(Files, EverythingIsGivenBack) {
 TEST_F(Files, PlanRefusesWhatOpeningRefuses) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   Error error;
-  EXPECT_EQ(orrery_plan(dir.file("none").c_str(), nullptr, nullptr, nullptr, &plan, &error), ORRERY_IO);
-  EXPECT_EQ(orrery_plan(dir.write("noise", std::vector<std::byte>(1000)).c_str(), nullptr, nullptr, nullptr, &plan, &error),
+  EXPECT_EQ(orrery_plan(path_source(dir.file("none")), nullptr, nullptr, nullptr, &plan, &error), ORRERY_IO);
+  EXPECT_EQ(orrery_plan(path_source(dir.write("noise", std::vector<std::byte>(1000))), nullptr, nullptr, nullptr, &plan, &error),
             ORRERY_BAD_MODEL);
   orrery_runtime_options r = runtime_options();
   r.backend = "abacus";
-  EXPECT_EQ(orrery_plan(tiny.c_str(), &r, nullptr, nullptr, &plan, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(orrery_plan(path_source(tiny), &r, nullptr, nullptr, &plan, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("abacus"), std::string::npos);
 }
 
@@ -455,7 +455,7 @@ TEST_F(Files, OpeningShowsProgressAndCanBeCancelled) {
       o.progress_user = &whole;
       orrery_model* h = nullptr;
       Error error;
-      ASSERT_EQ(orrery_model_open(runtime.get(), demo.c_str(), &o, &h, &error), ORRERY_OK) << error.message;
+      ASSERT_EQ(orrery_model_open(runtime.get(), path_source(demo), &o, &h, &error), ORRERY_OK) << error.message;
       orrery_model_free(h);
       EXPECT_GT(whole.calls, 0u);
       EXPECT_LE(whole.passes, 1 + full);  // hashing every weight is a second pass
@@ -466,7 +466,7 @@ TEST_F(Files, OpeningShowsProgressAndCanBeCancelled) {
         Progress cut;
         cut.cancel_at = at;
         o.progress_user = &cut;
-        EXPECT_EQ(orrery_model_open(runtime.get(), demo.c_str(), &o, &h, &error), ORRERY_CANCELLED) << at;
+        EXPECT_EQ(orrery_model_open(runtime.get(), path_source(demo), &o, &h, &error), ORRERY_CANCELLED) << at;
         EXPECT_EQ(h, nullptr);
         EXPECT_EQ(cut.calls, at + 1);
         EXPECT_EQ(arena_used(runtime), used);
@@ -483,7 +483,7 @@ TEST_F(Files, FingerprintIsTheContents) {
     o.full_fingerprint = full;
     orrery_model* h = nullptr;
     Error error;
-    check(orrery_model_open(runtime.get(), path.c_str(), &o, &h, &error), error, "orrery_model_open");
+    check(orrery_model_open(runtime.get(), path_source(path), &o, &h, &error), error, "orrery_model_open");
     const Model model(h);
     orrery_model_info info = options(&orrery_model_info_init);
     EXPECT_EQ(orrery_model_get_info(h, &info, nullptr), ORRERY_OK);
@@ -505,9 +505,9 @@ TEST_F(Files, FingerprintIsTheContents) {
 TEST_F(Files, InspectIsJson) {
   for (const std::string& path : {tiny, demo}) {
     size_t n = 0;
-    ASSERT_EQ(orrery_inspect(path.c_str(), nullptr, 0, &n, nullptr), ORRERY_OK);
+    ASSERT_EQ(orrery_inspect(path_source(path), nullptr, 0, &n, nullptr), ORRERY_OK);
     std::string text(n, '\0');
-    ASSERT_EQ(orrery_inspect(path.c_str(), text.data(), n, &n, nullptr), ORRERY_OK);
+    ASSERT_EQ(orrery_inspect(path_source(path), text.data(), n, &n, nullptr), ORRERY_OK);
     const json j = json::parse(text);
     const Runtime runtime = make_runtime();
     const Model model = open_model(runtime, path);
@@ -544,17 +544,17 @@ TEST_F(Files, WhatNobodyReadsIsRefusedByAll) {
       o.load = load;
       orrery_model* model = nullptr;
       Error error;
-      EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &model, &error), ORRERY_UNSUPPORTED_ARCHITECTURE);
+      EXPECT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &model, &error), ORRERY_UNSUPPORTED_ARCHITECTURE);
       EXPECT_NE(std::string(error.message).find("'" + named + "'"), std::string::npos) << error.message;
     }
     orrery_plan_result plan = options(&orrery_plan_result_init);
     Error error;
-    EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, nullptr, &plan, &error), ORRERY_UNSUPPORTED_ARCHITECTURE);
+    EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, nullptr, &plan, &error), ORRERY_UNSUPPORTED_ARCHITECTURE);
     EXPECT_NE(std::string(error.message).find("'" + named + "'"), std::string::npos) << error.message;
     size_t n = 0;
-    ASSERT_EQ(orrery_inspect(path.c_str(), nullptr, 0, &n, nullptr), ORRERY_OK);
+    ASSERT_EQ(orrery_inspect(path_source(path), nullptr, 0, &n, nullptr), ORRERY_OK);
     std::string text(n, '\0');
-    ASSERT_EQ(orrery_inspect(path.c_str(), text.data(), n, &n, nullptr), ORRERY_OK);
+    ASSERT_EQ(orrery_inspect(path_source(path), text.data(), n, &n, nullptr), ORRERY_OK);
     const json j = json::parse(text);
     EXPECT_EQ(j.at("supported"), false);
     EXPECT_NE(j.at("reason").get<std::string>().find("'" + named + "'"), std::string::npos) << j.at("reason");
@@ -575,7 +575,7 @@ std::string render(const Vocab& vocab, const char* messages, const orrery_templa
 Vocab open_vocab(const std::string& path) {
   orrery_vocab* h = nullptr;
   Error error;
-  check(orrery_vocab_open(path.c_str(), &h, &error), error, "orrery_vocab_open");
+  check(orrery_vocab_open(path_source(path), &h, &error), error, "orrery_vocab_open");
   return Vocab(h);
 }
 
@@ -602,7 +602,7 @@ TEST_F(Files, TokenizerOnly) {
   const Runtime runtime = make_runtime();
   orrery_model* model = nullptr;
   Error error;
-  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), nullptr, &model, &error), ORRERY_BAD_MODEL) << error.message;
+  EXPECT_EQ(orrery_model_open(runtime.get(), path_source(path), nullptr, &model, &error), ORRERY_BAD_MODEL) << error.message;
 }
 
 TEST_F(Files, FlagsOfTokenizing) {

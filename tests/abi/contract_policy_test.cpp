@@ -47,7 +47,7 @@ class Policies : public ::testing::Test {
   orrery_plan_result plan(const orrery_runtime_options& r, const orrery_session_options& s) const {
     orrery_plan_result result = options(&orrery_plan_result_init);
     Error error;
-    check(orrery_plan(demo.c_str(), &r, nullptr, &s, &result, &error), error, "orrery_plan");
+    check(orrery_plan(path_source(demo), &r, nullptr, &s, &result, &error), error, "orrery_plan");
     return result;
   }
   static Runtime make(const orrery_runtime_options& o) {

@@ -140,7 +140,7 @@ TEST_F(Allocation, MemoryStaysLevel) {
 // A child of fork() uses a vocabulary while threads of the parent were in the middle of an allocation.
 TEST_F(Allocation, AForkedChildAllocates) {
   orrery_vocab* h = nullptr;
-  ASSERT_EQ(orrery_vocab_open(path.c_str(), &h, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_vocab_open(path_source(path), &h, nullptr), ORRERY_OK);
   const Vocab vocab(h);
   std::atomic<bool> stop{false};
   const auto tokenize = [&] {

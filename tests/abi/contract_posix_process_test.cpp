@@ -164,7 +164,7 @@ TEST_F(Process, AChildOfForkIsRefused) {
       {"model_open",
        [&](orrery_error* e) {
          orrery_model* h = nullptr;
-         return orrery_model_open(all.runtime.get(), path.c_str(), nullptr, &h, e);
+         return orrery_model_open(all.runtime.get(), path_source(path), nullptr, &h, e);
        }},
       {"model_info",
        [&](orrery_error* e) {
@@ -287,7 +287,7 @@ TEST_F(Process, TheCallersRoundingChangesNothing) {
     same("subnormals", flush, [] {});
     flush();
     Error error;
-    EXPECT_EQ(orrery_plan("/nowhere", nullptr, nullptr, nullptr, nullptr, &error), ORRERY_INVALID_ARGUMENT);
+    EXPECT_EQ(orrery_plan(path_source("/nowhere"), nullptr, nullptr, nullptr, nullptr, &error), ORRERY_INVALID_ARGUMENT);
     EXPECT_EQ(_mm_getcsr() & 0x8040u, 0x8040u);
     std::fesetenv(&before);
 #endif
@@ -335,7 +335,7 @@ TEST_F(Process, SignalsInterruptNothing) {
     for (int i = 0; i < 5 || (std::chrono::steady_clock::now() < end && n_signals < 200); ++i) {
       Error error;
       orrery_model* h = nullptr;
-      ASSERT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, &error), ORRERY_OK) << error.message;
+      ASSERT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &h, &error), ORRERY_OK) << error.message;
       const Model model(h);
       const Session session = open_session(model), loaded = open_session(model);
       ask(session, "hello", 4);
@@ -428,7 +428,7 @@ void use_much_stack(const std::string& path, const std::string& file) {
     orrery_render_chat(vocab.get(), messages.c_str(), &o, text.data(), text.size(), &n, &error);
   }
   char json[100000];
-  orrery_inspect(path.c_str(), json, sizeof json, &n, &error);
+  orrery_inspect(path_source(path), json, sizeof json, &n, &error);
 }
 
 // The header says how much stack a caller needs.
@@ -484,11 +484,11 @@ TEST_F(Process, FailedCallsLeaveNoDescriptors) {
     for (const uint32_t load : std::initializer_list<uint32_t>{ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
       orrery_model_options o = model_options();
       o.load = load;
-      EXPECT_NE(orrery_model_open(runtime.get(), file.c_str(), &o, &m, &error), ORRERY_OK) << file;
+      EXPECT_NE(orrery_model_open(runtime.get(), path_source(file), &o, &m, &error), ORRERY_OK) << file;
     }
-    EXPECT_NE(orrery_vocab_open(file.c_str(), &v, &error), ORRERY_OK) << file;
-    EXPECT_NE(orrery_inspect(file.c_str(), json, sizeof json, &n, &error), ORRERY_OK) << file;
-    EXPECT_NE(orrery_plan(file.c_str(), nullptr, nullptr, nullptr, &plan, &error), ORRERY_OK) << file;
+    EXPECT_NE(orrery_vocab_open(path_source(file), &v, &error), ORRERY_OK) << file;
+    EXPECT_NE(orrery_inspect(path_source(file), json, sizeof json, &n, &error), ORRERY_OK) << file;
+    EXPECT_NE(orrery_plan(path_source(file), nullptr, nullptr, nullptr, &plan, &error), ORRERY_OK) << file;
     EXPECT_NE(orrery_session_load(session.get(), file.c_str(), &error), ORRERY_OK) << file;
     if (file != bad && file != dir.file("none")) {
       EXPECT_NE(orrery_session_save(session.get(), file.c_str(), &error), ORRERY_OK) << file;

@@ -147,7 +147,7 @@ TEST_F(Profiles, OfOtherModelsAreRefused) {
     o.policy = "heterocache";
     o.head_profile = text.c_str();
     orrery_plan_result result = options(&orrery_plan_result_init);
-    return orrery_plan(file.c_str(), nullptr, nullptr, &o, &result, &error);
+    return orrery_plan(path_source(file), nullptr, nullptr, &o, &result, &error);
   };
   EXPECT_EQ(plan(dir.file("tiny2-2.gguf"), profile), ORRERY_OK) << error.message;
   EXPECT_EQ(plan(dir.file("tiny1-3.gguf"), profile), ORRERY_INVALID_ARGUMENT);

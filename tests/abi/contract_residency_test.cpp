@@ -119,7 +119,7 @@ TEST_F(Residency, EveryFamilyOfPolicies) {
     const uint64_t bytes = sum(tokens) * kTokenBytes, page_bytes = full ? kHeads * 64 * kTokenBytes : 0;
     orrery_plan_result plan = options(&orrery_plan_result_init);
     const orrery_session_options o = options_of(family);
-    ASSERT_EQ(orrery_plan(source_path("samples/models/demo-q8_0.gguf").c_str(), nullptr, nullptr, &o, &plan, nullptr), ORRERY_OK);
+    ASSERT_EQ(orrery_plan(path_source(source_path("samples/models/demo-q8_0.gguf")), nullptr, nullptr, &o, &plan, nullptr), ORRERY_OK);
     EXPECT_LE(bytes, s.device_kv_used_bytes);
     EXPECT_LE(s.device_kv_used_bytes, bytes + page_bytes + plan.digests_bytes);
     EXPECT_EQ(plan.digests_bytes > 0, s.device_kv_used_bytes > bytes && !full);

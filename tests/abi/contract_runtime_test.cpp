@@ -232,7 +232,7 @@ TEST_F(Runtimes, TheLogTellsWhatAPersonWouldAsk) {
   orrery_session_options s = session_options();
   s.n_context = 512;
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  ASSERT_EQ(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_plan(path_source(path), &r, nullptr, &s, &plan, nullptr), ORRERY_OK);
   const std::string taken = "arena, for the session: " + std::to_string(plan.device_bytes - plan.weights_bytes) + " bytes: ";
   EXPECT_TRUE(log.has(ORRERY_LOG_INFO,
                       {taken, "KV pages " + std::to_string(plan.full_kv_bytes), "workspace " + std::to_string(plan.workspace_bytes)}));
@@ -256,7 +256,7 @@ TEST_F(Runtimes, AContextBeyondTheTrainingIsAWarning) {
   o.rope_scale = 2;
   Error error;
   orrery_model* h = nullptr;
-  ASSERT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, &error), ORRERY_OK) << error.message;
+  ASSERT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &h, &error), ORRERY_OK) << error.message;
   const Model scaled(h);
   open_session(scaled, 2048);
   EXPECT_FALSE(log.has(ORRERY_LOG_WARNING, {}));
@@ -271,7 +271,7 @@ TEST_F(Runtimes, AContextThatTheArenaShrinksIsAWarningAndInThePlan) {
   Error error;
   s.n_context = 512;
   r.device_budget_bytes = uint64_t{64} << 20;
-  ASSERT_EQ(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, &error), ORRERY_OK) << error.message;
+  ASSERT_EQ(orrery_plan(path_source(path), &r, nullptr, &s, &plan, &error), ORRERY_OK) << error.message;
   EXPECT_EQ(plan.trained_context, 1024u);
   Log log;
   const Runtime runtime = logging(&log, plan.device_bytes);
@@ -339,7 +339,7 @@ TEST_F(Runtimes, ALimitOfAddressSpaceBoundsTheDefaults) {
     if (orrery_runtime_get_info(h, &info, nullptr) != ORRERY_OK) ::_exit(4);
     if (info.arena_bytes > (uint64_t{1} << 29) || info.arena_bytes < (uint64_t{1} << 26)) ::_exit(5);
     orrery_model* model = nullptr;
-    if (orrery_model_open(h, path.c_str(), nullptr, &model, nullptr) != ORRERY_OK) ::_exit(6);
+    if (orrery_model_open(h, path_source(path), nullptr, &model, nullptr) != ORRERY_OK) ::_exit(6);
     orrery_session* session = nullptr;
     ::_exit(orrery_session_open(model, nullptr, &session, nullptr) == ORRERY_OK ? 0 : 7);
   }

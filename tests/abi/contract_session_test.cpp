@@ -409,7 +409,7 @@ TEST_F(Damage, OthersSessions) {
     o.rope_scaling = ORRERY_ROPE_LINEAR;
     o.rope_scale = 4.0f;
     orrery_model* h = nullptr;
-    ASSERT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_OK);
+    ASSERT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &h, nullptr), ORRERY_OK);
     const Model scaled(h);
     const Session s = open_session(scaled);
     ask(s, "of another rope");

@@ -96,9 +96,9 @@ TEST_F(Utf8Files, WhatComesOutIsWhole) {
 
   size_t n = 0;
   const std::string path = dir.file(kName);
-  ASSERT_EQ(orrery_inspect(path.c_str(), nullptr, 0, &n, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_inspect(path_source(path), nullptr, 0, &n, nullptr), ORRERY_OK);
   std::string json(n, '\0');
-  ASSERT_EQ(orrery_inspect(path.c_str(), json.data(), n, &n, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_inspect(path_source(path), json.data(), n, &n, nullptr), ORRERY_OK);
   EXPECT_TRUE(whole_utf8(json));
   EXPECT_NE(json.find("tin\xEF\xBF\xBD"), std::string::npos);
 
@@ -127,11 +127,11 @@ TEST_F(Utf8Files, MessagesOfErrorsAreWhole) {
   Error error;
   orrery_model* h = nullptr;
   // A path, and bytes of a file: an architecture that nobody knows.
-  EXPECT_NE(orrery_model_open(runtime.get(), dir.file("mis\xFFsing").c_str(), nullptr, &h, &error), ORRERY_OK);
+  EXPECT_NE(orrery_model_open(runtime.get(), path_source(dir.file("mis\xFFsing")), nullptr, &h, &error), ORRERY_OK);
   EXPECT_TRUE(whole_utf8(error.message)) << error.message;
   EXPECT_NE(std::string(error.message).find("mis?sing"), std::string::npos) << error.message;
   const std::string odd = write("odd.gguf", file_with(TinyModel().build(), "llama", "ll\xFFm\xC3"));
-  EXPECT_NE(orrery_model_open(runtime.get(), odd.c_str(), nullptr, &h, &error), ORRERY_OK);
+  EXPECT_NE(orrery_model_open(runtime.get(), path_source(odd), nullptr, &h, &error), ORRERY_OK);
   EXPECT_TRUE(whole_utf8(error.message)) << error.message;
   EXPECT_NE(error.message[0], '\0');
   // A file's template that is not UTF-8 is refused when it is used, and so is a name that no template has.

@@ -58,6 +58,36 @@ inline orrery_generate_options generate_options(uint32_t max_tokens) {
   return o;
 }
 
+// Where a file lies, for one call: orrery_model_open(runtime, path_source(path), ...).
+class Source {
+ public:
+  explicit Source(uint32_t kind) : source_(options(&orrery_source_init)) { source_.kind = kind; }
+  orrery_source* operator->() { return &source_; }
+  operator const orrery_source*() const { return &source_; }
+
+ private:
+  orrery_source source_;
+};
+inline Source path_source(const char* path) {
+  Source source(ORRERY_SOURCE_PATH);
+  source->path = path;
+  return source;
+}
+inline Source path_source(const std::string& path) { return path_source(path.c_str()); }
+inline Source fd_source(int32_t fd, uint64_t offset = 0, uint64_t bytes = 0) {
+  Source source(ORRERY_SOURCE_FD);
+  source->fd = fd;
+  source->fd_offset = offset;
+  source->fd_bytes = bytes;
+  return source;
+}
+inline Source memory_source(const void* memory, uint64_t bytes) {
+  Source source(ORRERY_SOURCE_MEMORY);
+  source->memory = memory;
+  source->memory_bytes = bytes;
+  return source;
+}
+
 // One thread unless told otherwise: the tests' models are too small to share out.
 inline Runtime make_runtime(int32_t n_threads = 1) {
   orrery_runtime_options o = runtime_options();
@@ -71,7 +101,7 @@ inline Runtime make_runtime(int32_t n_threads = 1) {
 inline Model open_model(const Runtime& runtime, const std::string& path) {
   Error error;
   orrery_model* h = nullptr;
-  check(orrery_model_open(runtime.get(), path.c_str(), nullptr, &h, &error), error, "orrery_model_open");
+  check(orrery_model_open(runtime.get(), path_source(path), nullptr, &h, &error), error, "orrery_model_open");
   return Model(h);
 }
 inline Session open_session(const Model& model, const orrery_session_options& o) {

@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
   uint32_t (*abi_version)(void);
   int32_t (*runtime_create)(const v0_runtime_options *, v0_runtime **, v0_error *);
   void (*runtime_free)(v0_runtime *);
-  int32_t (*model_open)(v0_runtime *, const char *, const v0_model_options *, v0_model **, v0_error *);
+  int32_t (*model_open)(v0_runtime *, const v0_source *, const v0_model_options *, v0_model **, v0_error *);
   void (*model_free)(v0_model *);
   int32_t (*session_open)(v0_model *, const v0_session_options *, v0_session **, v0_error *);
   void (*session_free)(v0_session *);
@@ -78,6 +78,8 @@ int main(int argc, char **argv) {
   } out;
   const uint64_t guard = 0x5AA55AA55AA55AA5u;
   const v0_runtime_options runtime_options = {sizeof runtime_options, 1, "cpu"};
+  const v0_source absent = {sizeof absent, 0, "/no/such/file/with/a/long/name"};
+  v0_source file = {sizeof file, 0, NULL};
   const v0_model_options model_options = {sizeof model_options, 1};
   const v0_session_options session_options = {sizeof session_options, 300};
   const v0_generate_options generate_options = {sizeof generate_options, 5, 0.0f, 1.0f};
@@ -88,6 +90,7 @@ int main(int argc, char **argv) {
   int texts = 0, tokens = 0;
 
   if (argc != 3) return 2;
+  file.path = argv[2];
   library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     fprintf(stderr, "%s\n", dlerror());
@@ -105,12 +108,13 @@ int main(int argc, char **argv) {
   find("orrery_generate", &generate);
   find("orrery_next", &next);
   find("orrery_generation_free", &generation_free);
-  EXPECT(abi_version() == 1);
+  EXPECT(abi_version() == 2);
 
   expect_init("orrery_error_init", 1072);
   expect_init("orrery_device_info_init", 400);
   expect_init("orrery_runtime_options_init", 88);
   expect_init("orrery_runtime_info_init", 40);
+  expect_init("orrery_source_init", 56);
   expect_init("orrery_vocab_info_init", 40);
   expect_init("orrery_template_options_init", 40);
   expect_init("orrery_plan_result_init", 112);
@@ -130,11 +134,11 @@ int main(int argc, char **argv) {
   out.stats.struct_size = sizeof out.stats;
 
   EXPECT(runtime_create(&runtime_options, &runtime, &out.error) == 0);
-  EXPECT(model_open(runtime, "/no/such/file/with/a/long/name", &model_options, &model, &out.error) == 14);
+  EXPECT(model_open(runtime, &absent, &model_options, &model, &out.error) == 14);
   EXPECT(out.error.status == 14 && out.error.native_code == 2);
   EXPECT(strlen(out.error.message) == sizeof out.error.message - 1);
   EXPECT(model == NULL);
-  EXPECT(model_open(runtime, argv[2], &model_options, &model, &out.error) == 0);
+  EXPECT(model_open(runtime, &file, &model_options, &model, &out.error) == 0);
   EXPECT(session_open(model, &session_options, &session, &out.error) == 0);
   EXPECT(add_message(session, "user", "hello", &out.error) == 0);
   EXPECT(generate(session, &generate_options, &generation, &out.error) == 0);

@@ -25,6 +25,12 @@ typedef struct {
 
 typedef struct {
   uint32_t struct_size;
+  uint32_t kind;
+  const char *path;
+} v0_source;
+
+typedef struct {
+  uint32_t struct_size;
   uint32_t load;
 } v0_model_options;
 

@@ -96,7 +96,10 @@ int main(int argc, char** argv) {
   orrery_session* session = nullptr;
   orrery_generation* answer = nullptr;
   call("runtime", [&](orrery_error* e) { return orrery_runtime_create(&options, &runtime, e); });
-  call("model", [&](orrery_error* e) { return orrery_model_open(runtime, path, nullptr, &model, e); });
+  orrery_source file;
+  orrery_source_init(&file, sizeof file);
+  file.path = path;
+  call("model", [&](orrery_error* e) { return orrery_model_open(runtime, &file, nullptr, &model, e); });
   call("session", [&](orrery_error* e) { return orrery_session_open(model, nullptr, &session, e); });
   if (failures) return 1;
 

@@ -15,12 +15,13 @@ static void *loaded;
 static sem_t used, gone;
 
 static void *use(void *result) {
-  orrery_status (*open_vocab)(const char *, orrery_vocab **, orrery_error *);
+  orrery_status (*open_vocab)(const orrery_source *, orrery_vocab **, orrery_error *);
   void (*free_vocab)(orrery_vocab *);
   orrery_vocab *vocab = NULL;
+  const orrery_source file = {.struct_size = sizeof file, .kind = ORRERY_SOURCE_PATH, .path = model};
   *(void **)&open_vocab = dlsym(loaded, "orrery_vocab_open");
   *(void **)&free_vocab = dlsym(loaded, "orrery_vocab_free");
-  *(int *)result = open_vocab && free_vocab && open_vocab(model, &vocab, NULL) == ORRERY_OK;
+  *(int *)result = open_vocab && free_vocab && open_vocab(&file, &vocab, NULL) == ORRERY_OK;
   if (*(int *)result) free_vocab(vocab);
   sem_post(&used);
   sem_wait(&gone);

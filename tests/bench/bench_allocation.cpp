@@ -120,7 +120,7 @@ int run(const std::string& path, int turns) {
   });
   row("tokenize a megabyte", "ms", 1e3, [&] {
     orrery_vocab* h = nullptr;
-    if (orrery_vocab_open(path.c_str(), &h, nullptr) != ORRERY_OK) ::_exit(1);
+    if (orrery_vocab_open(path_source(path), &h, nullptr) != ORRERY_OK) ::_exit(1);
     const Vocab vocab(h);
     const std::string text = text_of(1 << 20);
     return fastest(10, [&] {
@@ -130,7 +130,7 @@ int run(const std::string& path, int turns) {
   });
   row("render 2,000 messages", "ms", 1e3, [&] {
     orrery_vocab* h = nullptr;
-    if (orrery_vocab_open(path.c_str(), &h, nullptr) != ORRERY_OK) ::_exit(1);
+    if (orrery_vocab_open(path_source(path), &h, nullptr) != ORRERY_OK) ::_exit(1);
     const Vocab vocab(h);
     std::string json = "[";
     for (int i = 0; i < 2000; ++i)

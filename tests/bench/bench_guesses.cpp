@@ -65,7 +65,8 @@ Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32
   o.policy = compressed ? "auto" : "full";
   o.speculate = speculate;
   o.speculate_tokens = most;
-  o.draft_model = draft;
+  const Source source = path_source(draft);
+  if (draft) o.draft_model = source;
   return open_session(model, o);
 }
 

@@ -158,7 +158,7 @@ void run(const std::string& path, const std::string& tool, const std::string& de
     orrery_session_options shape = session_options();
     shape.n_context = kContext;
     Error error;
-    check(orrery_plan(path.c_str(), nullptr, nullptr, &shape, &plan, &error), error, "orrery_plan");
+    check(orrery_plan(path_source(path), nullptr, nullptr, &shape, &plan, &error), error, "orrery_plan");
     const uint64_t planned = std::min(now_resident.arenas, plan.device_bytes);
     std::printf("%-44s %8.1f MiB                    to be below 32 MiB\n", "resident beyond mapped weights and plan",
                 static_cast<double>(now_resident.rest + now_resident.arenas - planned) / kMib);

@@ -75,37 +75,39 @@ TEST_F(OutOfMemory, Opening) {
   const uint64_t used = arena_used(runtime);
   const auto nothing_taken = [&] { EXPECT_EQ(arena_used(runtime), used); };
   orrery_vocab* vocab = nullptr;
-  EXPECT_GT(fail_each(
-                "vocabulary", [&](orrery_error* e) { return orrery_vocab_open(p, &vocab, e); }, [&] { orrery_vocab_free(vocab); }),
-            30);
+  EXPECT_GT(
+      fail_each(
+          "vocabulary", [&](orrery_error* e) { return orrery_vocab_open(path_source(p), &vocab, e); }, [&] { orrery_vocab_free(vocab); }),
+      30);
   orrery_model* model = nullptr;
   for (const uint32_t load : std::initializer_list<uint32_t>{ORRERY_LOAD_MAP, ORRERY_LOAD_READ}) {
     orrery_model_options o = model_options();
     o.load = load;
     EXPECT_GT(fail_each(
-                  "model", [&](orrery_error* e) { return orrery_model_open(runtime.get(), p, &o, &model, e); },
+                  "model", [&](orrery_error* e) { return orrery_model_open(runtime.get(), path_source(p), &o, &model, e); },
                   [&] { orrery_model_free(model); }, nothing_taken),
               30);
   }
   orrery_plan_result plan = options(&orrery_plan_result_init);
   EXPECT_GT(fail_each(
-                "plan", [&](orrery_error* e) { return orrery_plan(p, nullptr, nullptr, nullptr, &plan, e); }, [] {}),
+                "plan", [&](orrery_error* e) { return orrery_plan(path_source(p), nullptr, nullptr, nullptr, &plan, e); }, [] {}),
             5);
   size_t n = 0;
   orrery_plan_region regions[32];
   orrery_plan_region_init(regions, sizeof regions[0]);
   EXPECT_GT(fail_each(
-                "regions", [&](orrery_error* e) { return orrery_plan_regions(p, nullptr, nullptr, nullptr, regions, 32, &n, e); }, [] {}),
+                "regions",
+                [&](orrery_error* e) { return orrery_plan_regions(path_source(p), nullptr, nullptr, nullptr, regions, 32, &n, e); }, [] {}),
             5);
   std::string json(100000, '\0');
   EXPECT_GT(fail_each(
-                "inspect", [&](orrery_error* e) { return orrery_inspect(p, json.data(), json.size(), &n, e); }, [] {}),
+                "inspect", [&](orrery_error* e) { return orrery_inspect(path_source(p), json.data(), json.size(), &n, e); }, [] {}),
             100);
 }
 
 TEST_F(OutOfMemory, Text) {
   orrery_vocab* h = nullptr;
-  ASSERT_EQ(orrery_vocab_open(p, &h, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_vocab_open(path_source(p), &h, nullptr), ORRERY_OK);
   const Vocab vocab(h);
   int32_t ids[100];
   char text[1000];

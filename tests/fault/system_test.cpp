@@ -66,7 +66,7 @@ TEST_F(System, ReadErrorsWhileOpening) {
     o.load = load;
     fail_each_read("open", EIO, ORRERY_IO, [&](orrery_error* e) {
       orrery_model* h = nullptr;
-      const orrery_status s = orrery_model_open(runtime.get(), path.c_str(), &o, &h, e);
+      const orrery_status s = orrery_model_open(runtime.get(), path_source(path), &o, &h, e);
       orrery_model_free(h);
       return s;
     });
@@ -95,7 +95,7 @@ TEST_F(System, ShortReadsAreContinued) {
   orrery_model_options o = model_options();
   o.load = ORRERY_LOAD_READ;
   orrery_model* h = nullptr;
-  ASSERT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &h, nullptr), ORRERY_OK);
   const Model read(h);
   const Session b = open_session(read), c = open_session(read);
   EXPECT_EQ(ask(b, "hello").tokens, want);
@@ -112,7 +112,7 @@ TEST_F(System, FileThatEndsEarly) {
   orrery_model* h = nullptr;
   Error error;
   arm(Fault::read, 1, true, 0);  // the file opens; its first read finds the end
-  EXPECT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, &error), ORRERY_IO);
+  EXPECT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &h, &error), ORRERY_IO);
   EXPECT_TRUE(disarm(Fault::read));
   EXPECT_NE(std::string(error.message).find("ends at byte"), std::string::npos) << error.message;
 }
@@ -121,7 +121,7 @@ TEST_F(System, TruncatedBehindReadIsHarmless) {
   orrery_model_options o = model_options();
   o.load = ORRERY_LOAD_READ;
   orrery_model* h = nullptr;
-  ASSERT_EQ(orrery_model_open(runtime.get(), path.c_str(), &o, &h, nullptr), ORRERY_OK);
+  ASSERT_EQ(orrery_model_open(runtime.get(), path_source(path), &o, &h, nullptr), ORRERY_OK);
   const Model model(h);
   const Session before = open_session(model);
   const std::vector<int32_t> want = ask(before, "hello").tokens;

@@ -107,7 +107,7 @@ class Program {
     o.progress_user = &callbacks;
     odd_size(&o);
     orrery_model* h = poison<orrery_model>();
-    made(orrery_model_open(runtime, path.c_str(), &o, &h, e_.get()), h);
+    made(orrery_model_open(runtime, path_source(path), &o, &h, e_.get()), h);
     orrery_model_free(slot);
     slot = h;
   }
@@ -127,7 +127,7 @@ class Program {
     switch (r_.byte() % 4) {
       case 0: {
         orrery_vocab* h = poison<orrery_vocab>();
-        made(orrery_vocab_open(files().paths[r_.byte() % 5].c_str(), &h, e_.get()), h);
+        made(orrery_vocab_open(path_source(files().paths[r_.byte() % 5]), &h, e_.get()), h);
         orrery_vocab_free(slot);
         slot = h;
         return;
@@ -364,7 +364,8 @@ class Program {
                     &steps);
   }
   void plan() {
-    const std::string& path = files().paths[r_.byte() % std::size(files().paths)];
+    const size_t which = r_.byte();
+    const std::string& path = files().paths[which % std::size(files().paths)];
     orrery_session_options o = session_options();
     o.n_context = r_.number<uint32_t>();
     o.chunk_tokens = r_.number<uint32_t>();
@@ -372,9 +373,13 @@ class Program {
     orrery_runtime_options runtime = runtime_options();
     runtime.n_threads = 1;
     orrery_plan_result result = options(&orrery_plan_result_init);
-    e_.check(orrery_plan(path.c_str(), &runtime, nullptr, &o, &result, e_.get()));
-    std::vector<char> json;
-    sized_out<char>([&](char* out, size_t m, size_t* n, orrery_error* e) { return orrery_inspect(path.c_str(), out, m, n, e); }, &json);
+    e_.check(orrery_plan(path_source(path), &runtime, nullptr, &o, &result, e_.get()));
+    std::vector<char> json(size_t{1} << 16);
+    size_t n = 0;
+    if (which < 16) e_.check(orrery_inspect(path_source(path), json.data(), json.size(), &n, e_.get()));
+    else if (which % 16 == 0)
+      sized_out<char>(
+          [&](char* out, size_t m, size_t* bytes, orrery_error* e) { return orrery_inspect(path_source(path), out, m, bytes, e); }, &json);
     require(orrery_status_name(r_.byte()) != nullptr && orrery_version() != nullptr && orrery_build_info() != nullptr,
             "names are never NULL");
   }
@@ -524,7 +529,7 @@ void begin(CallTable* t, bool small) {
   o.reservoir_bytes = uint64_t{2} << 20;
   CheckedError e;
   require(e.check(orrery_runtime_create(&o, &t->runtimes[0], e.get())) == ORRERY_OK, "a runtime opens");
-  require(e.check(orrery_model_open(t->runtimes[0], files().paths[0].c_str(), nullptr, &t->models[0], e.get())) == ORRERY_OK,
+  require(e.check(orrery_model_open(t->runtimes[0], path_source(files().paths[0]), nullptr, &t->models[0], e.get())) == ORRERY_OK,
           "a model opens", (*e).message);
   orrery_session_options s = session_options();
   s.n_context = 96;

@@ -28,7 +28,7 @@ struct World {
     spec.more_template = "{{ bos_token }}{% for m in messages %}{{ m | tojson }}\n{% endfor %}{{ tools }}";
     CheckedError error;
     orrery_vocab* h = nullptr;
-    require(orrery_vocab_open(dir.write("vocab.gguf", spec.build()).c_str(), &h, error.get()) == ORRERY_OK, "the vocabulary opens");
+    require(orrery_vocab_open(path_source(dir.write("vocab.gguf", spec.build())), &h, error.get()) == ORRERY_OK, "the vocabulary opens");
     vocab.reset(h);
   }
 };

@@ -2,7 +2,8 @@
 // few tokens. The input is a recipe (recipe.h): the first bytes choose one of the golden models (every family
 // is among them) and how its weights are stored, frames are edits.
 //
-// Bytes in front: model; storage of matrices; storage of vectors and how the file is loaded; the prompt.
+// Bytes in front: model; storage of matrices; storage of vectors and how the file is loaded; the prompt. Bit 128 of the third byte: the file
+// is written, and opened by its path, which takes twice as long; else it is opened in memory.
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -27,6 +28,8 @@ struct World {
   Runtime runtime;
   std::vector<std::string> names = model_spec_names();
   std::map<uint32_t, FileParts> bases;
+  FileParts input;  // edited: its vectors keep their memory from one input to the next, and so does the file
+  std::vector<std::byte> file;
   uint64_t idle_bytes = 0;
 
   World() {
@@ -124,12 +127,17 @@ void use_session(const Model& model, const Session& session, uint8_t seed) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static World world;
   const Framed input = Framed::parse(data, size, kHead);
-  FileParts parts = world.base(input.head[0], input.head[1], input.head[2] & 3);
+  FileParts& parts = world.input;
+  parts = world.base(input.head[0], input.head[1], input.head[2] & 3);
   for (size_t i = 0; i < std::min(input.frames.size(), kMostFrames); ++i) {
     Reader r(input.frames[i].arguments.data(), input.frames[i].arguments.size());
     apply(static_cast<Edit>(input.frames[i].operation % kEdits), &r, &parts);
   }
-  const std::string path = world.dir.write("model.gguf", parts.build());
+  const std::vector<std::byte>& file = world.file;
+  parts.build(&world.file);
+  const bool by_path = (input.head[2] & 128) != 0;
+  const std::string path = by_path ? world.dir.write("model.gguf", file) : "";
+  const Source source = by_path ? path_source(path) : memory_source(file.data(), file.size());
 
   CheckedError error;
   orrery_runtime_options r = runtime_options();
@@ -147,12 +155,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   s.policy = "full";
   s.kv_type = (input.head[2] & 32) ? ORRERY_KV_Q8_0 : ORRERY_KV_F16;
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  const orrery_status planned = error.check(orrery_plan(path.c_str(), &r, &m, &s, &plan, error.get()));
+  const orrery_status planned = error.check(orrery_plan(source, &r, &m, &s, &plan, error.get()));
   require(planned == ORRERY_OK || planned == ORRERY_INVALID_ARGUMENT || is_about_the_file(planned),
           "a plan, or what is wrong with the file", (*error).message);
 
   orrery_model* h = reinterpret_cast<orrery_model*>(1);
-  const orrery_status opened = error.check(orrery_model_open(world.runtime.get(), path.c_str(), &m, &h, error.get()));
+  const orrery_status opened = error.check(orrery_model_open(world.runtime.get(), source, &m, &h, error.get()));
   require((opened == ORRERY_OK) == (h != nullptr), "a model, or NULL");
   const Model model(h);
   if (opened != ORRERY_OK) {

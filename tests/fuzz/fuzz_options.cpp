@@ -136,7 +136,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckedError error;
   const orrery_runtime_options runtime = World::runtime_options_of();
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  const orrery_status planned = error.check(orrery_plan(world.paths[which].c_str(), &runtime, nullptr, &o, &plan, error.get()));
+  const orrery_status planned = error.check(orrery_plan(path_source(world.paths[which]), &runtime, nullptr, &o, &plan, error.get()));
   require(planned == ORRERY_OK || planned == ORRERY_INVALID_ARGUMENT || planned == ORRERY_UNSUPPORTED,
           "a plan, or what is wrong with the options", (*error).message);
   if (modes & 8) {
@@ -144,7 +144,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     size_t n_regions = 0;
     orrery_plan_region_init(regions, sizeof regions[0]);
     const orrery_status listed =
-        error.check(orrery_plan_regions(world.paths[which].c_str(), &runtime, nullptr, &o, regions, 32, &n_regions, error.get()));
+        error.check(orrery_plan_regions(path_source(world.paths[which]), &runtime, nullptr, &o, regions, 32, &n_regions, error.get()));
     require(listed == planned, "the regions of every plan, and no others", (*error).message);
     uint64_t device_bytes = 0;
     for (size_t i = 0; i < n_regions; ++i) device_bytes += regions[i].device_bytes;

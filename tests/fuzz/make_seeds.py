@@ -150,7 +150,7 @@ N_MODELS, N_TYPES = 27, 14
 MODEL = {f"model-{i:02d}": framed([i, 0, 0, i]) for i in range(N_MODELS)}
 MODEL.update({f"stored-{i:02d}": framed([4, i, i % 3, 3 * i]) for i in range(N_TYPES)})
 MODEL.update({
-    "kv-q8": framed([4, 0, 32, 9]), "read": framed([5, 0, 4 + 8, 9]), "rope": framed([5, 0, 16, 19]),
+    "kv-q8": framed([4, 0, 32, 9]), "read": framed([5, 0, 4 + 8, 9]), "path": framed([5, 0, 128, 9]), "path-read": framed([5, 0, 128 + 4, 9]), "rope": framed([5, 0, 16, 19]),
     "no-numbers": framed([3, 0, 0, 1], edit("fill_data", 1, b"\0\0", 255, 2)),
     "no-norm": framed([3, 0, 0, 1], edit("drop_tensor", 1)),
     "other-width": framed([3, 0, 0, 1], edit("scale_everywhere", 64, b"\x80\0")),

@@ -362,28 +362,62 @@ FileParts FileParts::take_apart(const Bytes& bytes) {
   return out;
 }
 
+namespace {
+
+template <class T>
+void put(Bytes* to, T value) {
+  const auto* p = reinterpret_cast<const std::byte*>(&value);
+  to->insert(to->end(), p, p + sizeof value);
+}
+void put_text(Bytes* to, const std::string& text) {
+  put(to, uint64_t{text.size()});
+  const auto* p = reinterpret_cast<const std::byte*>(text.data());
+  to->insert(to->end(), p, p + text.size());
+}
+
+}  // namespace
+
 Bytes FileParts::build() const {
-  testing::GgufBuilder b(version);
-  for (const Key& key : keys) {
-    if (key.name == "general.alignment" && key.type == number(ValueType::u32)) {
-      const auto a = load<uint32_t>(key.value, 0);
-      if (a >= 8 && a <= 4096 && (a & (a - 1)) == 0) {
-        b.alignment(a);
-        continue;
-      }
-    }
-    b.raw_key(key.name, key.type, key.value);
-  }
-  for (const Tensor& t : tensors) {
-    Bytes data = t.data.empty() ? Bytes(1) : t.data;
-    b.tensor(t.name, static_cast<TensorType>(t.type), t.dims, std::move(data));
-  }
-  b.claim_keys(keys.size() + more_keys).claim_tensors(tensors.size() + more_tensors);
-  Bytes file = b.build();
-  for (const auto& [at, byte] : pokes)
-    if (!file.empty()) file[at % file.size()] = static_cast<std::byte>(byte);
-  if (cut < file.size()) file.resize(cut);
+  Bytes file;
+  build(&file);
   return file;
+}
+
+void FileParts::build(Bytes* to) const {
+  Bytes& file = *to;
+  file.clear();
+  put(&file, uint32_t{0x46554747});
+  put(&file, version);
+  put(&file, uint64_t{tensors.size()} + more_tensors);
+  put(&file, uint64_t{keys.size()} + more_keys);
+  uint64_t alignment = 32;
+  for (const Key& key : keys) {
+    put_text(&file, key.name);
+    put(&file, key.type);
+    file.insert(file.end(), key.value.begin(), key.value.end());
+    if (key.name != "general.alignment" || key.type != number(ValueType::u32)) continue;
+    const auto a = load<uint32_t>(key.value, 0);
+    if (a >= 8 && a <= 4096 && (a & (a - 1)) == 0) alignment = a;
+  }
+  uint64_t at = 0;  // from the start of the data
+  for (const Tensor& t : tensors) {
+    put_text(&file, t.name);
+    put(&file, static_cast<uint32_t>(t.dims.size()));
+    for (const uint64_t dim : t.dims) put(&file, dim);
+    put(&file, t.type);
+    put(&file, at);
+    at += (std::max<uint64_t>(1, t.data.size()) + alignment - 1) / alignment * alignment;
+  }
+  const auto align = [&] { file.resize((file.size() + alignment - 1) / alignment * alignment); };
+  align();
+  for (const Tensor& t : tensors) {
+    file.insert(file.end(), t.data.begin(), t.data.end());
+    if (t.data.empty()) file.push_back(std::byte{0});
+    align();
+  }
+  for (const auto& [place, byte] : pokes)
+    if (!file.empty()) file[place % file.size()] = static_cast<std::byte>(byte);
+  if (cut < file.size()) file.resize(cut);
 }
 
 FileParts::Key* FileParts::find(const std::string& name) {

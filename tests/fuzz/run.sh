@@ -50,7 +50,8 @@ for target in "$@"; do
   # Inputs are not weighed by how rare their features are (-entropic): that costs a fifth of the time of targets with many features.
   times >"$TMPDIR/before"
   # shellcheck disable=SC2086
-  "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -print_final_stats=1 -timeout=20 -rss_limit_mb=2048 -entropic=0 \
+  ASAN_OPTIONS=quarantine_size_mb=16:malloc_context_size=3:${ASAN_OPTIONS:-} \
+    "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -print_final_stats=1 -print_funcs=0 -timeout=20 -rss_limit_mb=2048 -entropic=0 \
     -artifact_prefix="$build/$target-" $dictionary ${FUZZ_OPTIONS:-} "$build/corpus/$target" "$here/corpus/$target" \
     "$build/tests/fuzz/corpus/$target" >"$build/fuzz-$target.log" 2>&1
   status=$?

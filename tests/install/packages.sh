@@ -117,7 +117,7 @@ windows() {
   [ -n "$tool" ] || { bad windows "no orrery.exe inside"; return; }
   if said=$(has_licences "$(find "$work/windows" -type f)" LICENSE.nlohmann-json); then ok "windows: licences"; else bad "windows: licences" "$said"; fi
   said=$(wine "$tool" --version 2>&1 | head -1)
-  case $said in "orrery "*" (ABI 1)") ok "windows: orrery --version" ;; *) bad "windows: orrery --version" "said '$said'" ;; esac
+  case $said in "orrery "*" (ABI 2)") ok "windows: orrery --version" ;; *) bad "windows: orrery --version" "said '$said'" ;; esac
   expect "windows: the tool answers from an empty folder" "$(wine "$tool" run "$model" "$question" 2>&1)"
   if wine "$tool" demo >"$work/demo.log" 2>&1; then ok "windows: orrery demo finds the bundled model"; else bad "windows: orrery demo" "$(tail -3 "$work/demo.log")"; fi
   said=$(echo "$question" | wine "$(find "$work/windows" -name chat-sample.exe)" "$model" 2>/dev/null | tr -d '\r' | sed '/^$/d')

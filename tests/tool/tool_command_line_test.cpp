@@ -59,7 +59,7 @@ TEST(Version, NamesVersionAndAbi) {
   const Finished finished = run({"--version"});
   EXPECT_EQ(finished.code, 0);
   EXPECT_EQ(finished.out.compare(0, 7, "orrery "), 0);
-  EXPECT_NE(finished.out.find("(ABI 1)"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("(ABI 2)"), std::string::npos) << finished.out;
 }
 
 TEST(Misspelt, TheNearestWordIsSuggested) {
@@ -166,8 +166,15 @@ TEST(Values, TheLibrarysRefusalsNameOptions) {
   const std::string broken = scratch_path("broken.json");
   write_file(broken, "{7");
   expect_failure({"profile", "--import", broken}, 2, broken + ": head profile: ");
-  expect_failure({"plan", model, "--policy", "nope"}, 2, "there is no KV policy 'nope'; the policies are: adakv, ");
-  expect_failure({"plan", model, "--policy", "h3o"}, 2, "there is no KV policy 'h3o' (did you mean 'h2o'?); the policies are: ");
+  expect_failure({"plan", model, "--policy", "nope"}, 2, "--policy: there is no KV policy 'nope'; the policies are: adakv, ");
+  expect_failure({"plan", model, "--policy", "h3o"}, 2, "--policy: there is no KV policy 'h3o' (did you mean 'h2o'?); the policies are: ");
+  // An option that the message does not name stands before it, and one that it names does not.
+  expect_failure({"plan", model, "--policy", "streaming", "--policy-option", "abacus=1"}, 2,
+                 "--policy-option: policy streaming has no option");
+  expect_failure({"plan", model, "--policy", "streaming", "--kv-budget", "100B"}, 2, "--kv-budget: policy streaming");
+  expect_failure({"plan", model, "--chunk", "2000000"}, 2, "orrery: --chunk is 2000000, expected at most");
+  expect_failure({"run", model, "hi", "--template-name", "abacus"}, 2,
+                 "--template-name: the model's file has no chat template named 'abacus'");
 }
 
 TEST(Help, PagesFitEightyColumnsAndNameTheirDefaults) {

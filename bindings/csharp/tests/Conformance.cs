@@ -95,12 +95,13 @@ static class Conformance {
         switch (verb) {
             case "runtime": return new Runtime(Take<RuntimeOptions>("runtime")); case "vocab": return Vocab.Open(rest(1));
             case "vocab_of": return At<Model>(w[1]).Vocab(); case "model": return At<Runtime>(w[1]).Open(rest(2), Take<ModelOptions>("model"));
-            case "vocab_memory": return Vocab.OpenMemory(File.ReadAllBytes(rest(1)));
-            case "vocab_fd": using (var file = File.OpenRead(rest(1))) return Vocab.OpenFd((int)file.SafeFileHandle.DangerousGetHandle());
-            case "plan_memory": return Library.PlanMemory(File.ReadAllBytes(rest(1)), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
-            case "plan_fd": using (var file = File.OpenRead(rest(1))) return Library.PlanFd((int)file.SafeFileHandle.DangerousGetHandle(), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
-            case "model_memory": return At<Runtime>(w[1]).OpenMemory(File.ReadAllBytes(rest(2)), Take<ModelOptions>("model"));
-            case "model_fd": using (var file = File.OpenRead(rest(2))) return At<Runtime>(w[1]).OpenFd((int)file.SafeFileHandle.DangerousGetHandle(), Take<ModelOptions>("model"));
+            case "vocab_memory": return Vocab.Open(Source.FromMemory(File.ReadAllBytes(rest(1))));
+            case "vocab_fd": using (var file = File.OpenRead(rest(1))) return Vocab.Open(FdOf(file));
+            case "plan_memory": return Library.Plan(Source.FromMemory(File.ReadAllBytes(rest(1))), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
+            case "plan_fd": using (var file = File.OpenRead(rest(1))) return Library.Plan(FdOf(file), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
+            case "model_memory": return At<Runtime>(w[1]).Open(Source.FromMemory(File.ReadAllBytes(rest(2))), Take<ModelOptions>("model"));
+            case "model_fd": using (var file = File.OpenRead(rest(2))) return At<Runtime>(w[1]).Open(FdOf(file), Take<ModelOptions>("model"));
+            case "model_part": using (var file = File.OpenRead(rest(4))) return At<Runtime>(w[1]).Open(FdOf(file, ulong.Parse(w[2]), ulong.Parse(w[3])), Take<ModelOptions>("model"));
             case "session": return At<Model>(w[1]).OpenSession(Take<SessionOptions>("session")); case "fork": return At<Session>(w[1]).Fork();
             case "plan": return Library.Plan(rest(1), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
             case "calibrate": return At<Model>(w[1]).Calibrate(rest(3).Split('|').Select(x => At<Vocab>(w[2]).Tokenize(x)).ToList(), Take<CalibrateOptions>("calibrate"));
@@ -116,6 +117,9 @@ static class Conformance {
         var products = e.Vectors.Skip(1).Select(v => v.Zip(e.Vectors[0], (a, b) => a * b).Sum());
         Print(e.Vectors.Length, e.Vectors[0].Length, string.Join(" ", e.NTokens), "nearest", 1 + Largest(products));
     }
+
+    static Source FdOf(FileStream file, ulong offset = 0, ulong bytes = 0) { return Source.FromFd((int)file.SafeFileHandle.DangerousGetHandle(), offset, bytes); }
+
     static void Regions(PlanResult plan, string path) {
         var all = Library.PlanRegions(path, Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
         Print(string.Join(" ", all.Select(r => Quote(r.Name))), Yes(all.Aggregate(0ul, (sum, r) => sum + r.DeviceBytes) == plan.DeviceBytes));
@@ -158,6 +162,8 @@ static class Conformance {
             case "functions": Functions(s, n, w[2], rest(3)); break;
             case "break": LeaveEarly(s.Generate(Take<GenerateOptions>("generate")), n); break; case "run": ((Generation)t).Run(e => { Show(e); return --n != 0; }); break;
             case "cancel": var thread = new Thread(((Generation)t).Cancel); thread.Start(); thread.Join(); break;
+            case "layer": Print(w.Skip(2).Select(name => (object)Field(typeof(LayerInfo).GetField(Camel(name)).GetValue(((Model)t).Layer((uint)n)))).ToArray()); break;
+            case "kv_bytes": Print(Library.KvTypeBytes(uint.Parse(w[0]), uint.Parse(w[1]), uint.Parse(w[2]))); break;
             case "inspect": Print(Yes(Library.Inspect(w[0]).Contains(rest(1)))); break; case "policies": Print(Yes(Library.Policies().Contains(rest(0)))); break;
             case "steps": Print(Yes(((Calibration)t).Steps().Contains(rest(1)))); break;
             case "profile": Print(Yes(Library.HeadProfileImport(((Calibration)t).Profile()).Contains(rest(1)))); break;
@@ -177,7 +183,7 @@ static class Conformance {
                 if (made != null) things[w[0]] = made;
                 else Do(words[0], w, rest, ids);
             } catch (OrreryException e) {
-                Print("error", Library.StatusName(e.Status).Substring(7), e.Line, e.Column, e.Offset, e.NativeCode, Yes(e.BytesRequested > 0), Yes(e.Message != ""));
+                Print("error", Library.StatusName(e.Status).Substring(7), e.Line, e.Column, e.Offset, e.NativeCode, Yes(e.BytesRequested > 0), Yes(e.Message != ""), e.Option == "" ? "-" : e.Option);
             } catch (Raised) {
                 Print("raised");
             }

@@ -138,7 +138,9 @@ static class Idioms {
         var e = Throws<OrreryException>(() => session.SetTemplate(new TemplateOptions { TemplateSource = "\n {% endfor %}" }));
         Expect(e.Status == Status.UnsupportedTemplate && e.Line == 2 && e.Message != "", "template");
         e = Throws<OrreryException>(() => Vocab.Open("/nowhere"));
-        Expect(e.Status == Status.Io && e.NativeCode == 2, "native code");
+        Expect(e.Status == Status.Io && e.NativeCode == 2 && e.Option == "", "native code");
+        e = Throws<OrreryException>(() => session.Generate(new GenerateOptions { TopP = 9 }));
+        Expect(e.Option == "top_p", "option");
         Throws<ArgumentException>(() => session.AddMessage("user", "a\0b"));
         Throws<ArgumentException>(() => session.Evaluate(new[] { 300 }, new float[5]));
     }

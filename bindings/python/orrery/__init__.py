@@ -25,13 +25,28 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Option
 
 from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
-from ._abi import CalibrateOptions, DeviceInfo, EmbedOptions, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
+from ._abi import CalibrateOptions, DeviceInfo, EmbedOptions, GenerateOptions, LayerInfo, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
 from .forms import Function, arguments_of, schema_of, tool_of, value_of
-from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, utf8
+from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, source_of, utf8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A source: the open file `fd`, or `n_bytes` of it from `offset` on (0: up to its end), such as an asset of an archive. The file may be closed
+    behind the call."""
+    fd: int
+    offset: int = 0
+    n_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A source: a whole file in memory. A model that is opened from it, its sessions and their generations keep it."""
+    data: Union[bytes, bytearray, memoryview]
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,7 @@ class Done:
 
 Event = Union[Progress, Token, Text, Reasoning, Call, Arguments, CallEnd, Other, Done]
 Path = Union[str, "os.PathLike[str]"]
+Source = Union[Path, Descriptor, Memory]
 
 
 def abi_version() -> int:
@@ -139,9 +155,14 @@ def devices() -> list[DeviceInfo]:
     return [result(DeviceInfo, "orrery_device_get_info", i) for i in range(lib.orrery_devices())]
 
 
-def inspect(path: Path) -> str:
+def inspect(source: Source) -> str:
     """JSON: what is in the file."""
-    return bytes(sized("orrery_inspect", c_char, utf8(path))).decode()
+    return bytes(sized("orrery_inspect", c_char, byref(source_of(source)))).decode()
+
+
+def kv_type_bytes(kv_type: int, key_dim: int, value_dim: int) -> int:
+    """Bytes of one token's K and V of one head, in a KvType."""
+    return lib.orrery_kv_type_bytes(kv_type, key_dim, value_dim)
 
 
 def policies() -> str:
@@ -157,38 +178,22 @@ def head_profile_import_gates(gates: str, sparsity: float) -> str:
     return bytes(sized("orrery_head_profile_import_gates", c_char, utf8(gates), c_double(sparsity))).decode()
 
 
-def plan(path: Path, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
+def plan(source: Source, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
          session: Optional[SessionOptions] = None) -> PlanResult:
     """What a model and a session would take, from the file's header alone. Options are dicts."""
-    return _plan("orrery_plan", utf8(path), given=(runtime, model, session))
+    return result(PlanResult, "orrery_plan", byref(source_of(source)), *[byref(o) for o in _of_plan(runtime, model, session)])
 
 
-def plan_fd(fd: int, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
-            session: Optional[SessionOptions] = None) -> PlanResult:
-    """The same for a model in an open file."""
-    return _plan("orrery_plan_fd", fd, given=(runtime, model, session))
-
-
-def plan_memory(data: Union[bytes, bytearray, memoryview], runtime: Optional[RuntimeOptions] = None,
-                model: Optional[ModelOptions] = None, session: Optional[SessionOptions] = None) -> PlanResult:
-    """The same for a model in memory."""
-    held = InMemory(data)
-    return _plan("orrery_plan_memory", held, len(held), given=(runtime, model, session))
-
-
-def _plan(function: str, *source: Any, given: tuple[Any, Any, Any]) -> PlanResult:
-    callbacks = Callbacks()
-    structs = (_abi.orrery_runtime_options, _abi.orrery_model_options, _abi.orrery_session_options)
-    return result(PlanResult, function, *source, *[byref(options(s, dict(o or {}), callbacks)) for s, o in zip(structs, given)])
-
-
-def plan_regions(path: Path, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
+def plan_regions(source: Source, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
                  session: Optional[SessionOptions] = None) -> list[PlanRegion]:
     """The same region by region: its sums are those of `plan`."""
+    return results(PlanRegion, "orrery_plan_regions", byref(source_of(source)), *[byref(o) for o in _of_plan(runtime, model, session)])
+
+
+def _of_plan(*given: Any) -> list:
     callbacks = Callbacks()
-    given = [options(s, dict(o or {}), callbacks) for s, o in (
-        (_abi.orrery_runtime_options, runtime), (_abi.orrery_model_options, model), (_abi.orrery_session_options, session))]
-    return results(PlanRegion, "orrery_plan_regions", utf8(path), *[byref(o) for o in given])
+    structs = (_abi.orrery_runtime_options, _abi.orrery_model_options, _abi.orrery_session_options)
+    return [options(s, dict(o or {}), callbacks) for s, o in zip(structs, given)]
 
 
 class Runtime(Handle):
@@ -206,30 +211,13 @@ class Runtime(Handle):
         with self.use() as pointer:
             return result(RuntimeInfo, "orrery_runtime_get_info", pointer)
 
-    def open(self, path: Path, **given: "Unpack[ModelOptions]") -> "Model":
-        """Opens a GGUF file. `progress(done, total)` cancels by returning something other than 0 or None."""
-        callbacks, model = Callbacks(), c_void_p()
+    def open(self, source: Source, **given: "Unpack[ModelOptions]") -> "Model":
+        """Opens a GGUF file: of a path, a Descriptor or a Memory. `progress(done, total)` cancels by returning something other than 0 or None."""
+        callbacks, model, struct = Callbacks(), c_void_p(), source_of(source)
         with self.use() as pointer:
-            callbacks.call("orrery_model_open", pointer, utf8(path),
+            callbacks.call("orrery_model_open", pointer, byref(struct),
                            byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
-        return Model(model, self)
-
-    def open_fd(self, fd: int, **given: "Unpack[ModelOptions]") -> "Model":
-        """The same from an open file, which may be closed behind the call."""
-        callbacks, model = Callbacks(), c_void_p()
-        with self.use() as pointer:
-            callbacks.call("orrery_model_open_fd", pointer, fd,
-                           byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
-        return Model(model, self)
-
-    def open_memory(self, data: Union[bytes, bytearray, memoryview], **given: "Unpack[ModelOptions]") -> "Model":
-        """The same from a whole file in memory, which the model, its sessions and their generations keep."""
-        held = InMemory(data)
-        callbacks, model = Callbacks(), c_void_p()
-        with self.use() as pointer:
-            callbacks.call("orrery_model_open_memory", pointer, held, len(held),
-                           byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
-        return Model(model, self, held)
+        return Model(model, self, struct)
 
     def set_threads(self, n_threads: int, priority: int = 0) -> None:
         """Changes the number of threads and their Priority between two steps; 0: the default number."""
@@ -241,26 +229,11 @@ class Vocab(Handle):
     """Tokenizer and chat template on their own."""
     _free = "orrery_vocab_free"
 
-    def __init__(self, source: Union[str, "os.PathLike[str]", c_void_p]) -> None:
+    def __init__(self, source: Union[Source, c_void_p]) -> None:
         pointer = source if isinstance(source, c_void_p) else c_void_p()
         if not isinstance(source, c_void_p):
-            call("orrery_vocab_open", utf8(source), byref(pointer))
+            call("orrery_vocab_open", byref(source_of(source)), byref(pointer))
         super().__init__(pointer)
-
-    @classmethod
-    def from_fd(cls, fd: int) -> "Vocab":
-        """The vocabulary of an open file, which may be closed behind the call."""
-        pointer = c_void_p()
-        call("orrery_vocab_open_fd", fd, byref(pointer))
-        return cls(pointer)
-
-    @classmethod
-    def from_memory(cls, data: Union[bytes, bytearray, memoryview]) -> "Vocab":
-        """The vocabulary of a whole file in memory, which is not kept."""
-        pointer = c_void_p()
-        held = InMemory(data)
-        call("orrery_vocab_open_memory", held, len(held), byref(pointer))
-        return cls(pointer)
 
     def info(self) -> VocabInfo:
         with self.use() as pointer:
@@ -352,6 +325,11 @@ class Model(Handle):
         with self.use() as pointer:
             return result(ModelInfo, "orrery_model_get_info", pointer)
 
+    def layer(self, i: int) -> LayerInfo:
+        """Layer i, from 0 to n_layers - 1: layers may differ in their heads, windows, states and experts."""
+        with self.use() as pointer:
+            return result(LayerInfo, "orrery_model_layer_info", pointer, i)
+
     def vocab(self) -> Vocab:
         with self.use() as pointer:
             vocab = lib.orrery_model_vocab(pointer)
@@ -361,11 +339,10 @@ class Model(Handle):
 
     def session(self, **given: "Unpack[SessionOptions]") -> "Session":
         """A new conversation. `policy_options` is a dict of names and values."""
-        session = c_void_p()
+        session, struct = c_void_p(), options(_abi.orrery_session_options, dict(given), Callbacks())
         with self.use() as pointer:
-            call("orrery_session_open", pointer, byref(options(_abi.orrery_session_options, dict(given), Callbacks())),
-                 byref(session))
-        return Session(session, self)
+            call("orrery_session_open", pointer, byref(struct), byref(session))
+        return Session(session, self, struct)
 
     def embed(self, texts: Union[str, Sequence[str]], **given: "Unpack[EmbedOptions]") -> Embeddings:
         """Vectors of texts: views as floats() gives them. `progress(done, total)` cancels by returning something other than 0 or None."""
@@ -447,9 +424,9 @@ class Session(Handle):
     """One sequence of tokens, its KV cache and the conversation. It belongs to one thread at a time."""
     _free = "orrery_session_free"
 
-    def __init__(self, pointer: c_void_p, model: Model) -> None:
+    def __init__(self, pointer: c_void_p, model: Model, given: Any = None) -> None:
         super().__init__(pointer)
-        self._model = model
+        self._model, self._given = model, given  # the options: a draft model may be in memory of theirs
         info = model.info()
         self._n_vocab, self._n_embd = info.n_vocab, info.n_embd
 
@@ -495,7 +472,7 @@ class Session(Handle):
         fork = c_void_p()
         with self.use() as pointer:
             call("orrery_session_fork", pointer, byref(fork))
-        return Session(fork, self._model)
+        return Session(fork, self._model, self._given)
 
     def cancel(self) -> None:
         """Cancels what the session does now, a generation or a long call; from any thread. What begins later is not cancelled."""

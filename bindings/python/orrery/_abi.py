@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Callable, Mapping, Sequence, TypedDict
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class Status(IntEnum):
@@ -88,6 +88,15 @@ class Gpu(IntEnum):
     """there is a GPU, and this library cannot use it"""
 
 
+class SourceKind(IntEnum):
+    PATH = 0
+    """the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL"""
+    FD = 1
+    """the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed"""
+    MEMORY = 2
+    """memory of the caller"""
+
+
 class TokenizeFlags(IntEnum):
     BOS = 1
     """begin with the vocabulary's BOS token, if it has one"""
@@ -135,8 +144,8 @@ class LoadMode(IntEnum):
     once
     """
     READ = 1
-    """read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
-    more than is free
+    """read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the
+    numbers, where they need more than is free
     """
 
 
@@ -147,6 +156,19 @@ class Purpose(IntEnum):
     """it is trained for embeddings: the file says how to pool, or it is an encoder"""
     RANK = 4
     """it scores texts by a query: orrery_rank()"""
+
+
+class LayerKind(IntEnum):
+    ATTENTION = 0
+    """attention to all tokens"""
+    WINDOW = 1
+    """attention to the last `window` tokens"""
+    LATENT = 2
+    """attention over one row for all heads, which holds keys and values (MLA)"""
+    RECURRENT = 3
+    """a state of fixed size: delta net, Mamba, short convolution"""
+    NONE = 4
+    """nothing mixes its tokens: a feed-forward layer alone"""
 
 
 class Pooling(IntEnum):
@@ -276,9 +298,9 @@ class Error(Exception):
     status = Status.OK
 
     def __init__(self, message: str = "", native_code: int = 0, bytes_requested: int = 0, bytes_available: int = 0,
-                 offset: int = 0, line: int = 0, column: int = 0, doing: str = "") -> None:
+                 offset: int = 0, line: int = 0, column: int = 0, option: str = "", doing: str = "") -> None:
         super().__init__(message)
-        self.message, self.native_code, self.doing = message, native_code, doing
+        self.message, self.native_code, self.option, self.doing = message, native_code, option, doing
         self.bytes_requested, self.bytes_available = bytes_requested, bytes_available
         self.offset, self.line, self.column = offset, line, column
 
@@ -386,6 +408,7 @@ class orrery_error(Structure):
         ("line", c_uint32),
         ("column", c_uint32),
         ("message", c_char * 1024),
+        ("option", c_char * 48),
     ]
     INIT = "orrery_error_init"
     COUNTS: dict[str, str] = {}
@@ -443,6 +466,22 @@ class orrery_runtime_info(Structure):
     ]
     INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
+
+
+class orrery_source(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_uint32),
+        ("path", c_char_p),
+        ("memory", c_void_p),
+        ("memory_bytes", c_uint64),
+        ("fd_offset", c_uint64),
+        ("fd_bytes", c_uint64),
+        ("fd", c_int32),
+        ("reserved", c_uint32),
+    ]
+    INIT = "orrery_source_init"
+    COUNTS: dict[str, str] = {"memory": "memory_bytes"}
 
 
 class orrery_vocab_info(Structure):
@@ -546,6 +585,24 @@ class orrery_model_info(Structure):
     COUNTS: dict[str, str] = {}
 
 
+class orrery_layer_info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_uint32),
+        ("n_heads", c_uint32),
+        ("n_kv_heads", c_uint32),
+        ("head_dim", c_uint32),
+        ("value_dim", c_uint32),
+        ("window", c_uint32),
+        ("kv_of", c_int32),
+        ("n_experts", c_uint32),
+        ("n_used_experts", c_uint32),
+        ("state_bytes", c_uint64),
+    ]
+    INIT = "orrery_layer_info_init"
+    COUNTS: dict[str, str] = {}
+
+
 class orrery_embed_options(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -579,7 +636,7 @@ class orrery_session_options(Structure):
         ("speculate_tokens", c_uint32),
         ("reuse_prompts", c_uint32),
         ("reserved", c_uint32),
-        ("draft_model", c_char_p),
+        ("draft_model", POINTER(orrery_source)),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
@@ -741,9 +798,11 @@ NAMES = {"log_level": "orrery_log_level_name",
          "reservoir_mode": "orrery_reservoir_mode_name",
          "priority": "orrery_priority_name",
          "gpu_use": "orrery_gpu_use_name",
+         "source_kind": "orrery_source_kind_name",
          "kv_type": "orrery_kv_type_name",
          "rope_scaling": "orrery_rope_scaling_name",
          "load_mode": "orrery_load_mode_name",
+         "layer_kind": "orrery_layer_kind_name",
          "pooling": "orrery_pooling_name",
          "overflow": "orrery_overflow_name",
          "speculate": "orrery_speculate_name",
@@ -758,11 +817,13 @@ STRUCTS = [orrery_error,
            orrery_device_info,
            orrery_runtime_options,
            orrery_runtime_info,
+           orrery_source,
            orrery_vocab_info,
            orrery_template_options,
            orrery_plan_result,
            orrery_model_options,
            orrery_model_info,
+           orrery_layer_info,
            orrery_embed_options,
            orrery_option,
            orrery_session_options,
@@ -794,9 +855,9 @@ FUNCTIONS = {
     "orrery_gpu_use_name": (c_char_p, [c_uint32]),
     "orrery_runtime_info_init": (None, [POINTER(orrery_runtime_info), c_size_t]),
     "orrery_runtime_get_info": (c_int32, [c_void_p, POINTER(orrery_runtime_info), POINTER(orrery_error)]),
-    "orrery_vocab_open": (c_int32, [c_char_p, POINTER(c_void_p), POINTER(orrery_error)]),
-    "orrery_vocab_open_fd": (c_int32, [c_int32, POINTER(c_void_p), POINTER(orrery_error)]),
-    "orrery_vocab_open_memory": (c_int32, [c_void_p, c_size_t, POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_source_kind_name": (c_char_p, [c_uint32]),
+    "orrery_source_init": (None, [POINTER(orrery_source), c_size_t]),
+    "orrery_vocab_open": (c_int32, [POINTER(orrery_source), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_vocab_free": (None, [c_void_p]),
     "orrery_tokenize": (c_int32, [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_detokenize": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, c_uint32, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
@@ -807,19 +868,19 @@ FUNCTIONS = {
     "orrery_render_chat": (c_int32, [c_void_p, c_char_p, POINTER(orrery_template_options), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_chat_format": (c_int32, [c_void_p, POINTER(orrery_template_options), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_kv_type_name": (c_char_p, [c_uint32]),
+    "orrery_kv_type_bytes": (c_uint64, [c_uint32, c_uint32, c_uint32]),
     "orrery_rope_scaling_name": (c_char_p, [c_uint32]),
     "orrery_plan_result_init": (None, [POINTER(orrery_plan_result), c_size_t]),
-    "orrery_plan": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
-    "orrery_plan_fd": (c_int32, [c_int32, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
-    "orrery_plan_memory": (c_int32, [c_void_p, c_size_t, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
+    "orrery_plan": (c_int32, [POINTER(orrery_source), POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_result), POINTER(orrery_error)]),
     "orrery_load_mode_name": (c_char_p, [c_uint32]),
     "orrery_model_options_init": (None, [POINTER(orrery_model_options), c_size_t]),
-    "orrery_model_open": (c_int32, [c_void_p, c_char_p, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
-    "orrery_model_open_fd": (c_int32, [c_void_p, c_int32, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
-    "orrery_model_open_memory": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_model_open": (c_int32, [c_void_p, POINTER(orrery_source), POINTER(orrery_model_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_model_free": (None, [c_void_p]),
     "orrery_model_info_init": (None, [POINTER(orrery_model_info), c_size_t]),
     "orrery_model_get_info": (c_int32, [c_void_p, POINTER(orrery_model_info), POINTER(orrery_error)]),
+    "orrery_layer_kind_name": (c_char_p, [c_uint32]),
+    "orrery_layer_info_init": (None, [POINTER(orrery_layer_info), c_size_t]),
+    "orrery_model_layer_info": (c_int32, [c_void_p, c_uint32, POINTER(orrery_layer_info), POINTER(orrery_error)]),
     "orrery_model_vocab": (c_void_p, [c_void_p]),
     "orrery_pooling_name": (c_char_p, [c_uint32]),
     "orrery_embed_options_init": (None, [POINTER(orrery_embed_options), c_size_t]),
@@ -866,8 +927,8 @@ FUNCTIONS = {
     "orrery_generation_free": (None, [c_void_p]),
     "orrery_region_kind_name": (c_char_p, [c_uint32]),
     "orrery_plan_region_init": (None, [POINTER(orrery_plan_region), c_size_t]),
-    "orrery_plan_regions": (c_int32, [c_char_p, POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_region), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
-    "orrery_inspect": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_plan_regions": (c_int32, [POINTER(orrery_source), POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_region), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_inspect": (c_int32, [POINTER(orrery_source), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_residency": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_calibrate_options_init": (None, [POINTER(orrery_calibrate_options), c_size_t]),
@@ -1032,10 +1093,10 @@ class SessionOptions(TypedDict, total=False):
     the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this session's and
     its forks' tokens. Not under "h2o". 0: off
     """
-    draft_model: str
-    """DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its weights,
-    and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the vocabularies
-    differ; the message names the first difference
+    draft_model: object
+    """DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
+    has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
+    vocabularies differ; the message names the first difference
     """
 
 
@@ -1245,11 +1306,17 @@ class ModelInfo:
     """orrery_model_info of the header."""
 
     n_layers: int
+    """heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())"""
     n_heads: int
+    """heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())"""
     n_kv_heads: int
+    """heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())"""
     head_dim: int
+    """heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())"""
     n_embd: int
+    """heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())"""
     n_vocab: int
+    """heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())"""
     trained_context: int
     """tokens, by the file"""
     n_parameters: int
@@ -1271,6 +1338,34 @@ class ModelInfo:
     """ORRERY_PURPOSE_: what the model is for"""
     pooling: int
     """ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for"""
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One layer of a model whose layers may differ. One token's KV takes n_kv_heads * orrery_kv_type_bytes(type, head_dim,
+    value_dim) bytes in it.
+    """
+
+    kind: int
+    """ORRERY_LAYER_: what mixes its tokens"""
+    n_heads: int
+    """of queries; 0: the layer has no attention"""
+    n_kv_heads: int
+    """whose KV the layer keeps; 0 where it reads another layer's"""
+    head_dim: int
+    """values of a key"""
+    value_dim: int
+    """values of a value; 0: it is a part of the key (LATENT)"""
+    window: int
+    """WINDOW: tokens; else 0"""
+    kv_of: int
+    """the earlier layer whose KV it reads; -1: none"""
+    n_experts: int
+    """of its mixture; 0: it has none"""
+    n_used_experts: int
+    """of them, for each token; without a shared expert"""
+    state_bytes: int
+    """RECURRENT: its state in one session, however long; else 0"""
 
 
 @dataclass(frozen=True)

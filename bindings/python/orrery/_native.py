@@ -103,6 +103,24 @@ class InMemory:
             release(byref(self._view))
 
 
+def source_of(given: Any) -> Any:
+    """An orrery_source: of a path, a Descriptor or a Memory. What C points to lives as long as the struct."""
+    value = new(_abi.orrery_source)
+    if hasattr(given, "fd"):
+        value.kind = _abi.SourceKind.FD
+        value.fd = checked(given.fd, ctypes.c_int32, "fd")
+        value.fd_offset = checked(given.offset, ctypes.c_uint64, "offset")
+        value.fd_bytes = checked(given.n_bytes, ctypes.c_uint64, "n_bytes")
+    elif hasattr(given, "data") and not isinstance(given, (str, os.PathLike)):
+        held = InMemory(given.data)
+        value.kind = _abi.SourceKind.MEMORY
+        value.memory, value.memory_bytes = held._as_parameter_, len(held)
+        value.__dict__["held"] = held
+    else:
+        value.path = utf8(given, "the source")
+    return value
+
+
 def call(name: str, *arguments: Any) -> None:
     """Calls a function that returns a status and takes an orrery_error last; a status other than OK is raised."""
     error = new(_abi.orrery_error)
@@ -113,7 +131,7 @@ def call(name: str, *arguments: Any) -> None:
     if status:
         kind = _abi.ERRORS.get(status, _abi.Error)
         raised = kind(error.message.decode(), error.native_code, error.bytes_requested, error.bytes_available, error.offset,
-                      error.line, error.column, name)
+                      error.line, error.column, error.option.decode(), name)
         if kind is _abi.Error:
             raised.status = status  # a newer library's
         raise raised
@@ -205,6 +223,10 @@ def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict
             setattr(value, name, ctypes.cast(items, kind))
             setattr(value, struct.COUNTS[name], len(items))
             value.__dict__.setdefault("kept", []).append(items)
+        elif kind is POINTER(_abi.orrery_source):
+            source = source_of(item)
+            setattr(value, name, ctypes.pointer(source))
+            value.__dict__.setdefault("kept", []).append(source)
         elif callable(item):
             function = adapt[name](item) if adapt and name in adapt else item
             setattr(value, name, callbacks.wrap(kind, function))

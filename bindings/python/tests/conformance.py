@@ -81,7 +81,7 @@ def set_option(name, words):
         convert = str if name == "policy_options" else float
         given.setdefault(name, {})[words[0] if convert is str else int(words[0])] = convert(words[1])
     else:
-        given[name] = text if kind is ctypes.c_char_p else (float if kind in (ctypes.c_float, ctypes.c_double) else int)(text)
+        given[name] = text if kind in (ctypes.c_char_p, ctypes.POINTER(_abi.orrery_source)) else (float if kind in (ctypes.c_float, ctypes.c_double) else int)(text)
 
 def callback(name, action, numbers):
     struct, name = name.split(".")
@@ -118,9 +118,9 @@ def regions(plan, path):
     all = orrery.plan_regions(path, take("runtime"), take("model"), take("session"))
     print(*[quote(r.name) for r in all], yes(sum(r.device_bytes for r in all) == plan.device_bytes))
 
-def with_fd(path, f):
+def with_fd(path, f, offset=0, n_bytes=0):
     with open(path, "rb") as file:
-        return f(file.fileno())
+        return f(orrery.Descriptor(file.fileno(), offset, n_bytes))
 
 def data_of(path):
     with open(path, "rb") as file:
@@ -137,10 +137,12 @@ def step(verb, w, rest, t):
     """`w`: the arguments as words; `rest(i)`: from the i-th on, as text; `t`: handles by name."""
     make = {
         "runtime": lambda: orrery.Runtime(**take("runtime")), "vocab": lambda: orrery.Vocab(rest(1)),
-        "model": lambda: t[w[1]].open(rest(2), **take("model")), "model_fd": lambda: with_fd(rest(2), lambda fd: t[w[1]].open_fd(fd, **take("model"))),
-        "model_memory": lambda: t[w[1]].open_memory(data_of(rest(2)), **take("model")), "vocab_memory": lambda: orrery.Vocab.from_memory(data_of(rest(1))),
-        "vocab_fd": lambda: with_fd(rest(1), orrery.Vocab.from_fd), "plan_fd": lambda: with_fd(rest(1), lambda fd: orrery.plan_fd(fd, *plan_options())),
-        "plan_memory": lambda: orrery.plan_memory(data_of(rest(1)), *plan_options()), "vocab_of": lambda: t[w[1]].vocab(),
+        "model": lambda: t[w[1]].open(rest(2), **take("model")), "model_fd": lambda: with_fd(rest(2), lambda fd: t[w[1]].open(fd, **take("model"))),
+        "model_part": lambda: with_fd(rest(4), lambda fd: t[w[1]].open(fd, **take("model")), int(w[2]), int(w[3])),
+        "model_memory": lambda: t[w[1]].open(orrery.Memory(data_of(rest(2))), **take("model")), "vocab_of": lambda: t[w[1]].vocab(),
+        "vocab_fd": lambda: with_fd(rest(1), orrery.Vocab), "vocab_memory": lambda: orrery.Vocab(orrery.Memory(data_of(rest(1)))),
+        "plan_fd": lambda: with_fd(rest(1), lambda fd: orrery.plan(fd, *plan_options())),
+        "plan_memory": lambda: orrery.plan(orrery.Memory(data_of(rest(1))), *plan_options()),
         "session": lambda: t[w[1]].session(**take("session")), "fork": lambda: t[w[1]].fork(),
         "plan": lambda: orrery.plan(rest(1), *plan_options()),
         "calibrate": lambda: t[w[1]].calibrate([t[w[2]].tokenize(x) for x in rest(3).split("|")], **take("calibrate")),
@@ -156,6 +158,8 @@ def step(verb, w, rest, t):
         "rank": lambda: print("best", largest(t[w[0]].rank(rest(1).split("|")[0], rest(1).split("|")[1:], **take("embed")))),
         "regions": lambda: regions(t[w[0]], rest(1)),
         "devices": lambda: print(yes(all(d.name or d.refused for d in orrery.devices()))), "cancel_session": lambda: cancel(t[w[0]]),
+        "layer": lambda: print(*[field(getattr(t[w[0]].layer(int(w[1])), n)) for n in w[2:]]),
+        "kv_bytes": lambda: print(orrery.kv_type_bytes(*[int(x) for x in w])),
         "status": lambda: print(orrery.status_name(int(w[0]))), "calls": lambda: print(yes(calls.get(w[0]))),
         "set": lambda: set_option(w[0], w[1:]), "callback": lambda: callback(*w[:2], w[2:]),
         "free": lambda: t[w[0]].close(), "info": lambda: print(*[field(getattr(fields_of(t[w[0]]), n)) for n in w[1:]]),
@@ -196,6 +200,6 @@ for line in open(sys.argv[1], encoding="utf-8"):
         try:
             step(words[0], words[1:], lambda i: unescape(" ".join(words[i + 1:])), things)
         except orrery.Error as e:
-            print("error", e.status.name, e.line, e.column, e.offset, e.native_code, yes(e.bytes_requested), yes(e.message))
+            print("error", e.status.name, e.line, e.column, e.offset, e.native_code, yes(e.bytes_requested), yes(e.message), e.option or "-")
         except Raised:
             print("raised")

@@ -134,12 +134,12 @@ class Orrery(unittest.TestCase):
         data = pathlib.Path(MODEL).read_bytes()
         with open(MODEL, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             for memory in (data, bytearray(data), memoryview(data), memoryview(data).toreadonly(), mapped):
-                self.assertEqual(orrery.plan_memory(memory).weights_bytes, orrery.plan(MODEL).weights_bytes)
-            orrery.Vocab.from_memory(mapped).close()
-        with self.runtime.open_memory(memoryview(data)) as model:
+                self.assertEqual(orrery.plan(orrery.Memory(memory)).weights_bytes, orrery.plan(MODEL).weights_bytes)
+            orrery.Vocab(orrery.Memory(mapped)).close()
+        with self.runtime.open(orrery.Memory(memoryview(data))) as model:
             self.assertEqual(model.info().n_vocab, self.model.info().n_vocab)
         with self.assertRaises((BufferError, ValueError)):
-            orrery.plan_memory(memoryview(data)[::2])
+            orrery.plan(orrery.Memory(memoryview(data)[::2]))
         path = pathlib.Path(MODEL)
         orrery.Vocab(path).close()
         self.runtime.open(path).close()
@@ -272,7 +272,10 @@ class Orrery(unittest.TestCase):
         self.assertEqual((error.status, error.doing), (orrery.Status.OUT_OF_DEVICE_MEMORY, "orrery_session_open"))
         with self.assertRaises(orrery.IoError) as caught:
             self.runtime.open("/nowhere")
-        self.assertEqual(caught.exception.native_code, 2)
+        self.assertEqual((caught.exception.native_code, caught.exception.option), (2, ""))
+        with self.assertRaises(orrery.InvalidArgumentError) as caught:
+            self.model.session(speculate_tokens=9)
+        self.assertEqual(caught.exception.option, "speculate_tokens")
         with self.assertRaises(orrery.UnsupportedTemplateError) as caught:
             self.session.set_template(template_source="\n {% endfor %}")
         self.assertEqual(caught.exception.line, 2)

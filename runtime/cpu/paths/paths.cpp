@@ -58,13 +58,13 @@ Result<const Kernels*> find_kernels(std::string_view path) {
     if (path == "auto" && p.available() && p.worthwhile()) return p.kernels;
     if (path == p.kernels->name) {
       if (p.available()) return p.kernels;
-      return error(Code::unsupported, "this machine cannot run the instruction set '%s'", p.kernels->name);
+      return option_error(Code::unsupported, "cpu_path", "this machine cannot run the instruction set '%s'", p.kernels->name);
     }
     known += known.empty() ? "" : ", ";
     known += p.kernels->name;
   }
-  return error(Code::invalid_argument, "there is no instruction set '%.*s': auto, %s", static_cast<int>(path.size()), path.data(),
-               known.c_str());
+  return option_error(Code::invalid_argument, "cpu_path", "there is no instruction set '%.*s': auto, %s", static_cast<int>(path.size()),
+                      path.data(), known.c_str());
 }
 
 }  // namespace orrery::cpu

@@ -67,8 +67,8 @@ Result<std::unique_ptr<Generation>> Generation::make(Session* session, const Gen
 Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const GenerateOptions& options) {
   if (session->conversation().messages.empty()) return error(Code::invalid_argument, "the conversation has no message to answer");
   if (options.grammar_tokens > 0)
-    return error(Code::invalid_argument, "grammar_tokens is %u: the answer to a conversation has no earlier tokens, expected 0",
-                 options.grammar_tokens);
+    return option_error(Code::invalid_argument, "grammar_tokens",
+                        "grammar_tokens is %u: the answer to a conversation has no earlier tokens, expected 0", options.grammar_tokens);
   if (options.continue_last) ORRERY_TRY(check_can_continue(session->conversation()));
   return make(session, options, true);
 }
@@ -82,10 +82,11 @@ Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<c
     return memory_error(Code::context_full, tokens.size(), session->n_context(),
                         "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(), session->n_context());
   if (tokens.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
-  if (options.continue_last) return error(Code::invalid_argument, "continue_last is 1: a continuation of tokens has no last message");
+  if (options.continue_last)
+    return option_error(Code::invalid_argument, "continue_last", "continue_last is 1: a continuation of tokens has no last message");
   if (options.grammar_tokens > tokens.size() || (options.grammar_tokens > 0 && !options.grammar && !options.form.any()))
-    return error(Code::invalid_argument, "grammar_tokens is %u, of %zu tokens and %s", options.grammar_tokens, tokens.size(),
-                 options.grammar || options.form.any() ? "a grammar" : "no grammar");
+    return option_error(Code::invalid_argument, "grammar_tokens", "grammar_tokens is %u, of %zu tokens and %s", options.grammar_tokens,
+                        tokens.size(), options.grammar || options.form.any() ? "a grammar" : "no grammar");
   ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
   const size_t n_given = tokens.size() - options.grammar_tokens;
   if (g->reader_) ORRERY_TRY(g->use_form(end_of(*session, tokens.subspan(0, n_given))));
@@ -110,14 +111,15 @@ Status Generation::read_answer(const std::vector<AnswerPart>& parts) {
   text::TextStream known_text;  // without stop strings
   for (const AnswerPart& part : parts) {
     if (!reader_ && part.is_mark)
-      return error(Code::invalid_argument,
-                   "continue_last under a grammar: the answer has reasoning, or the prompt opens it; split_reasoning tells it apart");
+      return option_error(
+          Code::invalid_argument, "continue_last",
+          "continue_last under a grammar: the answer has reasoning, or the prompt opens it; split_reasoning tells it apart");
     std::vector<text::TokenSpan> control;
     if (part.is_mark) tokenizer.find_control(part.text, &control);
     for (size_t at = 0; at < part.text.size();) {
       const auto here = std::find_if(control.begin(), control.end(), [at](const text::TokenSpan& span) { return span.begin == at; });
       const int32_t token = here != control.end() ? here->id : constraint_->longest_token(std::string_view(part.text).substr(at));
-      if (token < 0) return error(Code::invalid_argument, "continue_last: the answer has a byte that is no token");
+      if (token < 0) return option_error(Code::invalid_argument, "continue_last", "continue_last: the answer has a byte that is no token");
       if (Status read = read_token(token, &known_text); !read.ok()) {
         if (read.code() == Code::invalid_argument)
           read.detail().message = "continue_last: the answer so far does not fit its form: " + read.detail().message;

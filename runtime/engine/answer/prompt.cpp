@@ -113,7 +113,8 @@ class Trials {
     const text::format::Opening opening = text::format::opening(marks, end);
     const bool open = opening == text::format::Opening::open, reasons = marks.known() && !reasoning.empty();
     if (reasons && opening == text::format::Opening::closed)
-      return error(Code::invalid_argument, "continue_last: the last message has reasoning, and the chat template ends it in the prompt");
+      return option_error(Code::invalid_argument, "continue_last",
+                          "continue_last: the last message has reasoning, and the chat template ends it in the prompt");
     std::vector<AnswerPart> parts;
     const auto add = [&parts](const std::string& text, bool is_mark) {
       if (!text.empty()) parts.push_back({text, is_mark});
@@ -150,13 +151,13 @@ class Trials {
 
 Status check_can_continue(const Conversation& conversation) {
   if (conversation.messages.empty() || !has_role(conversation.messages.back(), "assistant"))
-    return error(Code::invalid_argument, "continue_last: the conversation's last message is not the assistant's");
+    return option_error(Code::invalid_argument, "continue_last", "continue_last: the conversation's last message is not the assistant's");
   const Value& message = conversation.messages.back();
   const Value *content = message.find("content"), *calls = message.find("tool_calls");
   if (content && !content->is_string() && !content->is_none())
-    return error(Code::invalid_argument, "continue_last: the last message's content has parts, expected text");
+    return option_error(Code::invalid_argument, "continue_last", "continue_last: the last message's content has parts, expected text");
   if (calls && calls->is_list() && !calls->as_items().empty())
-    return error(Code::invalid_argument, "continue_last: the last message calls tools: expected text alone");
+    return option_error(Code::invalid_argument, "continue_last", "continue_last: the last message calls tools: expected text alone");
   return ok_status();
 }
 

@@ -24,7 +24,7 @@ uint64_t splitmix64(uint64_t* state) {
 uint64_t rotate(uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
 
 Status out_of_range(const char* name, float value, const char* expected) {
-  return error(Code::invalid_argument, "%s is %g, expected %s", name, static_cast<double>(value), expected);
+  return option_error(Code::invalid_argument, name, "%s is %g, expected %s", name, static_cast<double>(value), expected);
 }
 
 bool is_finite(float x) { return std::fabs(x) <= std::numeric_limits<float>::max(); }
@@ -44,12 +44,14 @@ Status SamplingOptions::validate(int32_t n_vocab) const {
     return out_of_range("repetition_penalty", repetition_penalty, "more than 0, at most 1000");
   if (!(std::fabs(frequency_penalty) <= 1000.0f)) return out_of_range("frequency_penalty", frequency_penalty, "-1000 to 1000");
   if (!(std::fabs(presence_penalty) <= 1000.0f)) return out_of_range("presence_penalty", presence_penalty, "-1000 to 1000");
-  if (n_logprobs > kMaxLogprobs) return error(Code::invalid_argument, "n_logprobs is %u, expected at most %u", n_logprobs, kMaxLogprobs);
+  if (n_logprobs > kMaxLogprobs)
+    return option_error(Code::invalid_argument, "n_logprobs", "n_logprobs is %u, expected at most %u", n_logprobs, kMaxLogprobs);
   for (const LogitBias& b : bias) {
     if (b.token < 0 || b.token >= n_vocab)
-      return error(Code::invalid_argument, "a logit bias names token %d of a vocabulary of %d", b.token, n_vocab);
+      return option_error(Code::invalid_argument, "logit_bias", "a logit bias names token %d of a vocabulary of %d", b.token, n_vocab);
     if (std::isnan(b.bias) || b.bias == std::numeric_limits<float>::infinity())
-      return out_of_range("a logit bias", b.bias, "a number or -infinity");
+      return option_error(Code::invalid_argument, "logit_bias", "a logit bias is %g, expected a number or -infinity",
+                          static_cast<double>(b.bias));
   }
   return ok_status();
 }

@@ -71,10 +71,11 @@ namespace {
 Status check_limits(const model::Description& d, const EmbedOptions& options) {
   const auto trained = static_cast<uint32_t>(d.trained_context), n_embd = static_cast<uint32_t>(d.n_embd);
   if (options.max_tokens > trained)
-    return error(Code::invalid_argument, "max_tokens is %u, expected at most %u, the context that the model was trained for",
-                 options.max_tokens, trained);
+    return option_error(Code::invalid_argument, "max_tokens",
+                        "max_tokens is %u, expected at most %u, the context that the model was trained for", options.max_tokens, trained);
   if (options.dimensions > n_embd)
-    return error(Code::invalid_argument, "n_dimensions is %u, expected at most %u, the model's", options.dimensions, n_embd);
+    return option_error(Code::invalid_argument, "n_dimensions", "n_dimensions is %u, expected at most %u, the model's", options.dimensions,
+                        n_embd);
   return ok_status();
 }
 

@@ -31,16 +31,21 @@ constexpr ScoreRule kSyncRule{GroupReduce::max, Pooling::none, 1, true};
 Status check_options(const CalibrationOptions& o, const model::Description& h) {
   const auto fraction = [](double x) { return x >= 0 && x <= 1; };
   if (o.n_steps < 1 || o.n_steps > kMostSteps)
-    return error(Code::invalid_argument, "calibration over %u steps, expected 1 to %u", o.n_steps, kMostSteps);
+    return option_error(Code::invalid_argument, "n_steps", "calibration over %u steps, expected 1 to %u", o.n_steps, kMostSteps);
   if (o.top_k < 1 || o.top_k > kMostTopK)
-    return error(Code::invalid_argument, "calibration with the best %u keys, expected 1 to %u", o.top_k, kMostTopK);
+    return option_error(Code::invalid_argument, "top_k", "calibration with the best %u keys, expected 1 to %u", o.top_k, kMostTopK);
   if (o.n_representatives > static_cast<uint32_t>(h.kv().n_kv_heads))
-    return error(Code::invalid_argument, "%u representatives among %d heads of a layer", o.n_representatives, h.kv().n_kv_heads);
+    return option_error(Code::invalid_argument, "n_representatives", "%u representatives among %d heads of a layer", o.n_representatives,
+                        h.kv().n_kv_heads);
   if (!fraction(o.thresholds.tau_sim) || !fraction(o.thresholds.tau_stable) || !(o.tau_drift <= 1))
-    return error(Code::invalid_argument, "tau_sim %g, tau_stable %g, tau_drift %g: expected 0 to 1", o.thresholds.tau_sim,
-                 o.thresholds.tau_stable, o.tau_drift);
+    return option_error(Code::invalid_argument,
+                        !fraction(o.thresholds.tau_sim)      ? "tau_sim"
+                        : !fraction(o.thresholds.tau_stable) ? "tau_stable"
+                                                             : "tau_drift",
+                        "tau_sim %g, tau_stable %g, tau_drift %g: expected 0 to 1", o.thresholds.tau_sim, o.thresholds.tau_stable,
+                        o.tau_drift);
   if (!fraction(o.full_share))
-    return error(Code::invalid_argument, "a share of %g of the heads may be full, expected 0 to 1", o.full_share);
+    return option_error(Code::invalid_argument, "full_share", "a share of %g of the heads may be full, expected 0 to 1", o.full_share);
   return ok_status();
 }
 

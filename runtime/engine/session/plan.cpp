@@ -190,6 +190,7 @@ Result<WeightsBytes> weights_of(const gguf::File& file, const model::Description
 Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session) {
   gguf::OpenOptions open;
   open.header_only = true;
+  if (model.load == gguf::Load::map) ORRERY_TRY(gguf::File::check_mappable(source.offset));  // as opening refuses it
   ORRERY_ASSIGN(const gguf::File file, source.open(open));
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope, model.weights.families));
   ORRERY_TRY(session.validate(description));
@@ -202,7 +203,9 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights.arena, weights.mapped};
   model::Description draft_description;
   if (given.speculate == Speculate::draft) {
-    ORRERY_ASSIGN(const gguf::File draft, gguf::File::open(given.draft_path, open));
+    if (given.draft_source == nullptr) return error(Code::internal, "a plan with a draft model that is open");
+    ORRERY_TRY(gguf::File::check_mappable(given.draft_source->offset));
+    ORRERY_ASSIGN(const gguf::File draft, given.draft_source->open(open));
     ORRERY_ASSIGN(draft_description, model::read_description(draft, {}));
     ORRERY_ASSIGN(const auto vocabulary, Vocabulary::from_gguf(file));
     ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));

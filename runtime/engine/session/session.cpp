@@ -95,7 +95,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   if (options.speculate == Speculate::draft) {  // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
     if (!options.draft_model) {
-      ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), options.draft_path, {}));
+      ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), *options.draft_source, {}));
     }
     if (&options.draft_model->runtime() != &model->runtime() || options.draft_model == model)
       return error(Code::invalid_argument, "the draft model is the session's model itself, or belongs to another runtime");
@@ -108,7 +108,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     policy::Fingerprint fingerprint;
     std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
     const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.kv().n_layers()), static_cast<uint32_t>(h.kv().n_kv_heads));
-    ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
+    ORRERY_TRY(about_option("head_profile", check_profile_fits(*options.head_profile, fingerprint, kv_heads)));
   }
   if (options.speculate == Speculate::mtp) {  // as above
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));

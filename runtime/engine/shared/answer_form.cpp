@@ -23,15 +23,17 @@ Result<std::shared_ptr<const AnswerForm>> make_form(const Vocabulary& vocabulary
   rules.may_reason = opening != text::format::Opening::closed;
   rules.reasons_first = opening == text::format::Opening::open;
   if (request.tools != ToolChoice::ignored && tools.is_undefined())
-    return error(Code::invalid_argument, "the answer may call tools, but the session has none: expected tools_json");
+    return option_error(Code::invalid_argument, "tools", "the answer may call tools, but the session has none: expected tools_json");
   if (rules.calls()) {
     ORRERY_ASSIGN(rules.tools, text::format::tools_of(tools));
     if (!request.tool.empty()) {
       const auto other = [&](const text::format::Tool& t) { return t.name != request.tool; };
       rules.tools.erase(std::remove_if(rules.tools.begin(), rules.tools.end(), other), rules.tools.end());
-      if (rules.tools.empty()) return error(Code::invalid_argument, "the session has no tool named '%.200s'", request.tool.c_str());
+      if (rules.tools.empty())
+        return option_error(Code::invalid_argument, "tool_name", "the session has no tool named '%.200s'", request.tool.c_str());
     }
-    if (rules.tools.empty()) return error(Code::invalid_argument, "the answer may call tools, but the session's list of tools is empty");
+    if (rules.tools.empty())
+      return option_error(Code::invalid_argument, "tools", "the answer may call tools, but the session's list of tools is empty");
   }
   const text::Tokenizer& tokenizer = vocabulary.tokenizer();
   const auto n_vocab = static_cast<uint32_t>(tokenizer.n_vocab());

@@ -36,7 +36,7 @@ bool same_workspace(const StepLimits& a, const StepLimits& b) {
 
 Result<gguf::File> ModelSource::open(const gguf::OpenOptions& options) const {
   if (from_memory) return gguf::File::open_memory(memory, "memory", options);
-  if (descriptor >= 0) return gguf::File::open_descriptor(descriptor, options);
+  if (descriptor >= 0) return gguf::File::open_descriptor(descriptor, options, offset, bytes);
   return gguf::File::open(path, options);
 }
 

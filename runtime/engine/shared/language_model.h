@@ -27,13 +27,20 @@ struct ModelOptions {
   model::LoadOptions weights;
 };
 
-// The source of a model: a file by its path, an open file, or a file in memory.
+// The source of a model: a file by its path, an open file or a part of it, or a file in memory.
 struct ModelSource {
   std::string path;
-  int32_t descriptor = -1;       // not -1: an open file, which the caller keeps
+  int32_t descriptor = -1;  // not -1: an open file, which the caller keeps
+  uint64_t offset = 0;      // where the model's file begins in that file, and its bytes; 0: up to the end
+  uint64_t bytes = 0;
   Span<const std::byte> memory;  // if from_memory; it stays unchanged as long as the model, unless gguf::Load::read copies it
   bool from_memory = false;
   Result<gguf::File> open(const gguf::OpenOptions& options) const;
+  static std::shared_ptr<const ModelSource> of_path(const std::string& path) {
+    ModelSource source;
+    source.path = path;
+    return std::make_shared<const ModelSource>(std::move(source));
+  }
 };
 
 // Mean keys of a model's KV heads, of each KV group in turn (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means

@@ -80,9 +80,9 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options, Gpu
   const Span<const BackendEntry> entries = backends();
   const auto is_named = [&](const BackendEntry& entry) { return options.backend == entry.name || (any_gpu && entry.devices); };
   if (!automatic && std::none_of(entries.begin(), entries.end(), is_named))
-    return error(Code::invalid_argument, "backend is '%s', expected auto, cpu, gpu or cuda", options.backend.c_str());
+    return option_error(Code::invalid_argument, "backend", "backend is '%s', expected auto, cpu, gpu or cuda", options.backend.c_str());
   if (options.n_threads < 0 || options.n_threads > 1024)
-    return error(Code::invalid_argument, "n_threads is %d, expected 0 to 1024", options.n_threads);
+    return option_error(Code::invalid_argument, "n_threads", "n_threads is %d, expected 0 to 1024", options.n_threads);
   BackendOptions wanted;
   wanted.n_threads = options.n_threads;
   wanted.priority = options.priority;
@@ -126,9 +126,9 @@ uint64_t reservoir_budget_bytes(const RuntimeOptions& options) {
 }
 
 Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
-  if (options.device < -1) return error(Code::invalid_argument, "device is %d, expected -1 or an index", options.device);
+  if (options.device < -1) return option_error(Code::invalid_argument, "device", "device is %d, expected -1 or an index", options.device);
   if (options.max_sessions < 1 || options.max_sessions > 65536)
-    return error(Code::invalid_argument, "max_sessions is %u, expected 1 to 65536", options.max_sessions);
+    return option_error(Code::invalid_argument, "max_sessions", "max_sessions is %u, expected 1 to 65536", options.max_sessions);
   std::shared_ptr<Runtime> runtime(new Runtime(options));
   ORRERY_ASSIGN(auto backend, make_backend(options, &runtime->gpu_use_));
   const BackendInfo info = backend->info();

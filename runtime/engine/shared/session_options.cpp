@@ -35,8 +35,9 @@ Status check_profile_shape(const model::Description& h, const policy::HeadProfil
   bool fits = profile.layers.size() == static_cast<size_t>(h.kv().n_layers());
   for (const policy::ProfileLayer& layer : profile.layers) fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.kv().n_kv_heads);
   if (fits) return ok_status();
-  return error(Code::invalid_argument, "the head profile is for %zu layers with %u KV heads, the model has %d with %d",
-               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.kv().n_layers(), h.kv().n_kv_heads);
+  return option_error(Code::invalid_argument, "head_profile",
+                      "the head profile is for %zu layers with %u KV heads, the model has %d with %d", profile.layers.size(),
+                      profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.kv().n_layers(), h.kv().n_kv_heads);
 }
 
 }  // namespace
@@ -76,51 +77,59 @@ KvType SessionOptions::resident_type(const model::Description& h) const {
 }
 
 Status SessionOptions::validate(const model::Description& h) const {
-  if (n_context > kMaxContext) return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
-  if (chunk_tokens > kMaxChunk) return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
+  if (n_context > kMaxContext)
+    return option_error(Code::invalid_argument, "n_context", "n_context is %u, expected at most %u", n_context, kMaxContext);
+  if (chunk_tokens > kMaxChunk)
+    return option_error(Code::invalid_argument, "chunk_tokens", "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
   if (speculate_tokens > kMostGuesses)
-    return error(Code::invalid_argument, "speculate_tokens is %u, expected at most %u", speculate_tokens, kMostGuesses);
-  if (speculate == Speculate::draft && draft_path.empty() && !draft_model)
-    return error(Code::invalid_argument, "speculate draft needs a draft model");
-  if (speculate != Speculate::draft && (!draft_path.empty() || (draft_model && speculate != Speculate::mtp)))
-    return error(Code::invalid_argument, "a draft model needs speculate draft");
+    return option_error(Code::invalid_argument, "speculate_tokens", "speculate_tokens is %u, expected at most %u", speculate_tokens,
+                        kMostGuesses);
+  if (speculate == Speculate::draft && !draft_source && !draft_model)
+    return option_error(Code::invalid_argument, "draft_model", "speculate draft needs a draft model");
+  if (speculate != Speculate::draft && (draft_source || (draft_model && speculate != Speculate::mtp)))
+    return option_error(Code::invalid_argument, "draft_model", "a draft model needs speculate draft");
   if (speculate == Speculate::mtp && h.n_skipped_blocks == 0)
-    return error(Code::unsupported,
-                 "speculate mtp needs a file with blocks that guess tokens (key '%.64s.nextn_predict_layers'); this one has none",
-                 h.family);
+    return option_error(Code::unsupported, "speculate",
+                        "speculate mtp needs a file with blocks that guess tokens (key '%.64s.nextn_predict_layers'); this one has none",
+                        h.family);
   if (speculate == Speculate::mtp && h.guessing_layer.attention.n_heads == 0)
-    return error(Code::unsupported,
-                 "speculate mtp: the blocks that guess tokens of architecture '%.64s' are not run; expected off, ngram or draft", h.family);
+    return option_error(Code::unsupported, "speculate",
+                        "speculate mtp: the blocks that guess tokens of architecture '%.64s' are not run; expected off, ngram or draft",
+                        h.family);
   const KvType resident = resident_type(h);
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
-    return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
-                 h.kv().head_dim);
+    return option_error(Code::unsupported, "kv_type",
+                        "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d", h.kv().head_dim);
   if (h.shares_values() && key_type(kv_type) != value_type(kv_type))
-    return error(
-        Code::unsupported,
+    return option_error(
+        Code::unsupported, "kv_type",
         "KV in %s has keys and values of two types; in this model (latent attention) values are a part of the keys: expected F32, F16, "
         "Q8_0 or Q4_0",
         kv_type_name(kv_type));
   const char* type_name = kv_type_name(kv_type);
   const char* device_name = kv_type_name(resident);
   if (finer(resident, kv_type))
-    return error(Code::invalid_argument,
-                 "the device's KV type %s is finer than %s, of which its values would be made: expected the same or coarser", device_name,
-                 type_name);
+    return option_error(Code::invalid_argument, "device_kv_type",
+                        "the device's KV type %s is finer than %s, of which its values would be made: expected the same or coarser",
+                        device_name, type_name);
   if (!compressed() && !automatic && resident != kv_type)
-    return error(Code::invalid_argument, "policy full keeps its only copy of the KV on the device: the device's KV type is %s, expected %s",
-                 device_name, type_name);
+    return option_error(Code::invalid_argument, "device_kv_type",
+                        "policy full keeps its only copy of the KV on the device: the device's KV type is %s, expected %s", device_name,
+                        type_name);
   if (!(kv_share > 0.0 && kv_share <= 1.0))
-    return error(Code::invalid_argument, "the KV budget is a share of %g, expected more than 0, at most 1", kv_share);
+    return option_error(Code::invalid_argument, "kv_budget_share", "the KV budget is a share of %g, expected more than 0, at most 1",
+                        kv_share);
   if (!compressed() && (kv_share != 1.0 || kv_budget_bytes != 0))
-    return error(Code::invalid_argument, "policy full keeps all of the KV: a KV budget needs another policy");
+    return option_error(Code::invalid_argument, "policy", "policy full keeps all of the KV: a KV budget needs another policy");
   if (!compressed() && !policy_options.empty())
-    return error(Code::invalid_argument, "policy full has no options; '%.40s' was given", policy_options[0].first.c_str());
+    return option_error(Code::invalid_argument, "policy_options", "policy full has no options; '%.40s' was given",
+                        policy_options[0].first.c_str());
   if (h.recurrent() && speculate == Speculate::policy)
-    return error(Code::unsupported,
-                 "speculate policy drafts with steps of the model itself, which cannot be taken out of a recurrent layer's state; expected "
-                 "off, or ngram, "
-                 "draft or mtp under policy full");
+    return option_error(
+        Code::unsupported, "speculate",
+        "speculate policy drafts with steps of the model itself, which cannot be taken out of a recurrent layer's state; expected "
+        "off, or ngram, "
+        "draft or mtp under policy full");
   if (compressed()) ORRERY_TRY(check_policy_fits(h));
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
   return ok_status();
@@ -130,20 +139,23 @@ Status SessionOptions::validate(const model::Description& h) const {
 Status SessionOptions::check_policy_fits(const model::Description& h) const {
   for (size_t g = 1; g < h.groups.size(); ++g)
     if (h.groups[g].window == 0)
-      return error(Code::unsupported,
-                   "policy %.40s chooses tokens for KV heads of one shape; the model's layers without a window have heads of %d and of "
-                   "%d dimensions: expected policy full",
-                   policy.c_str(), h.kv().head_dim, h.groups[g].head_dim);
+      return option_error(
+          Code::unsupported, "policy",
+          "policy %.40s chooses tokens for KV heads of one shape; the model's layers without a window have heads of %d and of "
+          "%d dimensions: expected policy full",
+          policy.c_str(), h.kv().head_dim, h.groups[g].head_dim);
   if (h.shares_values())
-    return error(Code::unsupported,
-                 "policy %.40s chooses keys and values of KV heads; in this model (latent attention) one row of %d values is both, for all "
-                 "query heads: expected policy full",
-                 policy.c_str(), h.kv().head_dim);
+    return option_error(
+        Code::unsupported, "policy",
+        "policy %.40s chooses keys and values of KV heads; in this model (latent attention) one row of %d values is both, for all "
+        "query heads: expected policy full",
+        policy.c_str(), h.kv().head_dim);
   if (h.shares_kv())
-    return error(Code::unsupported,
-                 "policy %.40s chooses tokens by the queries of the layer that keeps them; in this model later layers read the KV of "
-                 "earlier ones: expected policy full",
-                 policy.c_str());
+    return option_error(
+        Code::unsupported, "policy",
+        "policy %.40s chooses tokens by the queries of the layer that keeps them; in this model later layers read the KV of "
+        "earlier ones: expected policy full",
+        policy.c_str());
   return ok_status();
 }
 
@@ -157,10 +169,11 @@ Status SessionOptions::check_device(const Device& on, const model::Description& 
                      : speculate == Speculate::draft  ? "draft"
                                                       : "mtp";
   if (speculate != Speculate::policy && compressed())
-    return error(Code::unsupported,
-                 "speculate %s needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
-                 "one step would attend to other KV; expected speculate off or policy, or policy full",
-                 mode, policy.c_str());
+    return option_error(
+        Code::unsupported, "speculate",
+        "speculate %s needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
+        "one step would attend to other KV; expected speculate off or policy, or policy full",
+        mode, policy.c_str());
   if (speculate == Speculate::policy && !compressed())
     return error(Code::unsupported, "speculate policy needs a KV policy, whose resident KV drafts; policy full keeps all KV on the device");
   if (!device.decodes_rows)
@@ -241,21 +254,25 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h,
   budget.max_slots = resident_slots(h, options, n_context);
   // A share always has room for the windows. A budget in bytes may be too small.
   if (const uint64_t windows = window_slots(h, n_context); windows > budget.max_slots)
-    return error(Code::invalid_argument,
-                 "policy %.40s: layers with a sliding window keep all of it, which a KV budget of %llu bytes does not hold at a context "
-                 "of %u; it must be at least %llu bytes",
-                 options.policy.c_str(), static_cast<unsigned long long>(options.kv_budget_bytes), n_context,
-                 static_cast<unsigned long long>(align_up(windows * budget.slot_bytes, kv::kArenaAlignment)));
+    return option_error(
+        Code::invalid_argument, "kv_budget_bytes",
+        "policy %.40s: layers with a sliding window keep all of it, which a KV budget of %llu bytes does not hold at a context "
+        "of %u; it must be at least %llu bytes",
+        options.policy.c_str(), static_cast<unsigned long long>(options.kv_budget_bytes), n_context,
+        static_cast<unsigned long long>(align_up(windows * budget.slot_bytes, kv::kArenaAlignment)));
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
   policy::Shape shape = policy_shape(h, device, n_context);
   shape.finds_by_codes = options.finds_by_codes;
   shape.codes_values = options.codes_values, shape.code_turns = options.code_turns(h).n_turns;
   shape.in_place = options.in_place(h);
-  ORRERY_ASSIGN(auto policy, policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile));
+  // Policies know slots: what else they refuse is the budget that gave them.
+  auto made = policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
+  ORRERY_ASSIGN(auto policy, about_option(options.kv_budget_bytes ? "kv_budget_bytes" : "kv_budget_share", std::move(made)));
   if (h.kv().n_layers() < h.n_layers && policy->asks_a_layer_ahead())
-    return error(Code::unsupported,
-                 "policy %.40s asks for a layer's queries one layer ahead; %d of the model's %d layers have none that it could ask for",
-                 options.policy.c_str(), h.n_layers - h.kv().n_layers(), h.n_layers);
+    return option_error(
+        Code::unsupported, "policy",
+        "policy %.40s asks for a layer's queries one layer ahead; %d of the model's %d layers have none that it could ask for",
+        options.policy.c_str(), h.n_layers - h.kv().n_layers(), h.n_layers);
   return policy;
 }
 

@@ -25,6 +25,7 @@ static_assert(kMostGuesses <= kMostGuessedRows);
 enum class Speculate : uint8_t { off, ngram, policy, draft, mtp };
 inline constexpr uint32_t kHeadChunk = 64;  // most tokens of a step of a head: its workspace stays small
 class LanguageModel;
+struct ModelSource;
 // By number of guesses, from 1 on: the time that they add to a step, as a share of a step of one token.
 using GuessCosts = std::array<double, kMostGuesses>;
 
@@ -50,10 +51,10 @@ struct SessionOptions {
   uint32_t window_slack = 0;   // 0: kWindowSlack
   bool reuse_prompts = false;  // generations take the KV of earlier prompts from the prefix tree, and keep theirs there
   Speculate speculate = Speculate::off;
-  uint32_t speculate_tokens = 0;          // guesses of a step: at most kMostGuesses; 0: as many
-  std::optional<GuessCosts> guess_costs;  // none: the session's estimate (Session::guess_costs)
-  std::string draft_path;                 // Speculate::draft: the file of the model that drafts, unless draft_model is given
-  // Session::open() opens draft_path, or the model's head for Speculate::mtp; another model may also draft for several sessions.
+  uint32_t speculate_tokens = 0;                    // guesses of a step: at most kMostGuesses; 0: as many
+  std::optional<GuessCosts> guess_costs;            // none: the session's estimate (Session::guess_costs)
+  std::shared_ptr<const ModelSource> draft_source;  // Speculate::draft: of the model that drafts, unless draft_model is given
+  // Session::open() opens draft_source, or the model's head for Speculate::mtp; another model may also draft for several sessions.
   std::shared_ptr<LanguageModel> draft_model;
   bool finds_by_codes = false;  // policy::Shape::finds_by_codes: set by see_device()
   bool codes_values = false;    // BackendInfo::codes_values: set by see_device()

@@ -60,11 +60,13 @@ Status Vocabulary::check_same_tokens(const Vocabulary& draft) const {
   };
   for (int32_t id = 0; id < n_common; ++id) {
     if (own.token_bytes(id) != other.token_bytes(id))
-      return error(Code::invalid_argument, "the draft model has another vocabulary: its token %d is '%s', the model's is '%s'", id,
-                   shown(other.token_bytes(id)).c_str(), shown(own.token_bytes(id)).c_str());
+      return option_error(Code::invalid_argument, "draft_model",
+                          "the draft model has another vocabulary: its token %d is '%s', the model's is '%s'", id,
+                          shown(other.token_bytes(id)).c_str(), shown(own.token_bytes(id)).c_str());
     if (own.token_type(id) != other.token_type(id))
-      return error(Code::invalid_argument, "the draft model has another vocabulary: the type of its token %d is %d, the model's is %d", id,
-                   static_cast<int>(other.token_type(id)), static_cast<int>(own.token_type(id)));
+      return option_error(Code::invalid_argument, "draft_model",
+                          "the draft model has another vocabulary: the type of its token %d is %d, the model's is %d", id,
+                          static_cast<int>(other.token_type(id)), static_cast<int>(own.token_type(id)));
   }
   using Special = text::SpecialTokens;
   constexpr std::pair<const char*, int32_t Special::*> kSpecial[] = {{"bos", &Special::bos}, {"eos", &Special::eos}, {"eot", &Special::eot},
@@ -72,8 +74,9 @@ Status Vocabulary::check_same_tokens(const Vocabulary& draft) const {
                                                                      {"sep", &Special::sep}};
   for (const auto& [name, id] : kSpecial)
     if (own.special().*id != other.special().*id)
-      return error(Code::invalid_argument, "the draft model has another vocabulary: its %s token is %d, the model's is %d", name,
-                   other.special().*id, own.special().*id);
+      return option_error(Code::invalid_argument, "draft_model",
+                          "the draft model has another vocabulary: its %s token is %d, the model's is %d", name, other.special().*id,
+                          own.special().*id);
   return ok_status();
 }
 
@@ -90,7 +93,8 @@ Result<ChatRenderer> ChatRenderer::make(std::shared_ptr<const Vocabulary> vocabu
     source = vocabulary->template_source(choice.name);
     if (source == nullptr)
       return choice.name.empty() ? error(Code::unsupported_template, "the model's file has no chat template, and none was given")
-                                 : error(Code::invalid_argument, "the model's file has no chat template named '%s'", choice.name.c_str());
+                                 : option_error(Code::invalid_argument, "template_name", "the model's file has no chat template named '%s'",
+                                                choice.name.c_str());
   }
   ORRERY_ASSIGN(text::ChatTemplate compiled, text::ChatTemplate::compile(*source));
   return ChatRenderer(std::move(vocabulary), std::move(choice), std::move(compiled));

@@ -216,12 +216,14 @@ Status read_rope(Reading& in, const Parts& parts) {
   if (given.original_context > 0) rope.original_context = given.original_context;
   if (given.set) {
     if (given.scaling == RopeScaling::longrope && rope.scaling != RopeScaling::longrope)
-      return error(Code::unsupported, "%s: longrope scaling was asked for, but the file has no rope_factors tensors", file.path().c_str());
+      return option_error(Code::unsupported, "rope_scaling", "%s: longrope scaling was asked for, but the file has no rope_factors tensors",
+                          file.path().c_str());
     rope.scaling = given.scaling;
     rope.whole_pairs = true;  // as published
     rope.factor = given.scaling == RopeScaling::none || given.scaling == RopeScaling::longrope ? 1.0f : given.factor;
     if (!(rope.factor >= 1e-3f && rope.factor <= 1e6f))
-      return error(Code::invalid_argument, "a rope scaling factor of %g; expected 0.001 to 1000000", static_cast<double>(rope.factor));
+      return option_error(Code::invalid_argument, "rope_scale", "a rope scaling factor of %g; expected 0.001 to 1000000",
+                          static_cast<double>(rope.factor));
     if (given.scaling != RopeScaling::longrope) rope.attention_factor = 1.0f;
   }
   if (rope.original_context == 0) rope.original_context = static_cast<uint32_t>(in.d.trained_context);

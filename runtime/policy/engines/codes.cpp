@@ -156,17 +156,20 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   s.code_bits = reader.given("bits") ? 1u << bits : codes_fit(2, s.value_bits, shape, budget, s.compensation, s.in_place) ? 2 : 1;
   ORRERY_TRY(reader.finish());
   if (s.in_place && stay > 0)
-    return error(Code::invalid_argument, "policy %s: stay needs copy=1: read in place, no token is resident", name);
+    return option_error(Code::invalid_argument, "policy_options", "policy %s: stay needs copy=1: read in place, no token is resident",
+                        name);
   if (s.in_place && !shape.in_place)
-    return error(Code::invalid_argument,
-                 "policy %s: copy=0 needs a device whose memory is the reservoir's, without a link, and KV of 16 bits or less in one type",
-                 name);
+    return option_error(
+        Code::invalid_argument, "policy_options",
+        "policy %s: copy=0 needs a device whose memory is the reservoir's, without a link, and KV of 16 bits or less in one type", name);
   for (const char* option : {"least", "skip"})
     if (copy && reader.given(option))
-      return error(Code::invalid_argument, "policy %s: %s needs copy=0: the budget's slots hold the tokens", name, option);
+      return option_error(Code::invalid_argument, "policy_options", "policy %s: %s needs copy=0: the budget's slots hold the tokens", name,
+                          option);
   if (s.code_bits * shape.head_dim > kMostCodeBits)
-    return error(Code::invalid_argument, "policy %s: codes of %u bits for %u dimensions of a head, expected at most %u bits together", name,
-                 s.code_bits, shape.head_dim, kMostCodeBits);
+    return option_error(Code::invalid_argument, "policy_options",
+                        "policy %s: codes of %u bits for %u dimensions of a head, expected at most %u bits together", name, s.code_bits,
+                        shape.head_dim, kMostCodeBits);
   auto policy =
       std::make_unique<KeyCodesPolicy>(name, shape, budget, s, reduce == 1 ? GroupReduce::mean : GroupReduce::max, heads == 1 ? floor : 1);
   ORRERY_TRY(policy->check());

@@ -25,8 +25,8 @@ class RepresentativePolicy final : public TailedPolicy {
 
   Status check(const Budget& budget) const {
     if (settings_.representatives > n_kv_heads_ && !profile_)
-      return error(Code::invalid_argument, "policy synckv: %u representatives among %u heads of a layer", settings_.representatives,
-                   n_kv_heads_);
+      return option_error(Code::invalid_argument, "policy_options", "policy synckv: %u representatives among %u heads of a layer",
+                          settings_.representatives, n_kv_heads_);
     return check_room(budget, "represent the others and keep their whole KV");
   }
 

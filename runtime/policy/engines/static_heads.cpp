@@ -182,8 +182,8 @@ Result<std::unique_ptr<Policy>> make_static_heads(const char* name, const Static
   auto policy = std::make_unique<StaticHeads>(name, shape, budget, s, profile);
   ORRERY_TRY(policy->check_room(budget, "retrieve and keep their whole KV"));
   if (policy->lacks_profile())
-    return error(
-        Code::invalid_argument,
+    return option_error(
+        Code::invalid_argument, "head_profile",
         "policy %s: a head profile must say which heads retrieve: `orrery profile MODEL TEXT --out FILE`, or orrery_calibrate(), makes "
         "one, and --head-profile FILE, or head_profile of the session's options, gives it; option rank=attention ranks heads by the "
         "prompt instead, which loses much of a published model's answers",

@@ -65,7 +65,8 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   PivotSettings s;
   Calibration calibration;
   if (profile && profile->has_gates())
-    return error(Code::invalid_argument, "policy heterocache: the head profile has DuoAttention's gates, and no clusters of heads");
+    return option_error(Code::invalid_argument, "head_profile",
+                        "policy heterocache: the head profile has DuoAttention's gates, and no clusters of heads");
   if (profile) s.tau = profile->thresholds;
   calibration.rule = {GroupReduce::mean, Pooling::avg, 5, true};
   OptionReader reader("heterocache", options);

@@ -61,8 +61,8 @@ class OmniKv final : public TailedPolicy {
 
   Status check(const Budget& budget) const {
     if (!filters_.empty() && filters_.back() >= layers_.size() && !layers_.empty())
-      return error(Code::invalid_argument, "policy omnikv: filter %u is none of %zu layers without window", filters_.back(),
-                   layers_.size());
+      return option_error(Code::invalid_argument, "policy_options", "policy omnikv: filter %u is none of %zu layers without window",
+                          filters_.back(), layers_.size());
     return check_room(budget, "are of dense layers and keep their whole KV");
   }
 

@@ -60,10 +60,11 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   ORRERY_TRY(reader.finish());
   if (calibration.rule.pool_width > 1) calibration.rule.pooling = Pooling::avg;
   if (profile) {
-    if (reader.given("representatives")) return error(Code::invalid_argument, "policy synckv: representatives come from the head profile");
+    if (reader.given("representatives"))
+      return option_error(Code::invalid_argument, "policy_options", "policy synckv: representatives come from the head profile");
     for (size_t l = 0; l < profile->layers.size(); ++l)
       if (profile->layers[l].clusters.representatives.empty())
-        return error(Code::invalid_argument, "policy synckv: the head profile has no clusters for layer %zu", l);
+        return option_error(Code::invalid_argument, "head_profile", "policy synckv: the head profile has no clusters for layer %zu", l);
   }
   return make_representatives(s, calibration, shape, budget, profile);
 }

@@ -51,7 +51,7 @@ int demo(const Args& args, Output& out) {
   orrery_plan_result plan;
   orrery_plan_result_init(&plan, sizeof plan);
   const orrery_model_options model = model_options(args);
-  call([&](orrery_error* error) { return orrery_plan(model_path.c_str(), &runtime, &model, &wishes, &plan, error); });
+  call([&](orrery_error* error) { return orrery_plan(File(model_path), &runtime, &model, &wishes, &plan, error); });
 
   const Interrupts interrupts;
   const Loaded loaded = load(model_path, args, interrupts);

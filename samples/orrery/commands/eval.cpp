@@ -168,7 +168,7 @@ void check_policies(const std::string& path, const Args& args, const std::vector
     if (configs[i].name == "full") session.device_kv_type = 0;
     orrery_plan_result plan;
     orrery_plan_result_init(&plan, sizeof plan);
-    call([&](orrery_error* error) { return orrery_plan(path.c_str(), &runtime, &model, &session, &plan, error); });
+    call([&](orrery_error* error) { return orrery_plan(File(path), &runtime, &model, &session, &plan, error); });
   }
 }
 

@@ -240,7 +240,7 @@ void print_memory(const std::string& path, const std::string& description, Outpu
     session.policy = "full", session.n_context = n_context;
     orrery_plan_result plan;
     orrery_plan_result_init(&plan, sizeof plan);
-    call([&](orrery_error* error) { return orrery_plan(path.c_str(), &runtime, nullptr, &session, &plan, error); });
+    call([&](orrery_error* error) { return orrery_plan(File(path), &runtime, nullptr, &session, &plan, error); });
     return plan;
   };
   const Json& latent = file.at(file.text("general.architecture") + ".attention.kv_lora_rank");

@@ -149,7 +149,8 @@ std::string kind_of(const orrery_plan_region& region) {
 
 int print_plan(const Args& args, Output& out) {
   const DescribedModel described(args);
-  const char* const path = described.path().c_str();
+  const std::string& path = described.path();
+  const File file(path);
   const orrery_runtime_options runtime = runtime_options(args);
   const orrery_model_options model = model_options(args);
   const SessionSettings session_settings(args);
@@ -157,15 +158,15 @@ int print_plan(const Args& args, Output& out) {
   orrery_plan_result plan;
   orrery_plan_result_init(&plan, sizeof plan);
   const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
-  call([&](orrery_error* error) { return orrery_plan(path, &runtime, &model, &session, &plan, error); });
+  call([&](orrery_error* error) { return orrery_plan(file, &runtime, &model, &session, &plan, error); });
   Regions regions(1);
   call([&](orrery_error* error) {
     size_t n = 0;
-    const orrery_status status = orrery_plan_regions(path, &runtime, &model, &session, nullptr, 0, &n, error);
+    const orrery_status status = orrery_plan_regions(file, &runtime, &model, &session, nullptr, 0, &n, error);
     if (status != ORRERY_OK) return status;
     regions.resize(n);
     orrery_plan_region_init(regions.data(), sizeof regions[0]);
-    return orrery_plan_regions(path, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
+    return orrery_plan_regions(file, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
   });
   const std::optional<ExpectedLoss> loss = loss_of(path, plan, session);
   if (args.has("--json")) {

@@ -35,9 +35,10 @@ Engine::Engine(const Options& options, Metrics* metrics) : options_(options), me
   o.log = log_to_stderr;
   o.log_level = options.verbose ? ORRERY_LOG_DEBUG : ORRERY_LOG_WARNING;
   runtime_ = make<Runtime>([&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&o, out, error); });
-  model_ = make<Model>([&](orrery_model** out, orrery_error* error) {
-    return orrery_model_open(runtime_.get(), options.model.c_str(), nullptr, out, error);
-  });
+  auto file = defaults(&orrery_source_init);
+  file.path = options.model.c_str();
+  model_ =
+      make<Model>([&](orrery_model** out, orrery_error* error) { return orrery_model_open(runtime_.get(), &file, nullptr, out, error); });
   vocab_.reset(orrery_model_vocab(model_.get()));
   auto info = defaults(&orrery_model_info_init);
   call([&](orrery_error* error) { return orrery_model_get_info(model_.get(), &info, error); });

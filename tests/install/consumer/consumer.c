@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   orrery_error error;
   orrery_event event;
   orrery_session_options options;
+  orrery_source file;
   if (argc != 3 || orrery_abi_version() != ORRERY_ABI_VERSION) return 2;
 
   orrery_error_init(&error, sizeof error);
@@ -22,7 +23,9 @@ int main(int argc, char** argv) {
   orrery_session_options_init(&options, sizeof options);
   options.n_context = 512;
   if (orrery_runtime_create(NULL, &runtime, &error) != ORRERY_OK) return failed("runtime", &error);
-  if (orrery_model_open(runtime, argv[1], NULL, &model, &error) != ORRERY_OK) return failed("model", &error);
+  orrery_source_init(&file, sizeof file);
+  file.path = argv[1];
+  if (orrery_model_open(runtime, &file, NULL, &model, &error) != ORRERY_OK) return failed("model", &error);
   if (orrery_session_open(model, &options, &session, &error) != ORRERY_OK) return failed("session", &error);
   if (orrery_session_add_message(session, "user", argv[2], &error) != ORRERY_OK) return failed("message", &error);
   if (orrery_generate(session, NULL, &generation, &error) != ORRERY_OK) return failed("generate", &error);

@@ -35,7 +35,10 @@ std::string answer(const char* model_path, const char* question) {
   orrery_session_options_init(&options, sizeof options);
   options.n_context = 512;
   const auto runtime = make<Runtime>(orrery_runtime_create, nullptr);
-  const auto model = make<Model>(orrery_model_open, runtime.get(), model_path, nullptr);
+  orrery_source file;
+  orrery_source_init(&file, sizeof file);
+  file.path = model_path;
+  const auto model = make<Model>(orrery_model_open, runtime.get(), &file, nullptr);
   const auto session = make<Session>(orrery_session_open, model.get(), &options);
   orrery_error error;
   orrery_error_init(&error, sizeof error);

@@ -43,7 +43,7 @@ SessionOptions wishes(uint32_t n_context, const std::string& draft_path, bool al
   if (always) options.guess_costs.emplace().fill(0.01);
   if (draft_path.empty()) return options;
   options.speculate = Speculate::draft;
-  options.draft_path = draft_path;
+  options.draft_source = engine::ModelSource::of_path(draft_path);
   return options;
 }
 

@@ -143,7 +143,8 @@ std::unique_ptr<Session> model_drafting_session(const std::shared_ptr<engine::La
   options.n_context = n_context;
   options.chunk_tokens = 16;
   options.speculate = Speculate::draft;
-  options.draft_path = dir.write("draft.gguf", named_model_gguf("llama3-factors", {TensorType::f16, false}));
+  options.draft_source =
+      engine::ModelSource::of_path(dir.write("draft.gguf", named_model_gguf("llama3-factors", {TensorType::f16, false})));
   options.guess_costs = each(0.01);
   options.overflow = engine::Overflow::drop_oldest;
   return unwrap(Session::open(model, options));

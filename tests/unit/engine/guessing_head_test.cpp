@@ -253,7 +253,7 @@ TEST(EngineGuessingHead, IsRefusedWhereThereIsNone) {
   compressed.policy = "auto", compressed.kv_share = .5;
   EXPECT_TRUE(contains(refusal(open_spec(kSpec), compressed, Code::unsupported), "speculate mtp needs full KV on the device"));
   SessionOptions both = wishes(64);
-  both.draft_path = "draft.gguf";
+  both.draft_source = engine::ModelSource::of_path("draft.gguf");
   EXPECT_TRUE(contains(refusal(open_spec(kSpec), both, Code::invalid_argument), "a draft model needs speculate draft"));
 }
 

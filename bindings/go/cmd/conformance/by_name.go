@@ -222,6 +222,13 @@ func field(value any) string {
 	return quote(value)
 }
 
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
 func guarded(f func()) {
 	defer func() {
 		switch e := recover().(type) {
@@ -229,7 +236,7 @@ func guarded(f func()) {
 		case raised:
 			fmt.Println("raised")
 		case *orrery.Error:
-			fmt.Println("error", e.Status.Error()[7:], e.Line, e.Column, e.Offset, e.NativeCode, yes(e.BytesRequested > 0), yes(e.Message != ""))
+			fmt.Println("error", e.Status.Error()[7:], e.Line, e.Column, e.Offset, e.NativeCode, yes(e.BytesRequested > 0), yes(e.Message != ""), dash(e.Option))
 		default:
 			panic(e)
 		}

@@ -104,6 +104,18 @@ func step(verb string, w []string) {
 		return invoke(reflect.ValueOf(session().Generate), nil).(*orrery.Generation)
 	}
 	number := func(i int) int { return int(numbers(w[i : i+1])[0]) }
+	open := func(source orrery.Source) {
+		f := func(o *orrery.ModelOptions) (*orrery.Model, error) {
+			return at[*orrery.Runtime](w[1]).OpenFrom(source, o)
+		}
+		things[w[0]] = invoke(reflect.ValueOf(f), nil)
+	}
+	plan := func(source orrery.Source) {
+		f := func(r *orrery.RuntimeOptions, m *orrery.ModelOptions, s *orrery.SessionOptions) (orrery.PlanResult, error) {
+			return orrery.PlanFrom(source, r, m, s)
+		}
+		things[w[0]] = invoke(reflect.ValueOf(f), nil)
+	}
 	other := map[string]func(){
 		"abi":     func() { fmt.Println(orrery.AbiVersion(), orrery.Version(), yes(orrery.BuildInfo() != "")) },
 		"status":  func() { fmt.Println(orrery.Status(number(0)).Error()) },
@@ -131,38 +143,32 @@ func step(verb string, w []string) {
 		"model_fd": func() {
 			file := must(os.Open(text(w[2:])))
 			defer file.Close()
-			f := func(o *orrery.ModelOptions) (*orrery.Model, error) {
-				return at[*orrery.Runtime](w[1]).OpenFd(file.Fd(), o)
-			}
-			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+			open(orrery.Descriptor{Fd: file.Fd()})
 		},
-		"model_memory": func() {
-			file := must(os.ReadFile(text(w[2:])))
-			f := func(o *orrery.ModelOptions) (*orrery.Model, error) {
-				return at[*orrery.Runtime](w[1]).OpenMemory(file, o)
-			}
-			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+		"model_part": func() {
+			file := must(os.Open(text(w[4:])))
+			defer file.Close()
+			open(orrery.Descriptor{Fd: file.Fd(), Offset: uint64(number(2)), Bytes: uint64(number(3))})
 		},
+		"model_memory": func() { open(orrery.Memory(must(os.ReadFile(text(w[2:]))))) },
 		"vocab_fd": func() {
 			file := must(os.Open(text(w[1:])))
 			defer file.Close()
-			things[w[0]] = must(orrery.OpenVocabFd(file.Fd()))
+			things[w[0]] = must(orrery.OpenVocabFrom(orrery.Descriptor{Fd: file.Fd()}))
 		},
-		"vocab_memory": func() { things[w[0]] = must(orrery.OpenVocabMemory(must(os.ReadFile(text(w[1:]))))) },
+		"vocab_memory": func() { things[w[0]] = must(orrery.OpenVocabFrom(orrery.Memory(must(os.ReadFile(text(w[1:])))))) },
 		"plan_fd": func() {
 			file := must(os.Open(text(w[1:])))
 			defer file.Close()
-			f := func(r *orrery.RuntimeOptions, m *orrery.ModelOptions, s *orrery.SessionOptions) (orrery.PlanResult, error) {
-				return orrery.PlanFd(file.Fd(), r, m, s)
-			}
-			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+			plan(orrery.Descriptor{Fd: file.Fd()})
 		},
-		"plan_memory": func() {
-			file := must(os.ReadFile(text(w[1:])))
-			f := func(r *orrery.RuntimeOptions, m *orrery.ModelOptions, s *orrery.SessionOptions) (orrery.PlanResult, error) {
-				return orrery.PlanMemory(file, r, m, s)
-			}
-			things[w[0]] = invoke(reflect.ValueOf(f), nil)
+		"plan_memory": func() { plan(orrery.Memory(must(os.ReadFile(text(w[1:]))))) },
+		"layer": func() {
+			layer := fields(must(at[*orrery.Model](w[0]).Layer(uint32(number(1)))))
+			list(len(w)-2, func(i int) string { return field(layer(w[i+2])) })
+		},
+		"kv_bytes": func() {
+			fmt.Println(orrery.KvTypeBytes(orrery.KvType(number(0)), uint32(number(1)), uint32(number(2))))
 		},
 		"format": func() {
 			json := invoke(reflect.ValueOf(at[*orrery.Vocab](w[0]).ChatFormat), nil).(string)

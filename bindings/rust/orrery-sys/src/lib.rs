@@ -64,6 +64,12 @@ pub const ORRERY_GPU_DRIVER_TOO_OLD: u32 = 4;
 pub const ORRERY_GPU_NONE: u32 = 5;
 /// there is a GPU, and this library cannot use it
 pub const ORRERY_GPU_REFUSED: u32 = 6;
+/// the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL
+pub const ORRERY_SOURCE_PATH: u32 = 0;
+/// the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed
+pub const ORRERY_SOURCE_FD: u32 = 1;
+/// memory of the caller
+pub const ORRERY_SOURCE_MEMORY: u32 = 2;
 /// begin with the vocabulary's BOS token, if it has one
 pub const ORRERY_TOKENIZE_BOS: u32 = 1;
 /// text that spells a control token is that token; else it stays text
@@ -93,8 +99,8 @@ pub const ORRERY_ROPE_LONGROPE: u32 = 5;
 /// exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is copied
 /// once
 pub const ORRERY_LOAD_MAP: u32 = 0;
-/// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
-/// more than is free
+/// read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the
+/// numbers, where they need more than is free
 pub const ORRERY_LOAD_READ: u32 = 1;
 /// it generates text: sessions open on it
 pub const ORRERY_PURPOSE_GENERATE: u32 = 1;
@@ -102,6 +108,16 @@ pub const ORRERY_PURPOSE_GENERATE: u32 = 1;
 pub const ORRERY_PURPOSE_EMBED: u32 = 2;
 /// it scores texts by a query: orrery_rank()
 pub const ORRERY_PURPOSE_RANK: u32 = 4;
+/// attention to all tokens
+pub const ORRERY_LAYER_ATTENTION: u32 = 0;
+/// attention to the last `window` tokens
+pub const ORRERY_LAYER_WINDOW: u32 = 1;
+/// attention over one row for all heads, which holds keys and values (MLA)
+pub const ORRERY_LAYER_LATENT: u32 = 2;
+/// a state of fixed size: delta net, Mamba, short convolution
+pub const ORRERY_LAYER_RECURRENT: u32 = 3;
+/// nothing mixes its tokens: a feed-forward layer alone
+pub const ORRERY_LAYER_NONE: u32 = 4;
 /// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
 pub const ORRERY_POOLING_MODEL: u32 = 0;
 /// the mean of all rows
@@ -192,7 +208,7 @@ pub const ORRERY_REGION_SUMMARIES: u32 = 3;
 pub const ORRERY_REGION_STAGING: u32 = 4;
 /// host memory beside the KV
 pub const ORRERY_REGION_TABLES: u32 = 5;
-pub const ORRERY_ABI_VERSION: u32 = 1;
+pub const ORRERY_ABI_VERSION: u32 = 2;
 
 #[repr(C)]
 pub struct orrery_runtime {
@@ -245,8 +261,10 @@ pub struct orrery_error {
     pub column: u32,
     /// whole UTF-8, NUL-terminated, one line: the problem, its place, found, expected
     pub message: [c_char; 1024],
+    /// the field of the options, or of orrery_source, that is at fault: "kv_type"; "": none. NUL-terminated
+    pub option: [c_char; 48],
 }
-const _: () = assert!(std::mem::size_of::<orrery_error>() == 1072);
+const _: () = assert!(std::mem::size_of::<orrery_error>() == 1120);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -330,6 +348,31 @@ pub struct orrery_runtime_info {
     pub reserved: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_runtime_info>() == 88);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct orrery_source {
+    pub struct_size: u32,
+    /// ORRERY_SOURCE_; default PATH
+    pub kind: u32,
+    /// PATH: the file's name; of a split model, any of its files
+    pub path: *const c_char,
+    /// MEMORY: (memory_bytes) the file's bytes; they begin at a multiple of 8. The caller keeps the memory. After the
+    /// call nothing uses it, except a model that was opened with ORRERY_LOAD_MAP (the default): then it must stay
+    /// there, and unchanged, until the model, its sessions and their generations have been freed. Other contents change
+    /// answers, and nothing else
+    pub memory: *const c_void,
+    pub memory_bytes: u64,
+    /// FD: the byte of `fd` where the GGUF file begins. With ORRERY_LOAD_MAP, a multiple of 8. Default 0
+    pub fd_offset: u64,
+    /// FD: the GGUF file's bytes; 0 (default): up to the end of `fd`
+    pub fd_bytes: u64,
+    /// FD: a regular file or memory file (memfd_create), open for reading. A call does not use or move its position;
+    /// the caller keeps it, and may close it after the call. Default -1
+    pub fd: i32,
+    pub reserved: u32,
+}
+const _: () = assert!(std::mem::size_of::<orrery_source>() == 56);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -445,11 +488,17 @@ const _: () = assert!(std::mem::size_of::<orrery_model_options>() == 48);
 #[derive(Clone, Copy)]
 pub struct orrery_model_info {
     pub struct_size: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_layers: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_heads: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_kv_heads: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub head_dim: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_embd: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_vocab: u32,
     /// tokens, by the file
     pub trained_context: u32,
@@ -474,6 +523,33 @@ pub struct orrery_model_info {
     pub pooling: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_model_info>() == 120);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct orrery_layer_info {
+    pub struct_size: u32,
+    /// ORRERY_LAYER_: what mixes its tokens
+    pub kind: u32,
+    /// of queries; 0: the layer has no attention
+    pub n_heads: u32,
+    /// whose KV the layer keeps; 0 where it reads another layer's
+    pub n_kv_heads: u32,
+    /// values of a key
+    pub head_dim: u32,
+    /// values of a value; 0: it is a part of the key (LATENT)
+    pub value_dim: u32,
+    /// WINDOW: tokens; else 0
+    pub window: u32,
+    /// the earlier layer whose KV it reads; -1: none
+    pub kv_of: i32,
+    /// of its mixture; 0: it has none
+    pub n_experts: u32,
+    /// of them, for each token; without a shared expert
+    pub n_used_experts: u32,
+    /// RECURRENT: its state in one session, however long; else 0
+    pub state_bytes: u64,
+}
+const _: () = assert!(std::mem::size_of::<orrery_layer_info>() == 48);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -551,10 +627,10 @@ pub struct orrery_session_options {
     /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
     pub reserved: u32,
-    /// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
-    /// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-    /// vocabularies differ; the message names the first difference
-    pub draft_model: *const c_char,
+    /// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The
+    /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
+    pub draft_model: *const orrery_source,
 }
 const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 88);
 
@@ -863,13 +939,13 @@ extern "C" {
     pub fn orrery_gpu_use_name(gpu_use: u32) -> *const c_char;
     pub fn orrery_runtime_info_init(info: *mut orrery_runtime_info, struct_size: usize);
     pub fn orrery_runtime_get_info(runtime: *const orrery_runtime, info: *mut orrery_runtime_info, error: *mut orrery_error) -> orrery_status;
-    /// Opens the vocabulary of the GGUF file at `path`. The file needs a tokenizer, and no tensors. ORRERY_IO: the file
-    /// cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer.
-    pub fn orrery_vocab_open(path: *const c_char, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
-    /// Open a vocabulary from an open file, or from memory, which after the call is the caller's alone. See "Sources".
-    pub fn orrery_vocab_open_fd(fd: i32, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
-    /// Open a vocabulary from an open file, or from memory, which after the call is the caller's alone. See "Sources".
-    pub fn orrery_vocab_open_memory(bytes: *const c_void, n_bytes: usize, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_source_kind_name(kind: u32) -> *const c_char;
+    pub fn orrery_source_init(source: *mut orrery_source, struct_size: usize);
+    /// Opens the vocabulary of a GGUF file, which needs a tokenizer, and no tensors. Errors are those of orrery_source;
+    /// ORRERY_BAD_MODEL: the file has no tokenizer.
+    pub fn orrery_vocab_open(source: *const orrery_source, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
+    /// Opens the vocabulary of a GGUF file, which needs a tokenizer, and no tensors. Errors are those of orrery_source;
+    /// ORRERY_BAD_MODEL: the file has no tokenizer.
     pub fn orrery_vocab_free(vocab: *mut orrery_vocab);
     /// Writes the ids of text[0..text_bytes) to tokens[0..capacity); *n_tokens: how many there are. See "Sizes out".
     pub fn orrery_tokenize(vocab: *const orrery_vocab, text: *const c_char, text_bytes: usize, flags: u32, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
@@ -887,26 +963,30 @@ extern "C" {
     /// says why. See "Sizes out".
     pub fn orrery_chat_format(vocab: *const orrery_vocab, options: *const orrery_template_options, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_kv_type_name(type_: u32) -> *const c_char;
+    /// The bytes of one token's K and V of one head. key_dim, value_dim: their numbers of values; 0: none. The function
+    /// returns 0 for a type that it does not know, and for quantized types where a dimension is no multiple of 32.
+    pub fn orrery_kv_type_bytes(type_: u32, key_dim: u32, value_dim: u32) -> u64;
     pub fn orrery_rope_scaling_name(scaling: u32) -> *const c_char;
     pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
-    /// Reads the header of the model at `path` only. Any options may be NULL.
-    pub fn orrery_plan(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
-    /// The same for a model in an open file, or in memory. See "Sources".
-    pub fn orrery_plan_fd(fd: i32, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
-    /// The same for a model in an open file, or in memory. See "Sources".
-    pub fn orrery_plan_memory(bytes: *const c_void, n_bytes: usize, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
+    /// Reads the header of the model only. Any options may be NULL. Errors are those of orrery_source, and of the
+    /// options.
+    pub fn orrery_plan(source: *const orrery_source, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_load_mode_name(mode: u32) -> *const c_char;
     pub fn orrery_model_options_init(options: *mut orrery_model_options, struct_size: usize);
-    pub fn orrery_model_open(runtime: *mut orrery_runtime, path: *const c_char, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
-    /// Opens a model from an open file. See "Sources".
-    pub fn orrery_model_open_fd(runtime: *mut orrery_runtime, fd: i32, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
-    /// Opens a model from memory. See "Sources". With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until
-    /// the model, its sessions and their generations have been freed; other contents change answers, and nothing else.
-    /// With ORRERY_LOAD_READ the call copies the tensors, and the memory is the caller's again when it has returned.
-    pub fn orrery_model_open_memory(runtime: *mut orrery_runtime, bytes: *const c_void, n_bytes: usize, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
+    /// Opens a model. Errors are those of orrery_source and of the options. ORRERY_BAD_MODEL,
+    /// ORRERY_UNSUPPORTED_ARCHITECTURE, ORRERY_UNSUPPORTED_QUANTIZATION: the file; ORRERY_CANCELLED: by `progress`;
+    /// memory that is not there, with the numbers.
+    pub fn orrery_model_open(runtime: *mut orrery_runtime, source: *const orrery_source, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
+    /// Opens a model. Errors are those of orrery_source and of the options. ORRERY_BAD_MODEL,
+    /// ORRERY_UNSUPPORTED_ARCHITECTURE, ORRERY_UNSUPPORTED_QUANTIZATION: the file; ORRERY_CANCELLED: by `progress`;
+    /// memory that is not there, with the numbers.
     pub fn orrery_model_free(model: *mut orrery_model);
     pub fn orrery_model_info_init(info: *mut orrery_model_info, struct_size: usize);
     pub fn orrery_model_get_info(model: *const orrery_model, info: *mut orrery_model_info, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_layer_kind_name(kind: u32) -> *const c_char;
+    pub fn orrery_layer_info_init(info: *mut orrery_layer_info, struct_size: usize);
+    /// Describes layer i, from 0 to n_layers - 1 of orrery_model_info; ORRERY_INVALID_ARGUMENT: there is no such layer.
+    pub fn orrery_model_layer_info(model: *const orrery_model, i: u32, info: *mut orrery_layer_info, error: *mut orrery_error) -> orrery_status;
     /// The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives
     /// no memory.
     pub fn orrery_model_vocab(model: *const orrery_model) -> *mut orrery_vocab;
@@ -1088,10 +1168,10 @@ extern "C" {
     /// full_kv_bytes (full_heads_bytes). device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING: weights_bytes,
     /// workspace_bytes, digests_bytes, staging_bytes; of KV, less full_kv_bytes: compressed_kv_bytes. host_bytes of
     /// WEIGHTS: weights_mapped_bytes; of all others: host_bytes. Errors are those of orrery_plan(), and of "Sizes out".
-    pub fn orrery_plan_regions(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. See "Sizes out"; not
-    /// NUL-terminated.
-    pub fn orrery_inspect(path: *const c_char, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_plan_regions(source: *const orrery_source, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. "path": of the
+    /// source, or "descriptor 5", "memory". See "Sizes out"; not NUL-terminated.
+    pub fn orrery_inspect(source: *const orrery_source, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate",
     /// "keep", "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not
     /// NUL-terminated. "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses

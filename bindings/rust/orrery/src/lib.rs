@@ -29,7 +29,7 @@ use raw::{c_path, c_string, call, sized, sized_text, Callbacks, Keep};
 pub use session::{Canceller, Done, Event, Generation, Session, SessionCanceller};
 use std::fmt;
 use std::os::raw::{c_char, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::Arc;
 pub use types::*;
@@ -65,12 +65,14 @@ pub struct Error {
     pub offset: u64,
     pub line: u32,
     pub column: u32,
+    /// The field of the options that is at fault; empty: none.
+    pub option: String,
 }
 
 impl Error {
     pub(crate) fn new(status: Status, message: &str) -> Error {
         let (message, native_code, bytes_requested, bytes_available) = (message.to_owned(), 0, 0, 0);
-        Error { status, message, native_code, bytes_requested, bytes_available, offset: 0, line: 0, column: 0 }
+        Error { status, message, native_code, bytes_requested, bytes_available, offset: 0, line: 0, column: 0, option: String::new() }
     }
 }
 impl fmt::Display for Error {
@@ -115,11 +117,59 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
         .collect()
 }
 
+/// Where a GGUF file lies. Functions take a path, too: `runtime.open("model.gguf", ...)`.
+#[derive(Clone, Debug)]
+pub enum Source<'a> {
+    Path(PathBuf),
+    /// The open file `fd`, or `bytes` of it from `offset` on (0: up to its end), such as an asset of an archive. It may be closed behind the call.
+    Fd { fd: i32, offset: u64, bytes: u64 },
+    /// A whole file in memory. `Runtime::open` copies it.
+    Memory(&'a [u8]),
+}
+impl Source<'_> {
+    pub fn fd(fd: i32) -> Source<'static> {
+        Source::Fd { fd, offset: 0, bytes: 0 }
+    }
+    /// Calls `function` with the source as C takes it.
+    fn with<T>(&self, function: impl FnOnce(*const sys::orrery_source) -> Result<T>) -> Result<T> {
+        check_abi()?;
+        let mut raw = raw::init(|p: *mut sys::orrery_source, bytes| unsafe { sys::orrery_source_init(p, bytes) });
+        let path; // lives as long as the call
+        match self {
+            Source::Path(given) => {
+                path = c_path(given)?;
+                raw.path = path.as_ptr();
+            }
+            Source::Fd { fd, offset, bytes } => {
+                raw.kind = source_kind::FD;
+                (raw.fd, raw.fd_offset, raw.fd_bytes) = (*fd, *offset, *bytes);
+            }
+            Source::Memory(file) => {
+                raw.kind = source_kind::MEMORY;
+                (raw.memory, raw.memory_bytes) = (file.as_ptr() as *const c_void, file.len() as u64);
+            }
+        }
+        function(&raw)
+    }
+}
+macro_rules! source_of_path {
+    ($($type:ty),*) => {
+        $(impl<'a> From<$type> for Source<'a> {
+            fn from(path: $type) -> Source<'a> {
+                Source::Path(PathBuf::from(path))
+            }
+        })*
+    };
+}
+source_of_path!(&str, &String, String, &Path, &PathBuf, PathBuf, &std::ffi::OsStr);
+
 /// JSON: what is in a file.
-pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
-    check_abi()?;
-    let path = c_path(path)?;
-    sized_text(|p, capacity, n, e| unsafe { sys::orrery_inspect(path.as_ptr(), p, capacity, n, e) })
+pub fn inspect<'a>(source: impl Into<Source<'a>>) -> Result<String> {
+    source.into().with(|file| sized_text(|p, capacity, n, e| unsafe { sys::orrery_inspect(file, p, capacity, n, e) }))
+}
+/// Bytes of one token's K and V of one head, in a `kv_type`.
+pub fn kv_type_bytes(kv_type: u32, key_dim: u32, value_dim: u32) -> u64 {
+    unsafe { sys::orrery_kv_type_bytes(kv_type, key_dim, value_dim) }
 }
 /// JSON: the table of KV policies.
 pub fn policies() -> Result<String> {
@@ -135,46 +185,32 @@ pub fn head_profile_import_gates(gates: &str, sparsity: f64) -> Result<String> {
     sized_text(|p, capacity, n, e| unsafe { sys::orrery_head_profile_import_gates(gates.as_ptr(), sparsity, p, capacity, n, e) })
 }
 /// What a model and a session would take, from the file's header alone.
-pub fn plan(path: impl AsRef<Path>, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
-    let path = c_path(path)?;
-    plan_by(runtime, model, session, |r, m, s, out, e| unsafe { sys::orrery_plan(path.as_ptr(), r, m, s, out, e) })
-}
-/// The same for a model in an open file.
-pub fn plan_fd(fd: i32, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
-    plan_by(runtime, model, session, |r, m, s, out, e| unsafe { sys::orrery_plan_fd(fd, r, m, s, out, e) })
-}
-/// The same for a model in memory.
-pub fn plan_memory(file: &[u8], runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
-    let data = file.as_ptr() as *const c_void;
-    plan_by(runtime, model, session, |r, m, s, out, e| unsafe { sys::orrery_plan_memory(data, file.len(), r, m, s, out, e) })
-}
-fn plan_by(
+pub fn plan<'a>(
+    source: impl Into<Source<'a>>,
     runtime: RuntimeOptions,
     model: ModelOptions,
     session: SessionOptions,
-    function: impl Fn(
-        *const sys::orrery_runtime_options,
-        *const sys::orrery_model_options,
-        *const sys::orrery_session_options,
-        *mut sys::orrery_plan_result,
-        *mut sys::orrery_error,
-    ) -> i32,
 ) -> Result<PlanResult> {
-    check_abi()?;
     let mut keep = Keep::default();
     let (r, m, s) = (runtime.into_raw(&mut keep)?, model.into_raw(&mut keep)?, session.into_raw(&mut keep)?);
-    PlanResult::fill(|out| call(|e| function(&r, &m, &s, out, e)))
+    source.into().with(|file| PlanResult::fill(|out| call(|e| unsafe { sys::orrery_plan(file, &r, &m, &s, out, e) })))
 }
 /// The same region by region: its sums are those of `plan`.
-pub fn plan_regions(path: impl AsRef<Path>, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<Vec<PlanRegion>> {
-    check_abi()?;
-    let (path, mut keep) = (c_path(path)?, Keep::default());
+pub fn plan_regions<'a>(
+    source: impl Into<Source<'a>>,
+    runtime: RuntimeOptions,
+    model: ModelOptions,
+    session: SessionOptions,
+) -> Result<Vec<PlanRegion>> {
+    let mut keep = Keep::default();
     let (r, m, s) = (runtime.into_raw(&mut keep)?, model.into_raw(&mut keep)?, session.into_raw(&mut keep)?);
-    let first = raw::init(|p: *mut sys::orrery_plan_region, bytes| unsafe { sys::orrery_plan_region_init(p, bytes) });
-    let all = raw::sized_of(first, |p, capacity, n, e| unsafe {
-        sys::orrery_plan_regions(path.as_ptr(), &r, &m, &s, p, capacity, n, e)
-    })?;
-    all.iter().map(|region| PlanRegion::fill(|out| Ok(unsafe { *out = *region }))).collect()
+    source.into().with(|file| {
+        let first = raw::init(|p: *mut sys::orrery_plan_region, bytes| unsafe { sys::orrery_plan_region_init(p, bytes) });
+        let all = raw::sized_of(first, |p, capacity, n, e| unsafe {
+            sys::orrery_plan_regions(file, &r, &m, &s, p, capacity, n, e)
+        })?;
+        all.iter().map(|region| PlanRegion::fill(|out| Ok(unsafe { *out = *region }))).collect()
+    })
 }
 
 /// A type that owns a handle of the library, and frees it when it is dropped.
@@ -211,28 +247,14 @@ impl Runtime {
     pub fn info(&self) -> Result<RuntimeInfo> {
         RuntimeInfo::fill(|out| call(|e| unsafe { sys::orrery_runtime_get_info(self.raw, out, e) }))
     }
-    pub fn open(&self, path: impl AsRef<Path>, options: ModelOptions) -> Result<Model> {
-        let path = c_path(path)?;
-        self.open_by(options, |o, m, e| unsafe { sys::orrery_model_open(self.raw, path.as_ptr(), o, m, e) })
-    }
-    /// The same from an open file, which may be closed behind the call.
-    pub fn open_fd(&self, fd: i32, options: ModelOptions) -> Result<Model> {
-        self.open_by(options, |o, m, e| unsafe { sys::orrery_model_open_fd(self.raw, fd, o, m, e) })
-    }
-    /// The same from a whole file in memory, which is copied.
-    pub fn open_memory(&self, file: &[u8], mut options: ModelOptions) -> Result<Model> {
-        options.load = load_mode::READ;
-        let data = file.as_ptr() as *const c_void;
-        self.open_by(options, |o, m, e| unsafe { sys::orrery_model_open_memory(self.raw, data, file.len(), o, m, e) })
-    }
-    fn open_by(
-        &self,
-        options: ModelOptions,
-        function: impl FnOnce(*const sys::orrery_model_options, *mut *mut sys::orrery_model, *mut sys::orrery_error) -> i32,
-    ) -> Result<Model> {
-        let (mut keep, mut raw) = (Keep::default(), null_mut());
+    /// Opens a GGUF file: of a path, or of a `Source`. A file in memory is copied.
+    pub fn open<'a>(&self, source: impl Into<Source<'a>>, mut options: ModelOptions) -> Result<Model> {
+        let (source, mut keep, mut raw) = (source.into(), Keep::default(), null_mut());
+        if matches!(source, Source::Memory(_)) {
+            options.load = load_mode::READ;
+        }
         let options = options.into_raw(&mut keep)?;
-        keep.callbacks.call(|e| function(&options, &mut raw, e))?;
+        source.with(|file| keep.callbacks.call(|e| unsafe { sys::orrery_model_open(self.raw, file, &options, &mut raw, e) }))?;
         Ok(Model { raw, log: self.log.clone() })
     }
     /// Changes the number of threads and their `priority` between two steps; 0: the default number.
@@ -248,24 +270,10 @@ handle!(
 unsafe impl Sync for Vocab {}
 
 impl Vocab {
-    pub fn open(path: impl AsRef<Path>) -> Result<Vocab> {
-        check_abi()?;
-        let (path, mut raw) = (c_path(path)?, null_mut());
-        call(|e| unsafe { sys::orrery_vocab_open(path.as_ptr(), &mut raw, e) })?;
-        Ok(Vocab { raw })
-    }
-    /// The same from an open file, which may be closed behind the call.
-    pub fn open_fd(fd: i32) -> Result<Vocab> {
-        check_abi()?;
+    /// Opens the vocabulary of a GGUF file: of a path, or of a `Source`.
+    pub fn open<'a>(source: impl Into<Source<'a>>) -> Result<Vocab> {
         let mut raw = null_mut();
-        call(|e| unsafe { sys::orrery_vocab_open_fd(fd, &mut raw, e) })?;
-        Ok(Vocab { raw })
-    }
-    /// The same from a whole file in memory, which is not kept.
-    pub fn open_memory(file: &[u8]) -> Result<Vocab> {
-        check_abi()?;
-        let (data, mut raw) = (file.as_ptr() as *const c_void, null_mut());
-        call(|e| unsafe { sys::orrery_vocab_open_memory(data, file.len(), &mut raw, e) })?;
+        source.into().with(|file| call(|e| unsafe { sys::orrery_vocab_open(file, &mut raw, e) }))?;
         Ok(Vocab { raw })
     }
     pub fn info(&self) -> Result<VocabInfo> {
@@ -307,6 +315,10 @@ unsafe impl Sync for Model {}
 impl Model {
     pub fn info(&self) -> Result<ModelInfo> {
         ModelInfo::fill(|out| call(|e| unsafe { sys::orrery_model_get_info(self.raw, out, e) }))
+    }
+    /// Layer `i`, from 0 to `n_layers` - 1: layers may differ in their heads, windows, states and experts.
+    pub fn layer(&self, i: u32) -> Result<LayerInfo> {
+        LayerInfo::fill(|out| call(|e| unsafe { sys::orrery_model_layer_info(self.raw, i, out, e) }))
     }
     pub fn vocab(&self) -> Result<Vocab> {
         let raw = unsafe { sys::orrery_model_vocab(self.raw) };

@@ -35,6 +35,7 @@ pub fn call(function: impl FnOnce(*mut sys::orrery_error) -> i32) -> Result<()> 
             offset: error.offset,
             line: error.line,
             column: error.column,
+            option: text(error.option.as_ptr()),
         }),
     }
 }
@@ -187,6 +188,11 @@ impl Keep {
     pub fn string(&mut self, text: &str) -> Result<*const c_char> {
         self.strings.push(c_string(text)?);
         Ok(self.strings[self.strings.len() - 1].as_ptr())
+    }
+    pub fn source(&mut self, path: &str) -> Result<*const sys::orrery_source> {
+        let mut raw = init(|p: *mut sys::orrery_source, bytes| unsafe { sys::orrery_source_init(p, bytes) });
+        raw.path = self.string(path)?;
+        Ok(self.array(vec![raw]))
     }
     pub fn strings(&mut self, texts: &[String]) -> Result<*const *const c_char> {
         let pointers = texts.iter().map(|text| self.string(text)).collect::<Result<Vec<_>>>()?;

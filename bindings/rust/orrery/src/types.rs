@@ -74,6 +74,14 @@ pub mod gpu {
     /// there is a GPU, and this library cannot use it
     pub const REFUSED: u32 = 6;
 }
+pub mod source_kind {
+    /// the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL
+    pub const PATH: u32 = 0;
+    /// the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed
+    pub const FD: u32 = 1;
+    /// memory of the caller
+    pub const MEMORY: u32 = 2;
+}
 pub mod tokenize_flags {
     /// begin with the vocabulary's BOS token, if it has one
     pub const BOS: u32 = 1;
@@ -114,8 +122,8 @@ pub mod load_mode {
     /// exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is
     /// copied once
     pub const MAP: u32 = 0;
-    /// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
-    /// more than is free
+    /// read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the
+    /// numbers, where they need more than is free
     pub const READ: u32 = 1;
 }
 pub mod purpose {
@@ -125,6 +133,18 @@ pub mod purpose {
     pub const EMBED: u32 = 2;
     /// it scores texts by a query: orrery_rank()
     pub const RANK: u32 = 4;
+}
+pub mod layer_kind {
+    /// attention to all tokens
+    pub const ATTENTION: u32 = 0;
+    /// attention to the last `window` tokens
+    pub const WINDOW: u32 = 1;
+    /// attention over one row for all heads, which holds keys and values (MLA)
+    pub const LATENT: u32 = 2;
+    /// a state of fixed size: delta net, Mamba, short convolution
+    pub const RECURRENT: u32 = 3;
+    /// nothing mixes its tokens: a feed-forward layer alone
+    pub const NONE: u32 = 4;
 }
 pub mod pooling {
     /// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
@@ -243,9 +263,11 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "reservoir_mode" => sys::orrery_reservoir_mode_name(value as u32),
             "priority" => sys::orrery_priority_name(value as i32),
             "gpu_use" => sys::orrery_gpu_use_name(value as u32),
+            "source_kind" => sys::orrery_source_kind_name(value as u32),
             "kv_type" => sys::orrery_kv_type_name(value as u32),
             "rope_scaling" => sys::orrery_rope_scaling_name(value as u32),
             "load_mode" => sys::orrery_load_mode_name(value as u32),
+            "layer_kind" => sys::orrery_layer_kind_name(value as u32),
             "pooling" => sys::orrery_pooling_name(value as u32),
             "overflow" => sys::orrery_overflow_name(value as u32),
             "speculate" => sys::orrery_speculate_name(value as u32),
@@ -665,9 +687,9 @@ pub struct SessionOptions {
     /// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
     /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
-    /// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
-    /// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-    /// vocabularies differ; the message names the first difference
+    /// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The
+    /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
     pub draft_model: Option<String>,
 }
 
@@ -718,8 +740,8 @@ impl SessionOptions {
         raw.speculate = self.speculate;
         raw.speculate_tokens = self.speculate_tokens;
         raw.reuse_prompts = self.reuse_prompts;
-        if let Some(text) = &self.draft_model {
-            raw.draft_model = keep.string(text)?;
+        if let Some(path) = &self.draft_model {
+            raw.draft_model = keep.source(path)?;
         }
         Ok(raw)
     }
@@ -1386,11 +1408,17 @@ impl PlanResult {
 /// `orrery_model_info` of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelInfo {
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_layers: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_heads: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_kv_heads: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub head_dim: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_embd: u32,
+    /// heads: of the layers that KV policies divide; others may differ (orrery_model_layer_info())
     pub n_vocab: u32,
     /// tokens, by the file
     pub trained_context: u32,
@@ -1462,6 +1490,67 @@ impl ModelInfo {
             "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
             "purpose" => Value::Integer(self.purpose.into()),
             "pooling" => Value::Integer(self.pooling.into()),
+            _ => return None,
+        })
+    }
+}
+
+/// `orrery_layer_info` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerInfo {
+    /// ORRERY_LAYER_: what mixes its tokens
+    pub kind: u32,
+    /// of queries; 0: the layer has no attention
+    pub n_heads: u32,
+    /// whose KV the layer keeps; 0 where it reads another layer's
+    pub n_kv_heads: u32,
+    /// values of a key
+    pub head_dim: u32,
+    /// values of a value; 0: it is a part of the key (LATENT)
+    pub value_dim: u32,
+    /// WINDOW: tokens; else 0
+    pub window: u32,
+    /// the earlier layer whose KV it reads; -1: none
+    pub kv_of: i32,
+    /// of its mixture; 0: it has none
+    pub n_experts: u32,
+    /// of them, for each token; without a shared expert
+    pub n_used_experts: u32,
+    /// RECURRENT: its state in one session, however long; else 0
+    pub state_bytes: u64,
+}
+
+impl LayerInfo {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_layer_info) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_layer_info, bytes| unsafe { sys::orrery_layer_info_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(LayerInfo {
+            kind: raw.kind,
+            n_heads: raw.n_heads,
+            n_kv_heads: raw.n_kv_heads,
+            head_dim: raw.head_dim,
+            value_dim: raw.value_dim,
+            window: raw.window,
+            kv_of: raw.kv_of,
+            n_experts: raw.n_experts,
+            n_used_experts: raw.n_used_experts,
+            state_bytes: raw.state_bytes,
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "kind" => Value::Integer(self.kind.into()),
+            "n_heads" => Value::Integer(self.n_heads.into()),
+            "n_kv_heads" => Value::Integer(self.n_kv_heads.into()),
+            "head_dim" => Value::Integer(self.head_dim.into()),
+            "value_dim" => Value::Integer(self.value_dim.into()),
+            "window" => Value::Integer(self.window.into()),
+            "kv_of" => Value::Integer(self.kv_of.into()),
+            "n_experts" => Value::Integer(self.n_experts.into()),
+            "n_used_experts" => Value::Integer(self.n_used_experts.into()),
+            "state_bytes" => Value::Integer(self.state_bytes.into()),
             _ => return None,
         })
     }

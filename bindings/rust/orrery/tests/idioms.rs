@@ -171,7 +171,9 @@ fn errors_tell_everything_and_strings_have_no_nul() {
     assert!(error.to_string().contains("ORRERY_UNSUPPORTED_TEMPLATE"));
     assert_eq!(session.add_message("user", "a\0b").unwrap_err().status, Status::INVALID_ARGUMENT);
     let refused = Vocab::open("/nowhere").err().unwrap();
-    assert_eq!((refused.status, refused.native_code), (Status::IO, 2));
+    assert_eq!((refused.status, refused.native_code, refused.option.as_str()), (Status::IO, 2, ""));
+    let refused = model.session(SessionOptions { speculate_tokens: 9, ..Default::default() }).err().unwrap();
+    assert_eq!(refused.option, "speculate_tokens");
 }
 
 #[test]

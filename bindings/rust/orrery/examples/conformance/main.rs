@@ -13,12 +13,18 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "runtime" => Thing::Runtime(Runtime::new(options!(r, RuntimeOptions, "runtime", log = |act: Act| Box::new(move |_: i32, _: &str| { act(None); }) as LogFn))?),
         "vocab" => Thing::Vocab(Vocab::open(&rest(1))?), "vocab_of" => Thing::Vocab(get!(r, Model, w[1]).vocab()?),
         "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(get!(r, Runtime, w[1]).open(&rest(2), o)?) }
-        "model_fd" => { use std::os::unix::io::AsRawFd; let (file, options) = (std::fs::File::open(rest(2)).unwrap(), options!(r, ModelOptions, "model")); Thing::Model(get!(r, Runtime, w[1]).open_fd(file.as_raw_fd(), options)?) }
-        "model_memory" => { let o = options!(r, ModelOptions, "model"); Thing::Model(get!(r, Runtime, w[1]).open_memory(&std::fs::read(rest(2)).unwrap(), o)?) }
-        "vocab_memory" => Thing::Vocab(Vocab::open_memory(&std::fs::read(rest(1)).unwrap())?),
-        "vocab_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Vocab(Vocab::open_fd(file.as_raw_fd())?) }
-        "plan_memory" => Thing::Plan(plan_memory(&std::fs::read(rest(1)).unwrap(), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
-        "plan_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Plan(plan_fd(file.as_raw_fd(), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?) }
+        "model_fd" | "model_part" => {
+            use std::os::unix::io::AsRawFd;
+            let part = verb == "model_part";
+            let (file, options) = (std::fs::File::open(rest(if part { 4 } else { 2 })).unwrap(), options!(r, ModelOptions, "model"));
+            let (offset, bytes) = if part { (number(2) as u64, number(3) as u64) } else { (0, 0) };
+            Thing::Model(get!(r, Runtime, w[1]).open(Source::Fd { fd: file.as_raw_fd(), offset, bytes }, options)?)
+        }
+        "model_memory" => { let o = options!(r, ModelOptions, "model"); Thing::Model(get!(r, Runtime, w[1]).open(Source::Memory(&std::fs::read(rest(2)).unwrap()), o)?) }
+        "vocab_memory" => Thing::Vocab(Vocab::open(Source::Memory(&std::fs::read(rest(1)).unwrap()))?),
+        "vocab_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Vocab(Vocab::open(Source::fd(file.as_raw_fd()))?) }
+        "plan_memory" => Thing::Plan(plan(Source::Memory(&std::fs::read(rest(1)).unwrap()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
+        "plan_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Plan(plan(Source::fd(file.as_raw_fd()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?) }
         "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
         "plan" => Thing::Plan(plan(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
@@ -44,6 +50,8 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "abi" => return Ok(println!("{} {} {}", abi_version(), version(), yes(!build_info().is_empty()))),
         "status" => return Ok(println!("{}", Status(number(0) as i32).name())), "set" => return Ok(r.set(w[0], rest(1), None)),
         "callback" => return Ok(r.set(w[0], String::new(), Some((w[1].to_owned(), ids(2).iter().map(|x| *x as usize).collect())))),
+        "layer" => { let layer = get!(r, Model, w[0]).layer(n as u32)?; return Ok(println!("{}", join(w[2..].iter().map(|name| field(layer.get(name).unwrap()))))) }
+        "kv_bytes" => return Ok(println!("{}", kv_type_bytes(number(0) as u32, number(1) as u32, number(2) as u32))),
         "name" => return Ok(println!("{}", constant_name(w[0], number(1)).unwrap())), "threads" => return get!(r, Runtime, w[0]).set_threads(number(1) as i32, number(2) as i32),
         "embed" => {
             let o = options!(r, EmbedOptions, "embed", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn);
@@ -119,7 +127,7 @@ fn main() {
         let rest = |i: usize| words.get(i + 1..).map_or(String::new(), |w| w.join(" ").replace("\\n", "\n"));
         match catch_unwind(AssertUnwindSafe(|| step(&mut r, words[0], &words[1..], &rest))) {
             Ok(Ok(())) => (),
-            Ok(Err(e)) => println!("error {} {} {} {} {} {} {}", &e.status.name()[7..], e.line, e.column, e.offset, e.native_code, yes(e.bytes_requested > 0), yes(!e.message.is_empty())),
+            Ok(Err(e)) => println!("error {} {} {} {} {} {} {} {}", &e.status.name()[7..], e.line, e.column, e.offset, e.native_code, yes(e.bytes_requested > 0), yes(!e.message.is_empty()), if e.option.is_empty() { "-" } else { &e.option }),
             Err(payload) if payload.is::<Raised>() => println!("raised"),
             Err(payload) => resume_unwind(payload),
         }
