@@ -62,7 +62,8 @@ struct Attention {
   int32_t n_heads;
   int32_t window;
   float scale;
-  std::vector<float> sinks = {};  // (n_heads), or none
+  std::vector<float> sinks = {};    // (n_heads), or none
+  int32_t ahead = 0, n_tokens = 0;  // AttendShape::ahead; with it all of the sequence's tokens
 };
 
 // Appends tokens [first, first + n) of `s` to `layer` and attends to them with queries q (n, n_heads,
@@ -86,6 +87,7 @@ std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence
   rig->begin_step({phase, rows, {&view, 1}, a.format});
   rig->append_kv(layer, s.k(first), v(), s.stride());
   AttendShape shape{a.n_heads, static_cast<int64_t>(width), static_cast<int64_t>(out_width), a.scale, a.window};
+  shape.ahead = a.ahead;
   if (!a.sinks.empty()) shape.sinks = {reinterpret_cast<uintptr_t>(a.sinks.data())};
   rig->attend(layer, queries.cptr(), out.ptr(), shape);
   rig->end_step();
@@ -108,6 +110,8 @@ struct StoredHead {
   std::vector<std::vector<float>> k, v;  // (positions, head_dim), (positions, value_dim)
 };
 int32_t first_visible(const Attention& a, int32_t p) { return a.window > 0 ? std::max(0, p - a.window + 1) : 0; }
+
+int32_t last_visible(const Attention& a, int32_t p) { return a.ahead > 0 ? std::min(p + a.ahead, a.n_tokens - 1) : p; }
 
 enum class Rounding { none, tiles, words };  // of what q, K and V are as bf16; with the bounds of 16-bit words
 
@@ -141,12 +145,12 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
     for (size_t i = 0; i < x.size(); ++i) most[i] = most[i / 32 * 32];
     return most;
   };
-  const int32_t from = first_visible(a, p);
+  const int32_t from = first_visible(a, p), to = last_visible(a, p);
   Expected e;
   std::vector<double> scores;
   const double sink = a.sinks.empty() ? -INFINITY : static_cast<double>(a.sinks[static_cast<size_t>(h)]);
   double largest = sink;
-  for (int32_t t = from; t <= p; ++t) {
+  for (int32_t t = from; t <= to; ++t) {
     const std::vector<float>& k = stored.key(t);
     const float* x = kept(k);
     const double size = dot_of_sizes(x, scaled.data(), scaled.size());
@@ -161,7 +165,7 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
   for (double& w : scores) sum += w = std::exp(w - largest);
   sum += std::exp(sink - largest);
   const auto each = [&](const auto& add) {
-    for (int32_t t = from; t <= p; ++t) {
+    for (int32_t t = from; t <= to; ++t) {
       const double w = scores[static_cast<size_t>(t - from)] / sum;
       if (w > 0) add(w, kept(stored.value(t)));
     }
@@ -202,7 +206,7 @@ void check_row(const std::string& path, Phase phase, const Attention& a, const S
   std::unique_ptr<StoredHead> stored;
   for (int32_t h = 0; h < a.n_heads; ++h) {
     const bool reads = known && phase == Phase::decode && !words;
-    if (h % group == 0 && !reads) stored = std::make_unique<StoredHead>(s, layer, h / group, first_visible(a, p), p);
+    if (h % group == 0 && !reads) stored = std::make_unique<StoredHead>(s, layer, h / group, first_visible(a, p), last_visible(a, p));
     const auto compare = [&](const Expected& e, double of_spread, double of_size, double of_words = 0) {
       for (int32_t i = 0; i < value_dim; ++i) {
         const size_t at = static_cast<size_t>(i);
@@ -379,6 +383,28 @@ TEST_P(CpuAttend, ThreeAndSevenHeadsHaveTheBitsOfFourAndEight) {
               << kv_type_name(type) << ", " << group << " heads of " << dim << ", window " << window;
         }
       }
+}
+
+// Rows of encoders see keys after their own position: all of them, or a window's half.
+TEST_P(CpuAttend, KeysAhead) {
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
+    for (int32_t dim : {32, 64, 128})
+      for (const auto& [window, ahead] : {std::pair(0, 1 << 28), std::pair(5, 4), std::pair(65, 64), std::pair(0, 1), std::pair(300, 70)})
+        for (int32_t n : {1, 2, 63, 64, 65, 130, 257}) {
+          const Attention a{{type, 1, 2, dim}, 6, window, 1 / std::sqrt(static_cast<float>(dim)), {}, ahead, n};
+          const int32_t width = 6 * dim;
+          const Sequence s(a.format, n, 17);
+          Rig rig(GetParam(), 2, {n, n, 6, 2, dim, 64});
+          std::vector<float> q(static_cast<size_t>(n * width));
+          Random random(4);
+          for (float& x : q) x = random.normal();
+          const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+          for (int32_t p : {0, 1, 31, 62, 63, 64, 65, 128, 129, 192, 256}) {
+            if (p >= n) continue;
+            check_row(GetParam(), Phase::prefill, a, s, p, q.data() + p * width, prefill.data() + p * width);
+            if (HasFatalFailure()) return;
+          }
+        }
 }
 
 TEST_P(CpuAttend, SlidingWindows) {
