@@ -136,11 +136,6 @@ void add_resident_stats(const engine::Resident& resident, orrery_stats* out) {
   out->n_triggers = report.n_triggers;
   out->wanted_tokens = report.wanted_tokens;
   out->missed_tokens = report.missed_tokens;
-  out->n_anchor_heads = report.roles.anchor;
-  out->n_volatile_heads = report.roles.volatile_heads;
-  out->n_pivot_heads = report.roles.pivot;
-  out->n_satellite_heads = report.roles.satellite;
-  out->n_demoted_heads = report.n_demoted;
 }
 
 }  // namespace
@@ -406,6 +401,25 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.host_bytes = usage.bytes;
     out.host_peak_bytes = usage.peak_bytes;
     return write_struct(out, stats, "orrery_stats");
+  });
+}
+
+void orrery_head_roles_init(orrery_head_roles* roles, size_t struct_size) { init_struct(roles, struct_size); }
+
+orrery_status orrery_session_head_roles(const orrery_session* session, orrery_head_roles* roles, orrery_error* error) {
+  return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(roles);
+    orrery_head_roles out;
+    orrery_head_roles_init(&out, sizeof out);
+    if (s->resident()) {
+      const policy::Report report = s->resident()->report();
+      out.n_anchor_heads = report.roles.anchor;
+      out.n_volatile_heads = report.roles.volatile_heads;
+      out.n_pivot_heads = report.roles.pivot;
+      out.n_satellite_heads = report.roles.satellite;
+      out.n_demoted_heads = report.n_demoted;
+    }
+    return write_struct(out, roles, "orrery_head_roles");
   });
 }
 

@@ -680,14 +680,11 @@ typedef struct orrery_stats {
   uint64_t refill_bytes;             /* KV fetched, or read in place, while generating; part of host_to_device_bytes */
   uint64_t transfer_us;              /* time of these fetches on the link */
   uint64_t stall_us;                 /* time that steps waited for them: 1 - stall_us / transfer_us was hidden */
-  uint64_t n_checks, n_triggers;     /* of HeteroCache's pivots */
+  uint64_t n_checks, n_triggers;     /* checks whether a head's resident KV has drifted, and those that refreshed it */
   uint64_t wanted_tokens;            /* tokens that refreshed heads should hold */
   uint64_t missed_tokens;            /* tokens of them that the heads did not hold; the others were hits */
-  uint32_t n_anchor_heads, n_volatile_heads, n_pivot_heads, n_satellite_heads;   /* HeteroCache's roles */
-  uint32_t n_demoted_heads;          /* volatile heads that the budget made anchors */
   uint32_t reservoir_mode;           /* ORRERY_RESERVOIR_: of reservoir_bytes */
   uint32_t device_kv_type;           /* ORRERY_KV_: of device_kv_bytes */
-  uint32_t reserved;
   uint64_t host_bytes;               /* allocated for the session, its conversation and its generations, now; see "Memory" */
   uint64_t host_peak_bytes;          /* the most that host_bytes has been */
   uint64_t guessed_tokens;           /* computed ahead; see ORRERY_SPECULATE_ */

@@ -66,6 +66,20 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_policies(char *json, size_t capa
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity,
                                                                   size_t *n, orrery_error *error);
 
+/* The number of KV heads in each of HeteroCache's roles, as the session has them now; 0 under other policies, and before it has settled. */
+typedef struct orrery_head_roles {
+  uint32_t struct_size;
+  uint32_t n_anchor_heads;    /* keep their resident KV */
+  uint32_t n_volatile_heads;  /* keep all KV on the device */
+  uint32_t n_pivot_heads;     /* keep all KV, and are checked for their satellites */
+  uint32_t n_satellite_heads; /* are refreshed when their pivot drifts */
+  uint32_t n_demoted_heads;   /* volatile heads that the budget made anchors */
+} orrery_head_roles;
+ORRERY_UNSTABLE ORRERY_API void orrery_head_roles_init(orrery_head_roles *roles, size_t struct_size);
+/* Fills `roles`. Allowed while a generation is unfinished. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_head_roles(const orrery_session *session, orrery_head_roles *roles,
+                                                                   orrery_error *error);
+
 /* ---- Head profiles: the heads' roles, for KV policies that tell heads apart ------------------------------------- */
 
 typedef struct orrery_calibration orrery_calibration;

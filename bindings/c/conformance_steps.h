@@ -263,6 +263,12 @@ static void step(const char *verb, void *p, int i) {
     for (size_t k = 0; k < n && k < 8; ++k) printf(" %d", ((int32_t *)buf)[k]);
     puts("");
   }
+  if (IS("roles")) {
+    orrery_head_roles roles;
+    orrery_head_roles_init(&roles, sizeof roles);
+    if (!orrery_session_head_roles(p, &roles, &err))
+      for (int k = 2; w[k]; ++k) print_field(&head_roles_layout, &roles, w[k]), fputs(w[k + 1] ? " " : "\n", stdout);
+  }
   if (IS("residency") && GIVES(uint32_t, orrery_session_residency, p)) {
     const uint32_t *held = (uint32_t *)buf;
     uint32_t least = held[0], most = held[0];

@@ -266,24 +266,19 @@ static const field_layout stats_fields[] = {
     {"n_triggers", FIELD_U64, 160, 8, 0, 0, 0, 0, 0},
     {"wanted_tokens", FIELD_U64, 168, 8, 0, 0, 0, 0, 0},
     {"missed_tokens", FIELD_U64, 176, 8, 0, 0, 0, 0, 0},
-    {"n_anchor_heads", FIELD_U32, 184, 4, 0, 0, 0, 0, 0},
-    {"n_volatile_heads", FIELD_U32, 188, 4, 0, 0, 0, 0, 0},
-    {"n_pivot_heads", FIELD_U32, 192, 4, 0, 0, 0, 0, 0},
-    {"n_satellite_heads", FIELD_U32, 196, 4, 0, 0, 0, 0, 0},
-    {"n_demoted_heads", FIELD_U32, 200, 4, 0, 0, 0, 0, 0},
-    {"reservoir_mode", FIELD_U32, 204, 4, 0, 0, 0, 0, 0},
-    {"device_kv_type", FIELD_U32, 208, 4, 0, 0, 0, 0, 0},
-    {"host_bytes", FIELD_U64, 216, 8, 0, 0, 0, 0, 0},
-    {"host_peak_bytes", FIELD_U64, 224, 8, 0, 0, 0, 0, 0},
-    {"guessed_tokens", FIELD_U64, 232, 8, 0, 0, 0, 0, 0},
-    {"accepted_tokens", FIELD_U64, 240, 8, 0, 0, 0, 0, 0},
-    {"restored_tokens", FIELD_U64, 248, 8, 0, 0, 0, 0, 0},
-    {"policy", FIELD_CSTR, 256, 8, 0, 0, 0, 0, 0},
-    {"kv_share", FIELD_F32, 264, 4, 0, 0, 0, 0, 0},
-    {"selects_again", FIELD_U32, 268, 4, 0, 0, 0, 0, 0},
+    {"reservoir_mode", FIELD_U32, 184, 4, 0, 0, 0, 0, 0},
+    {"device_kv_type", FIELD_U32, 188, 4, 0, 0, 0, 0, 0},
+    {"host_bytes", FIELD_U64, 192, 8, 0, 0, 0, 0, 0},
+    {"host_peak_bytes", FIELD_U64, 200, 8, 0, 0, 0, 0, 0},
+    {"guessed_tokens", FIELD_U64, 208, 8, 0, 0, 0, 0, 0},
+    {"accepted_tokens", FIELD_U64, 216, 8, 0, 0, 0, 0, 0},
+    {"restored_tokens", FIELD_U64, 224, 8, 0, 0, 0, 0, 0},
+    {"policy", FIELD_CSTR, 232, 8, 0, 0, 0, 0, 0},
+    {"kv_share", FIELD_F32, 240, 4, 0, 0, 0, 0, 0},
+    {"selects_again", FIELD_U32, 244, 4, 0, 0, 0, 0, 0},
 };
 static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
-static const struct_layout stats_layout = {"stats", 272, 39, stats_fields, init_stats};
+static const struct_layout stats_layout = {"stats", 248, 34, stats_fields, init_stats};
 
 static const field_layout generate_options_fields[] = {
     {"max_tokens", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -351,6 +346,16 @@ static const field_layout plan_region_fields[] = {
 static void init_plan_region(void *p) { orrery_plan_region_init(p, sizeof(orrery_plan_region)); }
 static const struct_layout plan_region_layout = {"plan_region", 48, 6, plan_region_fields, init_plan_region};
 
+static const field_layout head_roles_fields[] = {
+    {"n_anchor_heads", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"n_volatile_heads", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"n_pivot_heads", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"n_satellite_heads", FIELD_U32, 16, 4, 0, 0, 0, 0, 0},
+    {"n_demoted_heads", FIELD_U32, 20, 4, 0, 0, 0, 0, 0},
+};
+static void init_head_roles(void *p) { orrery_head_roles_init(p, sizeof(orrery_head_roles)); }
+static const struct_layout head_roles_layout = {"head_roles", 24, 5, head_roles_fields, init_head_roles};
+
 static const field_layout calibrate_options_fields[] = {
     {"n_steps", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
     {"top_k", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
@@ -389,4 +394,4 @@ static const char *constant_name(const char *kind, int64_t value) {
   return 0;
 }
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &layer_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &calibrate_options_layout};
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &layer_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &head_roles_layout, &calibrate_options_layout};

@@ -600,14 +600,8 @@ internal unsafe struct orrery_stats {
     public ulong @n_triggers;
     public ulong @wanted_tokens;
     public ulong @missed_tokens;
-    public uint @n_anchor_heads;
-    public uint @n_volatile_heads;
-    public uint @n_pivot_heads;
-    public uint @n_satellite_heads;
-    public uint @n_demoted_heads;
     public uint @reservoir_mode;
     public uint @device_kv_type;
-    public uint @reserved;
     public ulong @host_bytes;
     public ulong @host_peak_bytes;
     public ulong @guessed_tokens;
@@ -722,6 +716,22 @@ internal unsafe struct orrery_plan_region {
         var value = new orrery_plan_region();
         Native.orrery_plan_region_init(ref value, (UIntPtr)sizeof(orrery_plan_region));
         Native.CheckSize("orrery_plan_region", value.struct_size, sizeof(orrery_plan_region));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_head_roles {
+    public uint @struct_size;
+    public uint @n_anchor_heads;
+    public uint @n_volatile_heads;
+    public uint @n_pivot_heads;
+    public uint @n_satellite_heads;
+    public uint @n_demoted_heads;
+    public static orrery_head_roles New() {
+        var value = new orrery_head_roles();
+        Native.orrery_head_roles_init(ref value, (UIntPtr)sizeof(orrery_head_roles));
+        Native.CheckSize("orrery_head_roles", value.struct_size, sizeof(orrery_head_roles));
         return value;
     }
 }
@@ -1000,6 +1010,10 @@ internal static partial class Native {
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_residency(SessionHandle @session, uint[] @tokens, UIntPtr @capacity, ref UIntPtr @n, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_head_roles_init(ref orrery_head_roles @roles, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_session_head_roles(SessionHandle @session, ref orrery_head_roles @roles, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_calibrate_options_init(ref orrery_calibrate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -1761,24 +1775,14 @@ public sealed class Stats {
     public readonly ulong TransferUs;
     /// <summary>time that steps waited for them: 1 - stall_us / transfer_us was hidden</summary>
     public readonly ulong StallUs;
-    /// <summary>of HeteroCache's pivots</summary>
+    /// <summary>checks whether a head's resident KV has drifted, and those that refreshed it</summary>
     public readonly ulong NChecks;
-    /// <summary>of HeteroCache's pivots</summary>
+    /// <summary>checks whether a head's resident KV has drifted, and those that refreshed it</summary>
     public readonly ulong NTriggers;
     /// <summary>tokens that refreshed heads should hold</summary>
     public readonly ulong WantedTokens;
     /// <summary>tokens of them that the heads did not hold; the others were hits</summary>
     public readonly ulong MissedTokens;
-    /// <summary>HeteroCache's roles</summary>
-    public readonly uint NAnchorHeads;
-    /// <summary>HeteroCache's roles</summary>
-    public readonly uint NVolatileHeads;
-    /// <summary>HeteroCache's roles</summary>
-    public readonly uint NPivotHeads;
-    /// <summary>HeteroCache's roles</summary>
-    public readonly uint NSatelliteHeads;
-    /// <summary>volatile heads that the budget made anchors</summary>
-    public readonly uint NDemotedHeads;
     /// <summary>ORRERY_RESERVOIR_: of reservoir_bytes</summary>
     public readonly uint ReservoirMode;
     /// <summary>ORRERY_KV_: of device_kv_bytes</summary>
@@ -1825,11 +1829,6 @@ public sealed class Stats {
         NTriggers = raw.n_triggers;
         WantedTokens = raw.wanted_tokens;
         MissedTokens = raw.missed_tokens;
-        NAnchorHeads = raw.n_anchor_heads;
-        NVolatileHeads = raw.n_volatile_heads;
-        NPivotHeads = raw.n_pivot_heads;
-        NSatelliteHeads = raw.n_satellite_heads;
-        NDemotedHeads = raw.n_demoted_heads;
         ReservoirMode = raw.reservoir_mode;
         DeviceKvType = raw.device_kv_type;
         HostBytes = raw.host_bytes;
@@ -1864,6 +1863,27 @@ public sealed class PlanRegion {
         FullHeadsBytes = raw.full_heads_bytes;
         ReservoirBytes = raw.reservoir_bytes;
         HostBytes = raw.host_bytes;
+    }
+}
+
+/// <summary>orrery_head_roles of the header.</summary>
+public sealed class HeadRoles {
+    /// <summary>keep their resident KV</summary>
+    public readonly uint NAnchorHeads;
+    /// <summary>keep all KV on the device</summary>
+    public readonly uint NVolatileHeads;
+    /// <summary>keep all KV, and are checked for their satellites</summary>
+    public readonly uint NPivotHeads;
+    /// <summary>are refreshed when their pivot drifts</summary>
+    public readonly uint NSatelliteHeads;
+    /// <summary>volatile heads that the budget made anchors</summary>
+    public readonly uint NDemotedHeads;
+    internal unsafe HeadRoles(orrery_head_roles raw) {
+        NAnchorHeads = raw.n_anchor_heads;
+        NVolatileHeads = raw.n_volatile_heads;
+        NPivotHeads = raw.n_pivot_heads;
+        NSatelliteHeads = raw.n_satellite_heads;
+        NDemotedHeads = raw.n_demoted_heads;
     }
 }
 

@@ -104,6 +104,12 @@ public sealed partial class Session : IDisposable {
         Native.Check((ref orrery_error e) => Native.orrery_session_stats(handle, ref stats, ref e));
         return new Stats(stats);
     }
+    /// <summary>The number of KV heads in each of HeteroCache's roles.</summary>
+    public HeadRoles HeadRoles() {
+        var roles = orrery_head_roles.New();
+        Native.Check((ref orrery_error e) => Native.orrery_session_head_roles(handle, ref roles, ref e));
+        return new HeadRoles(roles);
+    }
     /// <summary>(n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device.</summary>
     public uint[] Residency() {
         return Native.Sized((uint[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>

@@ -176,6 +176,15 @@ func (s *Session) Stats() (Stats, error) {
 	})
 }
 
+// HeadRoles is the number of KV heads in each of HeteroCache's roles.
+func (s *Session) HeadRoles() (HeadRoles, error) {
+	return fillHeadRoles(func(out *C.orrery_head_roles) error {
+		return s.call(func(p unsafe.Pointer, e errorOut) status {
+			return C.orrery_session_head_roles((*C.orrery_session)(p), out, e)
+		})
+	})
+}
+
 // Residency is (n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device.
 func (s *Session) Residency() ([]uint32, error) {
 	return sizedOf(s.handle, func(p unsafe.Pointer, to *uint32, capacity C.size_t, n *C.size_t, e errorOut) status {

@@ -1340,24 +1340,14 @@ type Stats struct {
 	TransferUs uint64
 	// time that steps waited for them: 1 - stall_us / transfer_us was hidden
 	StallUs uint64
-	// of HeteroCache's pivots
+	// checks whether a head's resident KV has drifted, and those that refreshed it
 	NChecks uint64
-	// of HeteroCache's pivots
+	// checks whether a head's resident KV has drifted, and those that refreshed it
 	NTriggers uint64
 	// tokens that refreshed heads should hold
 	WantedTokens uint64
 	// tokens of them that the heads did not hold; the others were hits
 	MissedTokens uint64
-	// HeteroCache's roles
-	NAnchorHeads uint32
-	// HeteroCache's roles
-	NVolatileHeads uint32
-	// HeteroCache's roles
-	NPivotHeads uint32
-	// HeteroCache's roles
-	NSatelliteHeads uint32
-	// volatile heads that the budget made anchors
-	NDemotedHeads uint32
 	// ORRERY_RESERVOIR_: of reservoir_bytes
 	ReservoirMode ReservoirMode
 	// ORRERY_KV_: of device_kv_bytes
@@ -1412,11 +1402,6 @@ func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	r.NTriggers = uint64(p.n_triggers)
 	r.WantedTokens = uint64(p.wanted_tokens)
 	r.MissedTokens = uint64(p.missed_tokens)
-	r.NAnchorHeads = uint32(p.n_anchor_heads)
-	r.NVolatileHeads = uint32(p.n_volatile_heads)
-	r.NPivotHeads = uint32(p.n_pivot_heads)
-	r.NSatelliteHeads = uint32(p.n_satellite_heads)
-	r.NDemotedHeads = uint32(p.n_demoted_heads)
 	r.ReservoirMode = ReservoirMode(p.reservoir_mode)
 	r.DeviceKvType = KvType(p.device_kv_type)
 	r.HostBytes = uint64(p.host_bytes)
@@ -1459,5 +1444,34 @@ func fillPlanRegion(call func(*C.orrery_plan_region) error) (PlanRegion, error) 
 	r.FullHeadsBytes = uint64(p.full_heads_bytes)
 	r.ReservoirBytes = uint64(p.reservoir_bytes)
 	r.HostBytes = uint64(p.host_bytes)
+	return r, nil
+}
+
+// HeadRoles is orrery_head_roles of the header.
+type HeadRoles struct {
+	// keep their resident KV
+	NAnchorHeads uint32
+	// keep all KV on the device
+	NVolatileHeads uint32
+	// keep all KV, and are checked for their satellites
+	NPivotHeads uint32
+	// are refreshed when their pivot drifts
+	NSatelliteHeads uint32
+	// volatile heads that the budget made anchors
+	NDemotedHeads uint32
+}
+
+func fillHeadRoles(call func(*C.orrery_head_roles) error) (HeadRoles, error) {
+	p, r := new(C.orrery_head_roles), HeadRoles{}
+	C.orrery_head_roles_init(p, C.sizeof_orrery_head_roles)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_head_roles)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.NAnchorHeads = uint32(p.n_anchor_heads)
+	r.NVolatileHeads = uint32(p.n_volatile_heads)
+	r.NPivotHeads = uint32(p.n_pivot_heads)
+	r.NSatelliteHeads = uint32(p.n_satellite_heads)
+	r.NDemotedHeads = uint32(p.n_demoted_heads)
 	return r, nil
 }

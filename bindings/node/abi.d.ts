@@ -693,24 +693,14 @@ export interface Stats {
   transferUs: number;
   /** time that steps waited for them: 1 - stall_us / transfer_us was hidden */
   stallUs: number;
-  /** of HeteroCache's pivots */
+  /** checks whether a head's resident KV has drifted, and those that refreshed it */
   nChecks: number;
-  /** of HeteroCache's pivots */
+  /** checks whether a head's resident KV has drifted, and those that refreshed it */
   nTriggers: number;
   /** tokens that refreshed heads should hold */
   wantedTokens: number;
   /** tokens of them that the heads did not hold; the others were hits */
   missedTokens: number;
-  /** HeteroCache's roles */
-  nAnchorHeads: number;
-  /** HeteroCache's roles */
-  nVolatileHeads: number;
-  /** HeteroCache's roles */
-  nPivotHeads: number;
-  /** HeteroCache's roles */
-  nSatelliteHeads: number;
-  /** volatile heads that the budget made anchors */
-  nDemotedHeads: number;
   /** ORRERY_RESERVOIR_: of reservoir_bytes */
   reservoirMode: number;
   /** ORRERY_KV_: of device_kv_bytes */
@@ -748,4 +738,16 @@ export interface PlanRegion {
   reservoirBytes: number;
   /** in other host memory, at most; of WEIGHTS: mapped, or read */
   hostBytes: number;
+}
+export interface HeadRoles {
+  /** keep their resident KV */
+  nAnchorHeads: number;
+  /** keep all KV on the device */
+  nVolatileHeads: number;
+  /** keep all KV, and are checked for their satellites */
+  nPivotHeads: number;
+  /** are refreshed when their pivot drifts */
+  nSatelliteHeads: number;
+  /** volatile heads that the budget made anchors */
+  nDemotedHeads: number;
 }

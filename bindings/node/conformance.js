@@ -154,6 +154,7 @@ async function step(verb, w, rest, t) {
     messages: () => print(...Array.from({ length: self.nMessages() }, (_, i) => quote(self.message(i)))),
     message: () => print(quote(self.message(Number(w[1])))), template: () => self.setTemplate(take('template')),
     tokens: () => print(self.nTokens(), ...self.tokens().subarray(0, 8)), rewind: () => self.rewind(Number(w[1])),
+    roles: () => print(...w.slice(1).map((n) => field(self.headRoles()[camel(n)]))),
     residency: () => print(self.residency().length, Math.min(...self.residency()), Math.max(...self.residency())),
     save: () => self.save(rest(1)), load: () => self.load(rest(1)), load_buffer: () => self.loadBuffer(t[w[1]]),
     evaluate: () => evaluate(self, w[1] === '1', w.slice(2)),

@@ -172,6 +172,8 @@ static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i =
 static const parameter parameters_orrery_policies[] = {{P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_residency(slot *a, slot *result) { (void)a, result->i = orrery_session_residency((const orrery_session *)a[0].p, (uint32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_session_residency[] = {{P_HANDLE, 1, 0}, {P_OUT_U32, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_session_head_roles(slot *a, slot *result) { (void)a, result->i = orrery_session_head_roles((const orrery_session *)a[0].p, (orrery_head_roles *)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_session_head_roles[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &head_roles_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_calibrate(slot *a, slot *result) { (void)a, result->i = orrery_calibrate((orrery_model *)a[0].p, (const int32_t *)a[1].p, (const size_t *)a[2].p, (size_t)a[3].i, (const orrery_calibrate_options *)a[4].p, (orrery_calibration **)a[5].p, (orrery_error *)a[6].p); }
 static const parameter parameters_orrery_calibrate[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 1, 0}, {P_ARRAY, 2, 0}, {P_OPTIONS, 1, &calibrate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_calibration_profile(slot *a, slot *result) { (void)a, result->i = orrery_calibration_profile((const orrery_calibration *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
@@ -278,6 +280,7 @@ static const function functions[] = {
     {"orrery_inspect", R_STATUS, 3, invoke_orrery_inspect, 0, parameters_orrery_inspect},
     {"orrery_policies", R_STATUS, 2, invoke_orrery_policies, 0, parameters_orrery_policies},
     {"orrery_session_residency", R_STATUS, 3, invoke_orrery_session_residency, 0, parameters_orrery_session_residency},
+    {"orrery_session_head_roles", R_STATUS, 3, invoke_orrery_session_head_roles, 0, parameters_orrery_session_head_roles},
     {"orrery_calibrate", R_STATUS, 6, invoke_orrery_calibrate, free_orrery_calibration, parameters_orrery_calibrate},
     {"orrery_calibration_profile", R_STATUS, 3, invoke_orrery_calibration_profile, 0, parameters_orrery_calibration_profile},
     {"orrery_calibration_steps", R_STATUS, 3, invoke_orrery_calibration_steps, 0, parameters_orrery_calibration_steps},

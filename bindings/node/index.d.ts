@@ -109,6 +109,7 @@ export class Session extends Handle {
   logits(): Float32Array;
   embedding(): Float32Array;
   stats(): abi.Stats;
+  headRoles(): abi.HeadRoles;
   residency(): Uint32Array; // (nLayers, nKvHeads)
   ask(question: string, options?: GenerateOptions): Promise<string>; // adds a user's message; the whole answer
   runTools(functions: ToolFunction[], options?: RunToolsOptions): Promise<string>; // the answer that calls nothing

@@ -206,6 +206,10 @@ class Session extends Handle {
   stats() {
     return sync.orrery_session_stats(this.handle);
   }
+  // The number of KV heads in each of HeteroCache's roles.
+  headRoles() {
+    return sync.orrery_session_head_roles(this.handle);
+  }
   // (nLayers, nKvHeads): tokens that each KV head holds on the device.
   residency() {
     return sync.orrery_session_residency(this.handle);

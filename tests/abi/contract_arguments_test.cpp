@@ -123,6 +123,8 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("embedding", orrery_session_embedding(session.get(), nullptr, 4, error));
   EXPECT_NULL_REFUSED("session", orrery_session_stats(nullptr, &stats, error));
   EXPECT_NULL_REFUSED("stats", orrery_session_stats(session.get(), nullptr, error));
+  EXPECT_NULL_REFUSED("session", orrery_session_head_roles(nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("roles", orrery_session_head_roles(session.get(), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_residency(nullptr, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("n", orrery_session_residency(session.get(), nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_generate(nullptr, nullptr, &ge, error));

@@ -1,6 +1,8 @@
 // Sessions under KV policies: they take exactly what the plan foretells, part by part; a budget binds; and the statistics add up.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/abi/handles.h"
 #include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
@@ -201,20 +203,21 @@ TEST_F(Policies, StatisticsAddUp) {
     if (name != "duoattention") {  // which replaces in its streaming heads alone
       EXPECT_EQ(s.host_to_device_bytes, settled_bytes + s.refill_bytes);
     }
-    const uint64_t roles = uint64_t{s.n_anchor_heads} + s.n_volatile_heads + s.n_pivot_heads + s.n_satellite_heads;
+    const orrery_head_roles h = roles_of(session);
+    const uint64_t roles = uint64_t{h.n_anchor_heads} + h.n_volatile_heads + h.n_pivot_heads + h.n_satellite_heads;
     if (name == "streaming") {
       EXPECT_EQ(s.host_to_device_bytes, kHeads * 150 * kTokenBytes);
     }
     if (!policy.refills) {
-      EXPECT_EQ(s.refill_bytes + s.transfer_us + s.wanted_tokens + s.n_checks + roles + s.n_demoted_heads, 0u);
+      EXPECT_EQ(s.refill_bytes + s.transfer_us + s.wanted_tokens + s.n_checks + roles + h.n_demoted_heads, 0u);
     } else {
       EXPECT_GT(s.refill_bytes, 0u);
       EXPECT_LE(s.refill_bytes, s.missed_tokens * kTokenBytes);
     }
     if (name == "heterocache") {
       EXPECT_EQ(roles, kHeads);
-      EXPECT_LE(s.n_pivot_heads + s.n_volatile_heads, kHeads / 5);  // full heads, where no profile names them
-      EXPECT_EQ(s.n_checks, s.n_pivot_heads * (s.generated_tokens / 5));
+      EXPECT_LE(h.n_pivot_heads + h.n_volatile_heads, kHeads / 5);  // full heads, where no profile names them
+      EXPECT_EQ(s.n_checks, h.n_pivot_heads * (s.generated_tokens / 5));
       EXPECT_GT(s.n_triggers, 0u);
     }
     if (name == "synckv") {
@@ -228,8 +231,8 @@ TEST_F(Policies, StatisticsAddUp) {
     EXPECT_EQ(f.n_settled + f.settle_us + f.refill_bytes + f.transfer_us + f.stall_us + f.n_checks + f.n_triggers + f.wanted_tokens +
                   f.missed_tokens + f.host_to_device_bytes,
               0u);
-    EXPECT_EQ(f.n_pivot_heads, s.n_pivot_heads);
-    EXPECT_EQ(f.n_anchor_heads, s.n_anchor_heads);
+    const orrery_head_roles of_fork = roles_of(fork);
+    EXPECT_EQ(std::memcmp(&of_fork, &h, sizeof h), 0);
     std::vector<int32_t> all = tokens_of(session);
     pull(generate_tokens(session, all, exactly(60)));
     const orrery_stats later = stats_of(session);
@@ -271,7 +274,8 @@ TEST_F(Policies, FullAttentionHasNoneOfTheStatistics) {
   EXPECT_EQ(s.n_settled + s.settle_us + s.refill_bytes + s.transfer_us + s.stall_us + s.n_checks + s.n_triggers + s.wanted_tokens +
                 s.missed_tokens + s.host_to_device_bytes + s.reservoir_bytes,
             0u);
-  EXPECT_EQ(s.n_anchor_heads + s.n_volatile_heads + s.n_pivot_heads + s.n_satellite_heads + s.n_demoted_heads, 0u);
+  const orrery_head_roles h = roles_of(session), none = options(&orrery_head_roles_init);
+  EXPECT_EQ(std::memcmp(&h, &none, sizeof h), 0);
 }
 
 }  // namespace

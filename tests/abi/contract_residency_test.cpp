@@ -112,8 +112,9 @@ TEST_F(Residency, EveryFamilyOfPolicies) {
     }
     if (family.policy == std::string("heterocache")) {
       // Heads of these roles are whole. A satellite may happen to hold all tokens: which keys it asks for, last bits decide.
-      EXPECT_GE(n_whole, s.n_pivot_heads + s.n_volatile_heads);
-      EXPECT_LE(n_whole, s.n_pivot_heads + s.n_volatile_heads + s.n_satellite_heads);
+      const orrery_head_roles h = roles_of(session);
+      EXPECT_GE(n_whole, h.n_pivot_heads + h.n_volatile_heads);
+      EXPECT_LE(n_whole, h.n_pivot_heads + h.n_volatile_heads + h.n_satellite_heads);
     }
     // Pages are used whole; page digests and other summaries come beside the tokens.
     const uint64_t bytes = sum(tokens) * kTokenBytes, page_bytes = full ? kHeads * 64 * kTokenBytes : 0;

@@ -104,6 +104,12 @@ inline Model open_model(const Runtime& runtime, const std::string& path) {
   check(orrery_model_open(runtime.get(), path_source(path), nullptr, &h, &error), error, "orrery_model_open");
   return Model(h);
 }
+inline orrery_head_roles roles_of(const Session& session) {
+  orrery_head_roles roles = options(&orrery_head_roles_init);
+  Error error;
+  check(orrery_session_head_roles(session.get(), &roles, &error), error, "orrery_session_head_roles");
+  return roles;
+}
 inline Session open_session(const Model& model, const orrery_session_options& o) {
   Error error;
   orrery_session* h = nullptr;

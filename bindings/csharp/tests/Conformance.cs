@@ -154,6 +154,7 @@ static class Conformance {
             case "messages": Print(Enumerable.Range(0, s.NMessages).Select(i => (object)Quote(s.Message(i))).ToArray()); break;
             case "message": Print(Quote(s.Message(n))); break; case "rewind_messages": s.RewindMessages(n); break;
             case "tokens": Print(string.Join(" ", new[] { s.NTokens }.Concat(s.Tokens().Take(8)))); break; case "rewind": s.Rewind(n); break;
+            case "roles": Print(w.Skip(1).Select(name => (object)Field(typeof(HeadRoles).GetField(Camel(name)).GetValue(s.HeadRoles()))).ToArray()); break;
             case "residency": Print(s.Residency().Length, s.Residency().Min(), s.Residency().Max()); break;
             case "save": s.Save(rest(1)); break; case "load": s.Load(rest(1)); break; case "load_buffer": s.LoadBuffer(At<byte[]>(w[1])); break;
             case "damage": ((byte[])t)[((byte[])t).Length - 1] ^= 1; break; case "evaluate": Evaluate(s, n == 1, ids(2)); break;

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Option
 
 from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
-from ._abi import CalibrateOptions, DeviceInfo, EmbedOptions, GenerateOptions, LayerInfo, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
+from ._abi import CalibrateOptions, DeviceInfo, EmbedOptions, GenerateOptions, HeadRoles, LayerInfo, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
 from .forms import Function, arguments_of, schema_of, tool_of, value_of
 from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, source_of, utf8
@@ -523,6 +523,11 @@ class Session(Handle):
     def stats(self) -> Stats:
         with self.use() as pointer:
             return result(Stats, "orrery_session_stats", pointer)
+
+    def head_roles(self) -> HeadRoles:
+        """How many KV heads have which of HeteroCache's roles."""
+        with self.use() as pointer:
+            return result(HeadRoles, "orrery_session_head_roles", pointer)
 
     def residency(self) -> list[int]:
         """(n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device."""

@@ -669,14 +669,8 @@ class orrery_stats(Structure):
         ("n_triggers", c_uint64),
         ("wanted_tokens", c_uint64),
         ("missed_tokens", c_uint64),
-        ("n_anchor_heads", c_uint32),
-        ("n_volatile_heads", c_uint32),
-        ("n_pivot_heads", c_uint32),
-        ("n_satellite_heads", c_uint32),
-        ("n_demoted_heads", c_uint32),
         ("reservoir_mode", c_uint32),
         ("device_kv_type", c_uint32),
-        ("reserved", c_uint32),
         ("host_bytes", c_uint64),
         ("host_peak_bytes", c_uint64),
         ("guessed_tokens", c_uint64),
@@ -771,6 +765,19 @@ class orrery_plan_region(Structure):
     COUNTS: dict[str, str] = {}
 
 
+class orrery_head_roles(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_anchor_heads", c_uint32),
+        ("n_volatile_heads", c_uint32),
+        ("n_pivot_heads", c_uint32),
+        ("n_satellite_heads", c_uint32),
+        ("n_demoted_heads", c_uint32),
+    ]
+    INIT = "orrery_head_roles_init"
+    COUNTS: dict[str, str] = {}
+
+
 class orrery_calibrate_options(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -833,6 +840,7 @@ STRUCTS = [orrery_error,
            orrery_token_logprob,
            orrery_event,
            orrery_plan_region,
+           orrery_head_roles,
            orrery_calibrate_options]
 
 # What each function returns and takes.
@@ -931,6 +939,8 @@ FUNCTIONS = {
     "orrery_inspect": (c_int32, [POINTER(orrery_source), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_residency": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_head_roles_init": (None, [POINTER(orrery_head_roles), c_size_t]),
+    "orrery_session_head_roles": (c_int32, [c_void_p, POINTER(orrery_head_roles), POINTER(orrery_error)]),
     "orrery_calibrate_options_init": (None, [POINTER(orrery_calibrate_options), c_size_t]),
     "orrery_calibrate": (c_int32, [c_void_p, POINTER(c_int32), POINTER(c_size_t), c_size_t, POINTER(orrery_calibrate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_calibration_profile": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
@@ -1409,23 +1419,13 @@ class Stats:
     stall_us: int
     """time that steps waited for them: 1 - stall_us / transfer_us was hidden"""
     n_checks: int
-    """of HeteroCache's pivots"""
+    """checks whether a head's resident KV has drifted, and those that refreshed it"""
     n_triggers: int
-    """of HeteroCache's pivots"""
+    """checks whether a head's resident KV has drifted, and those that refreshed it"""
     wanted_tokens: int
     """tokens that refreshed heads should hold"""
     missed_tokens: int
     """tokens of them that the heads did not hold; the others were hits"""
-    n_anchor_heads: int
-    """HeteroCache's roles"""
-    n_volatile_heads: int
-    """HeteroCache's roles"""
-    n_pivot_heads: int
-    """HeteroCache's roles"""
-    n_satellite_heads: int
-    """HeteroCache's roles"""
-    n_demoted_heads: int
-    """volatile heads that the budget made anchors"""
     reservoir_mode: int
     """ORRERY_RESERVOIR_: of reservoir_bytes"""
     device_kv_type: int
@@ -1466,3 +1466,21 @@ class PlanRegion:
     """in the reservoir"""
     host_bytes: int
     """in other host memory, at most; of WEIGHTS: mapped, or read"""
+
+
+@dataclass(frozen=True)
+class HeadRoles:
+    """The number of KV heads in each of HeteroCache's roles, as the session has them now; 0 under other policies, and
+    before it has settled.
+    """
+
+    n_anchor_heads: int
+    """keep their resident KV"""
+    n_volatile_heads: int
+    """keep all KV on the device"""
+    n_pivot_heads: int
+    """keep all KV, and are checked for their satellites"""
+    n_satellite_heads: int
+    """are refreshed when their pivot drifts"""
+    n_demoted_heads: int
+    """volatile heads that the budget made anchors"""

@@ -176,6 +176,7 @@ def step(verb, w, rest, t):
         "messages": lambda: print(*[quote(t[w[0]].message(i)) for i in range(t[w[0]].n_messages())]),
         "message": lambda: print(quote(t[w[0]].message(int(w[1])))), "template": lambda: t[w[0]].set_template(**take("template")),
         "tokens": lambda: print(t[w[0]].n_tokens(), *t[w[0]].tokens()[:8]), "rewind": lambda: t[w[0]].rewind(int(w[1])),
+        "roles": lambda: print(*[field(getattr(t[w[0]].head_roles(), n)) for n in w[1:]]),
         "residency": lambda: print(*(f(t[w[0]].residency()) for f in (len, min, max))),
         "save": lambda: t[w[0]].save(rest(1)), "load": lambda: t[w[0]].load(rest(1)),
         "load_buffer": lambda: t[w[0]].load_buffer(t[w[1]]), "evaluate": lambda: evaluate(t[w[0]], w[1] == "1", [int(x) for x in w[2:]]),

@@ -190,6 +190,10 @@ func step(verb string, w []string) {
 			tokens := must(session().Tokens())
 			fmt.Println(strings.TrimSpace(fmt.Sprint(session().NTokens(), " ", words(tokens[:first(8, len(tokens))]))))
 		},
+		"roles": func() {
+			roles := fields(must(session().HeadRoles()))
+			list(len(w)-1, func(i int) string { return field(roles(w[i+1])) })
+		},
 		"residency": func() {
 			all := must(session().Residency())
 			sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })

@@ -674,29 +674,18 @@ pub struct orrery_stats {
     pub transfer_us: u64,
     /// time that steps waited for them: 1 - stall_us / transfer_us was hidden
     pub stall_us: u64,
-    /// of HeteroCache's pivots
+    /// checks whether a head's resident KV has drifted, and those that refreshed it
     pub n_checks: u64,
-    /// of HeteroCache's pivots
+    /// checks whether a head's resident KV has drifted, and those that refreshed it
     pub n_triggers: u64,
     /// tokens that refreshed heads should hold
     pub wanted_tokens: u64,
     /// tokens of them that the heads did not hold; the others were hits
     pub missed_tokens: u64,
-    /// HeteroCache's roles
-    pub n_anchor_heads: u32,
-    /// HeteroCache's roles
-    pub n_volatile_heads: u32,
-    /// HeteroCache's roles
-    pub n_pivot_heads: u32,
-    /// HeteroCache's roles
-    pub n_satellite_heads: u32,
-    /// volatile heads that the budget made anchors
-    pub n_demoted_heads: u32,
     /// ORRERY_RESERVOIR_: of reservoir_bytes
     pub reservoir_mode: u32,
     /// ORRERY_KV_: of device_kv_bytes
     pub device_kv_type: u32,
-    pub reserved: u32,
     /// allocated for the session, its conversation and its generations, now; see "Memory"
     pub host_bytes: u64,
     /// the most that host_bytes has been
@@ -715,7 +704,7 @@ pub struct orrery_stats {
     /// policies then give other tokens, and log-probabilities that differ by up to .2
     pub selects_again: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_stats>() == 272);
+const _: () = assert!(std::mem::size_of::<orrery_stats>() == 248);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -869,6 +858,23 @@ pub struct orrery_plan_region {
     pub host_bytes: u64,
 }
 const _: () = assert!(std::mem::size_of::<orrery_plan_region>() == 48);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct orrery_head_roles {
+    pub struct_size: u32,
+    /// keep their resident KV
+    pub n_anchor_heads: u32,
+    /// keep all KV on the device
+    pub n_volatile_heads: u32,
+    /// keep all KV, and are checked for their satellites
+    pub n_pivot_heads: u32,
+    /// are refreshed when their pivot drifts
+    pub n_satellite_heads: u32,
+    /// volatile heads that the budget made anchors
+    pub n_demoted_heads: u32,
+}
+const _: () = assert!(std::mem::size_of::<orrery_head_roles>() == 24);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1185,6 +1191,9 @@ extern "C" {
     /// prompt, a rewind or a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's
     /// heads hold 0.
     pub fn orrery_session_residency(session: *const orrery_session, tokens: *mut u32, capacity: usize, n: *mut usize, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_head_roles_init(roles: *mut orrery_head_roles, struct_size: usize);
+    /// Fills `roles`. Allowed while a generation is unfinished.
+    pub fn orrery_session_head_roles(session: *const orrery_session, roles: *mut orrery_head_roles, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibrate_options_init(options: *mut orrery_calibrate_options, struct_size: usize);
     /// Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while
     /// tokens are generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256

@@ -1,7 +1,7 @@
 //! Sessions and generations: a conversation, and one answer of it under way.
 
 use crate::raw::{c_path, c_string, call, init, sized, sized_text, Callbacks, Keep};
-use crate::{GenerateOptions, Result, Stats, TemplateOptions};
+use crate::{GenerateOptions, HeadRoles, Result, Stats, TemplateOptions};
 use orrery_sys as sys;
 use std::os::raw::c_void;
 use std::path::Path;
@@ -132,6 +132,10 @@ impl Session {
     }
     pub fn stats(&self) -> Result<Stats> {
         Stats::fill(|out| call(|e| unsafe { sys::orrery_session_stats(self.raw, out, e) }))
+    }
+    /// How many KV heads have which of HeteroCache's roles.
+    pub fn head_roles(&self) -> Result<HeadRoles> {
+        HeadRoles::fill(|out| call(|e| unsafe { sys::orrery_session_head_roles(self.raw, out, e) }))
     }
     /// (n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device.
     pub fn residency(&self) -> Result<Vec<u32>> {

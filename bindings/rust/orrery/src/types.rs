@@ -1595,24 +1595,14 @@ pub struct Stats {
     pub transfer_us: u64,
     /// time that steps waited for them: 1 - stall_us / transfer_us was hidden
     pub stall_us: u64,
-    /// of HeteroCache's pivots
+    /// checks whether a head's resident KV has drifted, and those that refreshed it
     pub n_checks: u64,
-    /// of HeteroCache's pivots
+    /// checks whether a head's resident KV has drifted, and those that refreshed it
     pub n_triggers: u64,
     /// tokens that refreshed heads should hold
     pub wanted_tokens: u64,
     /// tokens of them that the heads did not hold; the others were hits
     pub missed_tokens: u64,
-    /// HeteroCache's roles
-    pub n_anchor_heads: u32,
-    /// HeteroCache's roles
-    pub n_volatile_heads: u32,
-    /// HeteroCache's roles
-    pub n_pivot_heads: u32,
-    /// HeteroCache's roles
-    pub n_satellite_heads: u32,
-    /// volatile heads that the budget made anchors
-    pub n_demoted_heads: u32,
     /// ORRERY_RESERVOIR_: of reservoir_bytes
     pub reservoir_mode: u32,
     /// ORRERY_KV_: of device_kv_bytes
@@ -1665,11 +1655,6 @@ impl Stats {
             n_triggers: raw.n_triggers,
             wanted_tokens: raw.wanted_tokens,
             missed_tokens: raw.missed_tokens,
-            n_anchor_heads: raw.n_anchor_heads,
-            n_volatile_heads: raw.n_volatile_heads,
-            n_pivot_heads: raw.n_pivot_heads,
-            n_satellite_heads: raw.n_satellite_heads,
-            n_demoted_heads: raw.n_demoted_heads,
             reservoir_mode: raw.reservoir_mode,
             device_kv_type: raw.device_kv_type,
             host_bytes: raw.host_bytes,
@@ -1710,11 +1695,6 @@ impl Stats {
             "n_triggers" => Value::Integer(self.n_triggers.into()),
             "wanted_tokens" => Value::Integer(self.wanted_tokens.into()),
             "missed_tokens" => Value::Integer(self.missed_tokens.into()),
-            "n_anchor_heads" => Value::Integer(self.n_anchor_heads.into()),
-            "n_volatile_heads" => Value::Integer(self.n_volatile_heads.into()),
-            "n_pivot_heads" => Value::Integer(self.n_pivot_heads.into()),
-            "n_satellite_heads" => Value::Integer(self.n_satellite_heads.into()),
-            "n_demoted_heads" => Value::Integer(self.n_demoted_heads.into()),
             "reservoir_mode" => Value::Integer(self.reservoir_mode.into()),
             "device_kv_type" => Value::Integer(self.device_kv_type.into()),
             "host_bytes" => Value::Integer(self.host_bytes.into()),
@@ -1770,6 +1750,47 @@ impl PlanRegion {
             "full_heads_bytes" => Value::Integer(self.full_heads_bytes.into()),
             "reservoir_bytes" => Value::Integer(self.reservoir_bytes.into()),
             "host_bytes" => Value::Integer(self.host_bytes.into()),
+            _ => return None,
+        })
+    }
+}
+
+/// `orrery_head_roles` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadRoles {
+    /// keep their resident KV
+    pub n_anchor_heads: u32,
+    /// keep all KV on the device
+    pub n_volatile_heads: u32,
+    /// keep all KV, and are checked for their satellites
+    pub n_pivot_heads: u32,
+    /// are refreshed when their pivot drifts
+    pub n_satellite_heads: u32,
+    /// volatile heads that the budget made anchors
+    pub n_demoted_heads: u32,
+}
+
+impl HeadRoles {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_head_roles) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_head_roles, bytes| unsafe { sys::orrery_head_roles_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(HeadRoles {
+            n_anchor_heads: raw.n_anchor_heads,
+            n_volatile_heads: raw.n_volatile_heads,
+            n_pivot_heads: raw.n_pivot_heads,
+            n_satellite_heads: raw.n_satellite_heads,
+            n_demoted_heads: raw.n_demoted_heads,
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "n_anchor_heads" => Value::Integer(self.n_anchor_heads.into()),
+            "n_volatile_heads" => Value::Integer(self.n_volatile_heads.into()),
+            "n_pivot_heads" => Value::Integer(self.n_pivot_heads.into()),
+            "n_satellite_heads" => Value::Integer(self.n_satellite_heads.into()),
+            "n_demoted_heads" => Value::Integer(self.n_demoted_heads.into()),
             _ => return None,
         })
     }

@@ -89,6 +89,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "message" => return Ok(println!("{}", quote(get!(r, Session, w[0]).message(n)?.as_bytes()))),
         "rewind_messages" => return get!(r, Session, w[0]).rewind_messages(n),
         "tokens" => { let s = get!(r, Session, w[0]); return Ok(println!("{}", join([s.n_tokens() as i32].into_iter().chain(s.tokens()?.into_iter().take(8))))) }
+        "roles" => { let roles = get!(r, Session, w[0]).head_roles()?; return Ok(println!("{}", join(w[1..].iter().map(|name| field(roles.get(name).unwrap()))))) }
         "residency" => { let all = get!(r, Session, w[0]).residency()?; return Ok(println!("{} {} {}", all.len(), all.iter().min().unwrap(), all.iter().max().unwrap())) }
         "rewind" => return get!(r, Session, w[0]).rewind(n), "save" => return get!(r, Session, w[0]).save(&rest(1)),
         "load" => return get!(r, Session, w[0]).load(&rest(1)),
