@@ -2,7 +2,7 @@
 
 A comment belongs to what stands on its line, or else to what stands below it. read() gives texts by name: "KV_K8V4" of a constant, "orrery_stats"
 of a struct, "orrery_stats.kv_bytes" of a field, "orrery_tokenize" of a function. Fields that one line declares share its comment, and so
-do functions that one comment stands above and whose names differ in the last word (orrery_vocab_open_fd, orrery_vocab_open_memory).
+do functions that one comment stands above and whose names differ in the last word (one function for a token, one for a text).
 """
 
 import re

@@ -31,7 +31,7 @@ class Embedding : public ::testing::Test {
     o.load = ORRERY_LOAD_READ;
     Error error;
     orrery_model* h = nullptr;
-    check(orrery_model_open_memory(runtime.get(), bytes.data(), bytes.size(), &o, &h, &error), error, "orrery_model_open_memory");
+    check(orrery_model_open(runtime.get(), memory_source(bytes.data(), bytes.size()), &o, &h, &error), error, "orrery_model_open");
     return Model(h);
   }
   static Vectors embed(const Model& m, const std::vector<const char*>& texts, const orrery_embed_options& o,
@@ -273,7 +273,7 @@ TEST_F(Embedding, AnEncoderHasNoSessions) {
             embed(model_, {"the car"}, embed_options(ORRERY_POOLING_FIRST)));
   const std::vector<std::byte> bytes = tiny.build();
   orrery_plan_result plan = options(&orrery_plan_result_init);
-  check(orrery_plan_memory(bytes.data(), bytes.size(), nullptr, nullptr, nullptr, &plan, &error), error, "orrery_plan_memory");
+  check(orrery_plan(memory_source(bytes.data(), bytes.size()), nullptr, nullptr, nullptr, &plan, &error), error, "orrery_plan");
   EXPECT_EQ(plan.n_context, 64u);
 }
 
@@ -379,7 +379,7 @@ TEST_F(Ranking, WhatCannotBeIsRefusedByName) {
   for (const int n_labels : {0, 3}) {  // without its head; with labels that nobody knows
     const std::vector<std::byte> bytes = reranker(n_labels).build();
     orrery_model* h = nullptr;
-    EXPECT_NE(orrery_model_open_memory(runtime_.get(), bytes.data(), bytes.size(), nullptr, &h, &error), ORRERY_OK);
+    EXPECT_NE(orrery_model_open(runtime_.get(), memory_source(bytes.data(), bytes.size()), nullptr, &h, &error), ORRERY_OK);
     EXPECT_NE(std::strstr(error.message, "cls.output.weight"), nullptr) << error.message;
   }
 }
