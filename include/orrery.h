@@ -475,7 +475,7 @@ typedef struct orrery_embed_options {
   uint32_t pooling;               /* ORRERY_POOLING_; default MODEL */
   uint32_t normalize;             /* 1 (default): each vector has length 1 (a vector of zeros stays); 0: as the model gives it */
   uint32_t n_dimensions;          /* of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd */
-  uint32_t max_tokens;            /* of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context */
+  uint32_t max_tokens;            /* of a text, with the tokens that the tokenizer puts around it; at most trained_context. 0: trained_context */
   uint32_t truncate;              /* 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number */
   orrery_progress_fn progress;    /* tokens of all texts, after each part of a text: a tenth of a second; NULL: none */
   void *progress_user;

@@ -1215,7 +1215,7 @@ public sealed class EmbedOptions {
     /// <summary>of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0:
     /// n_embd</summary>
     public uint NDimensions;
-    /// <summary>of a text, with those that the tokenizer puts around it; at most trained_context. 0:
+    /// <summary>of a text, with the tokens that the tokenizer puts around it; at most trained_context. 0:
     /// trained_context</summary>
     public uint MaxTokens;
     /// <summary>1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its

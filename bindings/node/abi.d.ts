@@ -349,7 +349,7 @@ export interface EmbedOptions {
   normalize?: number;
   /** of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd */
   nDimensions?: number;
-  /** of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context */
+  /** of a text, with the tokens that the tokenizer puts around it; at most trained_context. 0: trained_context */
   maxTokens?: number;
   /** 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number */
   truncate?: number;

@@ -6,12 +6,11 @@
 // 16 products with the query (KeyCodeTable). So a query's products with a tile's keys are sums of table entries.
 //
 // **Turns.** Where keys have a mean before RoPE, RoPE turns it with the token's position, and one mean key takes out only what turns slowly.
-// So a head may have turns: the pairs of dimensions whose mean turns most. From these a key's code takes the mean as it stands at the key's
-// position, and a query's product gets it back: RoPE(mean, position) q is a sum of a cosine and a sine for each turn.
+// So a head may have turns: the pairs of dimensions whose mean turns most. In these pairs a key's code is the code of the key less
+// RoPE(mean, position). A query's product gets RoPE(mean, position) q back: a sum of a cosine and a sine for each turn.
 //
-// **Codes of values** stand in the same tile behind those of the keys, with the two sides of a table exchanged: a value's dimensions are
-// looked up side by side, and a group of four bits holds some tokens' codes of one dimension. So a weighted sum of a tile's values is a
-// sum of table entries too, whose tables are made of the weights.
+// **Codes of values** stand in the same tile, after the codes of keys. Here a group of four bits holds one dimension of some tokens, and the
+// tables are made of the tokens' weights. So a weighted sum of a tile's values is a sum of table entries, too.
 #pragma once
 
 #include <cstdint>
@@ -118,15 +117,15 @@ struct KeyCodesShape {
 
 class KeyCodeOperations {
  public:
-  // mean = the mean key of the tokens first, first + step, ... before end, summed in double, in order. With turns also these: of the keys
-  // turned back to position 0, the means of the pairs whose mean loses most of its length by turning; then mean is that of what is left.
-  // Between steps.
+  // mean = the mean key of the tokens first, first + step, ... before end, summed in double, in order. With turns the operation
+  // also averages the keys turned back to position 0. The pairs whose average loses most of its length by turning become the turns, and
+  // mean is the mean of the keys less their turns. Between steps.
   virtual void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) = 0;
   // value = the sum of the tokens' V, each times its share, in double, in order. Between steps.
   virtual void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) = 0;
   // Codes of tokens [first, end), by the jobs' means and turns; of V, too, where the format has them. Other codes of their tiles stay as they are; but where [first, end) begins a tile,
-  // codes of the tile's tokens behind `end` may be cleared. A key without finite values gets a factor that is NaN, so no query finds it; such
-  // a value gets the factor 0.
+  // codes of the tile's tokens behind `end` may be cleared. A key without finite values gets a factor that is NaN, so no query finds it. A
+  // value without finite values gets the factor 0.
   // Between steps.
   virtual void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) = 0;
 

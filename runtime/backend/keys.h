@@ -67,8 +67,8 @@ struct TopKeysJob : KeysJob {
   // Optional, with `out` and with codes, for a single position: for each query head log2 of the sum of the weights e^product of the keys
   // that are not among the k best. -infinity: no key is left; or the codes tell too little of this query (kMostCodeVariance).
   Ptr<float> log_evicted = {};  // (n_heads / n_kv_heads)
-  // Optional, with log_evicted and codes of V: the mean of these keys' values by their weights, for each query head whose log_evicted is
-  // not -infinity.
+  // Optional, with log_evicted and codes of V: the mean of the values of all keys that are not among the k best, by the keys' weights. A
+  // query head whose log_evicted is -infinity gets none.
   Ptr<float> value_evicted = {};  // (n_heads / n_kv_heads, head_dim)
 };
 struct TopKeysShape : KeysShape {

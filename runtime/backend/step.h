@@ -47,7 +47,8 @@ struct HeadView {
   // If given, the weight of each query head, as log2: (group), device address. It takes the place of compensation_weight. It may be written
   // until the layer attends.
   Ptr<const float> compensation_logs = {};
-  // If given, with compensation_logs: the V of each query head, (group, head_dim), in place of the compensation token's. As late as these.
+  // If given, with compensation_logs: the compensation token's V for each query head, (group, head_dim). It takes the place of the token's V,
+  // and may be written until the layer attends.
   Ptr<const float> compensation_values = {};
   // If given, the slots hold no KV: slot s stands for the token at positions[s], in the sequence's pages, and slot own_slot for the step's
   // own token. (n_keys), host memory; it may be written until the layer attends. Then there are no tiles, no append_at and no exported

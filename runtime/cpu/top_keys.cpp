@@ -351,8 +351,9 @@ void logs_of_others(const WeightRows& rows, int32_t group, const float* shares, 
 template <class LeftOver>
 void mean_evicted(Span<const Part<TopKeysJob>> parts, int32_t n_entries, const TopKeysShape& shape, const KeysWork& work,
                   const LeftOver& left_over) {
-  constexpr int64_t kMostWidth = 512;           // head_dim, at most
-  constexpr float kLeftOut = 1.0f / (1 << 20);  // of the weights, at most: tiles with less than their part of it
+  constexpr int64_t kMostWidth = 512;  // head_dim, at most
+  constexpr float kLeftOut =
+      1.0f / (1 << 20);  // share of the weights that is left out, at most: tiles with less than their part of this share
   static_assert(kKeysPerItem >= kMostWidth, "a stretch's weights leave room for its sums");
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads, dim = shape.codes.head_dim, n_fours = div_up(group, kCodeQueries);
   const int64_t width = int64_t{shape.codes.n_value_blocks()} * KeyCodeFormat::kValueBlock;

@@ -216,7 +216,7 @@ class Means {
  private:
   Shape s_;
   Keys mean_, constant_;
-  std::vector<size_t> order_;  // (heads, pairs), those that turn most first
+  std::vector<size_t> order_;  // (heads, pairs): pairs that turn most come first
 };
 
 // ---- Runs ----
@@ -278,7 +278,6 @@ class Bits final : public model::LayerHook {
     for (size_t head = 0; head < n_heads(); ++head)
       for (size_t t = 0; t < n; ++t) code(head, t, scheme, means, &coded_[head][t * values]);
     changed_.assign(n_heads(), {});
-    n_coded_ = 0;
     code_up_to(n);
   }
   // The mean of keys of tokens [first, end), turned back.
@@ -393,7 +392,7 @@ class Bits final : public model::LayerHook {
   Shape s_{};
   const Scheme* scheme_ = nullptr;
   const Means* means_ = nullptr;
-  size_t from_ = 0, n_ = 0, n_coded_ = 0;
+  size_t from_ = 0, n_ = 0;
   std::vector<std::vector<float>> exact_, coded_;  // by head: (tokens, 2 dim)
   std::vector<std::vector<size_t>> changed_;       // by head: tokens that are exact in this step
   std::vector<float> weights_, products_;

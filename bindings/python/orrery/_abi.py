@@ -1045,7 +1045,7 @@ class EmbedOptions(TypedDict, total=False):
     n_dimensions: int
     """of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd"""
     max_tokens: int
-    """of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context"""
+    """of a text, with the tokens that the tokenizer puts around it; at most trained_context. 0: trained_context"""
     truncate: int
     """1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number"""
     progress: Callable

@@ -278,7 +278,7 @@ struct CodeWeightsTask {
 };
 
 // Adds to out the sum over the tokens [first_key, last_key) of weight * share of the tile * V by its codes, rotated as they are. A tile's
-// weights times the factors of V are first rounded: a sum of 4 / value_bits of them to 1 / 127 of the largest such sum.
+// weights times the factors of V are first rounded: the sum of a group's 4 / value_bits tokens to 1 / 127 of the largest group's sum.
 struct CodeValuesTask {
   KeyCodeFormat codes;
   const uint64_t* tiles;

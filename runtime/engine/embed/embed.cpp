@@ -11,7 +11,7 @@ namespace {
 
 using model::Pooling;
 
-// A text's tokens, with those that the tokenizer puts around it. `most` of them at most.
+// A text's tokens, with the tokens that the tokenizer puts around it; `most` at most.
 Result<std::vector<int32_t>> encode_text(const text::Tokenizer& tokenizer, std::string_view text, size_t number, size_t most,
                                          bool truncate) {
   text::EncodeOptions encode;

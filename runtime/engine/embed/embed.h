@@ -27,7 +27,7 @@ struct EmbedOptions {
   std::function<bool(uint64_t, uint64_t)> progress;
 };
 
-// Texts as tokens, each with those that the tokenizer puts around it.
+// Texts as tokens, each with the tokens that the tokenizer puts around it.
 struct EncodedTexts {
   std::vector<std::vector<int32_t>> tokens;  // (n_texts), none empty
   std::vector<uint32_t> second;              // (n_texts) of a pair: where the text's own tokens begin; else the number of tokens
@@ -49,7 +49,7 @@ struct EncodedTexts {
 model::Pooling default_pooling(const model::Description& d);
 // texts: UTF-8. Errors: invalid_argument (an option; a text without tokens), context_full; the message has the text's number.
 Result<EncodedTexts> encode_texts(const LanguageModel& model, Span<const std::string_view> texts, const EmbedOptions& options);
-// vectors: (EncodedTexts::n_floats()), of each text or token (dimensions). Errors: cancelled; those of opening a session.
+// vectors: (EncodedTexts::n_floats()), of each text or token (dimensions). Errors: cancelled; the errors of opening a session.
 Result<std::vector<float>> embed(const std::shared_ptr<LanguageModel>& model, const EncodedTexts& texts, const EmbedOptions& options);
 
 // The same of a query with each text, as the file's template "rerank" prints them; or [bos] query [sep] text [sep], with the tokenizer's

@@ -28,7 +28,7 @@ struct ResidentShape {
   bool in_place = false;     // slots hold no KV (Policy::slots_in_place())
   kv::DigestSpec digests;    // no heads: no digests
   kv::LowRankSpec low_rank;  // rank 0: no low-rank keys
-  int32_t rope = 0;          // AttentionShape::rope of the layers with low-rank keys, or of those with codes that turn
+  int32_t rope = 0;          // AttentionShape::rope of all layers that have low-rank keys, or codes with turns
   kv::KeyCodeSpec codes;     // bits 0: no key codes
   bool rotated = false;      // whether pages hold rotated KV
   uint32_t n_compensation_tokens = 0;

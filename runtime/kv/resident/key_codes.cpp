@@ -27,7 +27,7 @@ Region KeyCodes::layout(const KeyCodeSpec& spec, const KvFormat& format, uint32_
   return {"key codes", Holds::summaries, align_up(bytes_of(spec, format.head_dim, n_context), kArenaAlignment), 0, host, 0};
 }
 
-// The tables of turns: those of tiles, then those within one.
+// The tables of turns: first the tables of tiles, then the tables within a tile.
 Region KeyCodes::turns_layout(const KeyCodeSpec& spec, uint32_t n_context) {
   if (spec.bits == 0 || spec.heads.empty() || spec.n_turns == 0) return {};
   const uint64_t bytes = 2 * sizeof(float) * uint64_t{spec.n_pairs} * (tiles_of(n_context) + static_cast<uint64_t>(kPageTokens));

@@ -114,8 +114,11 @@ void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
   n_pages_ = slots / page - 1;  // without the page that is being written
   paged_ = !heads_.empty() && n_tokens + 1 > slots;
   if (!paged_) return;
-  n_sink_pages_ = std::max(std::min(settings_.sinks, slots / 4) / page, settings_.sinks > 0 && n_pages_ > 2 ? 1u : 0u);
-  n_window_pages_ = std::max(std::min(settings_.window, slots / 4) / page, 2u) - 1;
+  // At most a quarter each, unless a head has room for what `exact` asks for.
+  const bool has_room = settings_.exact > 0 && slots >= uint64_t{settings_.exact} + settings_.sinks + settings_.window;
+  const uint32_t most = has_room ? slots : slots / 4;
+  n_sink_pages_ = std::max(std::min(settings_.sinks, most) / page, settings_.sinks > 0 && n_pages_ > 2 ? 1u : 0u);
+  n_window_pages_ = std::max(std::min(settings_.window, most) / page, 2u) - 1;
   set_sink_pages(n_sink_pages_);
 }
 

@@ -75,7 +75,7 @@ struct PageDigests {
   uint32_t rank = 0;            // of the layers' low-rank keys, which find tokens or rebuild fetched keys; 0: no low-rank keys
   uint32_t bits = 0;            // of key codes
   bool values = false;          // heads with key codes have a mean value
-  uint32_t value_bits = 0;      // and codes of values, of these bits; 0: none
+  uint32_t value_bits = 0;      // of a dimension of a value's code; 0: no codes of values
 };
 
 // Which k of a head's pages, first_page .. first_page + n_pages - 1, may a position's query attend to most, by their digests?

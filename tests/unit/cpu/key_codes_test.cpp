@@ -613,7 +613,6 @@ TEST_P(CpuKeyCodes, MeansOfEvictedValuesAreThoseOfTheirCodes) {
       coded.push_back(of_token);
     }
     const std::set<uint32_t> best(out.data(), out.data() + k);
-    const Codes decoder(2, c.dim, 1);
     for (size_t g = 0; g < group; ++g) {
       const float* q = store.query(0, c.n_tokens) + g * dim;
       const RoundedProducts products(rotated(Doubles(q, q + dim), block), 2);

@@ -75,6 +75,22 @@ double turned_product(const kv::KeyCodes& codes, uint32_t head, uint32_t positio
   return sum;
 }
 
+// A value as its codes have it, rotated.
+Doubles decoded_value(const kv::KeyCodes& codes, uint32_t head, uint32_t position) {
+  const KeyCodeFormat& f = codes.format();
+  const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.tiles(head)[position / kPageTokens]));
+  const int32_t at = static_cast<int32_t>(position % kPageTokens), half = kPageTokens / 2, of_group = 4 / f.value_bits;
+  const double factor = half_to_float(reinterpret_cast<const uint16_t*>(tile + f.value_factors_offset())[at]);
+  Doubles value;
+  for (int32_t d = 0; d < f.head_dim; ++d) {
+    const int32_t in_block = d % kPageTokens, row = d / kPageTokens * f.n_value_groups() + at / of_group;
+    const int both = tile[f.keys_bytes() + static_cast<uint64_t>(row * half + in_block % half)];
+    const int code = both >> (at % of_group * f.value_bits + (in_block < half ? 0 : 4)) & ((1 << f.value_bits) - 1);
+    value.push_back(factor * static_cast<double>(key_code_level(f.value_bits, code)));
+  }
+  return value;
+}
+
 struct Case {
   const char* name;
   policy::Options options;
@@ -151,6 +167,18 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         if (std::isinf(log)) continue;  // a query of which codes tell too little
         EXPECT_NEAR(log, std::log(evicted), .01) << "head " << head << ", query head " << g;
         ++n_weighed;
+        EXPECT_EQ(static_cast<bool>(view.compensation_values), resident.key_codes()->format().value_bits > 0);
+        if (!view.compensation_values) continue;
+        Doubles value(dim);
+        for (uint32_t i = 0; i < rows[g].size(); ++i) {
+          if (tokens.count(i + c.n_first)) continue;
+          const Doubles of_token = decoded_value(*resident.key_codes(), head, i + c.n_first);
+          for (size_t d = 0; d < dim; ++d) value[d] += std::exp(rows[g][i]) / evicted * of_token[d];
+        }
+        const float* given = reinterpret_cast<const float*>(view.compensation_values.address) + g * dim;
+        std::vector<float> turned(given, given + dim);
+        hadamard(turned.data(), h.kv().head_dim, hadamard_block(h.kv().head_dim));
+        for (size_t d = 0; d < dim; ++d) EXPECT_NEAR(static_cast<double>(turned[d]), value[d], .05) << head << ", " << g << ", " << d;
       }
       const Doubles scores = combined(rows), true_scores = combined(exact);
       const auto least_of = [&](Doubles sorted) {
@@ -221,8 +249,22 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"in_place_few", {{"skip", "2"}, {"least", ".6"}, {"bits", "1"}}, 1, 4, 8, true, .2, KvType::q8_0, KvType::q8_0, 2},
         Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0},
         Case{"mixed_in_place", {}, 2, 4, 8, true, .2, KvType::k8v4, KvType::k8v4, 1},
+        Case{"values", {{"values", "2"}}, 2, 4, 8, true, .6, KvType::f16, KvType::f16},
+        Case{"values_by_signs", {{"values", "1"}, {"bits", "4"}}, 4, 4, 8, true, .6, KvType::f16, KvType::f16},
         Case{"mixed_slots", {}, 2, 4, 8, true, .4, KvType::f16, KvType::k8v4}),
     [](const auto& tested) { return std::string(tested.param.name); });
+
+// In place a head reads `exact` tokens on average, and the first and the last tokens beside them, however large the budget is.
+TEST(EngineKeyCodesParts, CodesOfValuesReadAsManyTokensAsAskedFor) {
+  const auto model = open_demo();
+  for (const uint32_t exact : {24u, 64u}) {
+    const auto session = open(model, .9, KvType::f16, KvType::f16,
+                              {{"values", "2"}, {"copy", "0"}, {"exact", std::to_string(exact)}, {"heads", "uniform"}}, true);
+    greedy(session.get(), 5);
+    const Resident& resident = *session->resident();
+    for (uint32_t head = 0; head < resident.store().n_heads(); ++head) EXPECT_EQ(resident.store().length(head), exact + 4 + 32) << head;
+  }
+}
 
 // The bytes of codes, mean keys and mean values.
 std::vector<uint8_t> bytes_of(const Session& s) {

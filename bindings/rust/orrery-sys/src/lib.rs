@@ -561,7 +561,7 @@ pub struct orrery_embed_options {
     pub normalize: u32,
     /// of a vector: its first values, cut before it is normalised, for models trained so (Matryoshka); 0: n_embd
     pub n_dimensions: u32,
-    /// of a text, with those that the tokenizer puts around it; at most trained_context. 0: trained_context
+    /// of a text, with the tokens that the tokenizer puts around it; at most trained_context. 0: trained_context
     pub max_tokens: u32,
     /// 1: a text of more tokens is cut; 0 (default): it is ORRERY_CONTEXT_FULL, and the message has its number
     pub truncate: u32,
