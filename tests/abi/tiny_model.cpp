@@ -31,9 +31,14 @@ void add_vocabulary(GgufBuilder& file, size_t* n_vocab) {
   *n_vocab = pieces.size();
 }
 
-}  // namespace
-
-namespace {
+// Numbers from offset - scale to offset + scale.
+void add_random(GgufBuilder& file, Random& random, const std::string& name, std::vector<uint64_t> dims, float offset, float scale) {
+  uint64_t n = 1;
+  for (const uint64_t d : dims) n *= d;
+  std::vector<float> values(n);
+  for (float& v : values) v = offset + scale * (2.0f * random.uniform() - 1.0f);
+  file.tensor(name, TensorType::f32, std::move(dims), as_bytes(values));
+}
 
 // One layer, of one head.
 std::vector<std::byte> build_encoder(const TinyModel& tiny) {
@@ -48,11 +53,7 @@ std::vector<std::byte> build_encoder(const TinyModel& tiny) {
   add_vocabulary(file, &n_vocab);
   Random random(tiny.seed);
   const auto add = [&](const std::string& name, std::vector<uint64_t> dims, float offset, float scale) {
-    uint64_t n = 1;
-    for (const uint64_t d : dims) n *= d;
-    std::vector<float> values(n);
-    for (float& v : values) v = offset + scale * (2.0f * random.uniform() - 1.0f);
-    file.tensor(name, TensorType::f32, std::move(dims), as_bytes(values));
+    add_random(file, random, name, std::move(dims), offset, scale);
   };
   add("token_embd.weight", {n_embd, n_vocab}, 0.0f, 1.0f);
   add("position_embd.weight", {n_embd, tiny.context}, 0.0f, 1.0f);
@@ -91,11 +92,7 @@ std::vector<std::byte> TinyModel::build() const {
 
   Random random(seed);
   const auto add = [&](const std::string& name, std::vector<uint64_t> dims, float offset, float scale) {
-    uint64_t n = 1;
-    for (const uint64_t d : dims) n *= d;
-    std::vector<float> values(n);
-    for (float& v : values) v = offset + scale * (2.0f * random.uniform() - 1.0f);
-    file.tensor(name, TensorType::f32, std::move(dims), as_bytes(values));
+    add_random(file, random, name, std::move(dims), offset, scale);
   };
   add("token_embd.weight", {n_embd, n_vocab}, 0.0f, 1.0f);
   for (uint32_t i = 0; i < n_layers; ++i) {
