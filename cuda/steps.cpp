@@ -312,7 +312,9 @@ void CudaBackend::multiply_experts(Span<const ExpertProduct> products, const Rou
     p.bias = device(products[i].bias);
     p.out = device(products[i].out);
     p.out_stride = p.weight.n_rows;
-    p.expert_stride = products[i].weights->stride;
+    const ExpertWeights& experts = *products[i].weights;
+    p.expert_units = device(experts.units);
+    p.expert_stride = p.expert_units ? experts.offset : experts.stride;
   }
 }
 

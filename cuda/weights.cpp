@@ -21,6 +21,20 @@ struct RowLayout {
   uint64_t from_bytes, to_bytes;  // of a row
 };
 
+Result<RowLayout> layout_of(TensorType type, int64_t n_rows, int64_t n_cols) {
+  const TypeTraits* traits = type_traits(type);
+  if (!traits || !supported(type))
+    return error(Code::unsupported_quantization, "tensor type %u is not one that the CUDA backend reads", static_cast<unsigned>(type));
+  if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
+    return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
+                 static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
+  const RowLayout rows{type, n_cols, row_bytes(type, static_cast<uint64_t>(n_cols)), device_row_bytes(type, n_cols)};
+  if (rows.to_bytes > kBounceBytes)
+    return error(Code::unsupported, "a %s row of %lld columns is longer than the CUDA backend reads", traits->name,
+                 static_cast<long long>(n_cols));
+  return rows;
+}
+
 // Repacks n rows, on the pool's threads if there is one.
 void repack_rows(const RowLayout& rows, int64_t n, const std::byte* from, std::byte* to, ThreadPool* pool) {
   const auto repack = [&](int64_t first, int64_t end) {
@@ -68,19 +82,10 @@ uint64_t CudaBackend::weight_bytes(TensorType type, int64_t n_rows, int64_t n_co
 Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
                                  Weight* weight) {
   const OnDevice here(*gpu_, queue_);
-  const TypeTraits* traits = type_traits(type);
-  if (!traits || !supported(type))
-    return error(Code::unsupported_quantization, "tensor type %u is not one that the CUDA backend reads", static_cast<unsigned>(type));
-  if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
-    return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
-                 static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
+  ORRERY_ASSIGN(const RowLayout rows, layout_of(type, n_rows, n_cols));
   // cuBLAS starts with the first matrix that it may multiply, while a model is loaded: an open session takes no more device memory.
   if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_)) context_.cublas = cublas_.get();
   *weight = {type, n_rows, n_cols, {at.address}};
-  const RowLayout rows{type, n_cols, row_bytes(type, static_cast<uint64_t>(n_cols)), device_row_bytes(type, n_cols)};
-  if (rows.to_bytes > kBounceBytes)
-    return error(Code::unsupported, "a %s row of %lld columns is longer than the CUDA backend reads", traits->name,
-                 static_cast<long long>(n_cols));
   static_assert(kBounceBytes <= WeightUploads::kHalfBytes, "a row fits into either half");
   const std::shared_ptr<WeightUploads> uploads = weight_uploads_.lock();
   PinnedHalves& halves = uploads ? uploads->halves() : bounce_;
@@ -97,6 +102,16 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
   }
   if (pool) pool->end_burst();
   return report();
+}
+
+Status CudaBackend::repack_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, std::byte* to) {
+  ORRERY_ASSIGN(const RowLayout rows, layout_of(type, n_rows, n_cols));
+  const std::shared_ptr<WeightUploads> uploads = weight_uploads_.lock();
+  ThreadPool* const pool = uploads ? uploads->pool() : nullptr;
+  if (pool) pool->begin_burst();
+  repack_rows(rows, n_rows, source, to, pool);
+  if (pool) pool->end_burst();
+  return ok_status();
 }
 
 }  // namespace orrery::cuda

@@ -170,11 +170,12 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_pro
   const int64_t team = static_cast<int64_t>(index - a.products.first_block[p]) * (kProductThreads >> a.lanes_log2) +
                        static_cast<int>(threadIdx.x >> a.lanes_log2);
   const int64_t n_out = product.weight.n_rows, first_out = team * kOuts;
+  const std::byte* const matrix = product.expert_units
+                                      ? reinterpret_cast<const std::byte*>(product.expert_units[owner]) + product.expert_stride
+                                      : weights_of(product) + static_cast<uint64_t>(owner) * product.expert_stride;
   const std::byte* weights[kOuts];
 #pragma unroll
-  for (int o = 0; o < kOuts; ++o)
-    weights[o] =
-        weights_of(product) + static_cast<uint64_t>(owner) * product.expert_stride + min(first_out + o, n_out - 1) * a.planes.bytes;
+  for (int o = 0; o < kOuts; ++o) weights[o] = matrix + min(first_out + o, n_out - 1) * a.planes.bytes;
   int rows[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) rows[r] = a.rows ? a.rows[min(slot + r, slot + n - 1)] : min(slot + r, slot + n - 1);

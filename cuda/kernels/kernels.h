@@ -122,7 +122,8 @@ struct DeviceProduct {
   const float* bias;
   float* out;
   int64_t out_stride;
-  uint64_t expert_stride;  // of experts' matrices: bytes from one to the next
+  uint64_t expert_stride;        // of experts' matrices: bytes from one to the next
+  const uint64_t* expert_units;  // null, or the experts' addresses (ExpertWeights::units); then expert_stride is the matrix's offset
   bool accumulate;
 };
 inline constexpr int32_t kMostProducts = 3;

@@ -93,6 +93,11 @@ class Backend : public Device, public StepOperations {
   // Makes `weight` ready for matmul() and embed(). `at` is weight_bytes() long, 64-byte aligned.
   virtual Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
                               Weight* weight) = 0;
+  // Writes to host memory the weight_bytes() that place_weight() would place. The same errors.
+  virtual Status repack_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, std::byte* to) {
+    (void)type, (void)n_rows, (void)n_cols, (void)source, (void)to;
+    return error(Code::unsupported, "backend %s keeps no weights in host memory", info().name);
+  }
   // Scratch memory of the steps that follow, scratch_bytes() long. Takes pinned memory for the largest steps so far. Where the system
   // refuses it (out_of_pinned_memory), nothing has changed, and the steps before can go on.
   virtual Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) = 0;

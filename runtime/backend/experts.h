@@ -43,11 +43,22 @@ struct RoutedRows {
   }
 };
 
-// The matrices of all experts, (n_out, n_in) each; matrix e begins e * stride bytes behind the first one.
+// The matrices of all experts, (n_out, n_in) each. Matrix e begins e * stride bytes behind the first one; or, with `units`, `offset` bytes
+// behind units[e], the place of all matrices of expert e. Only chosen experts need a place then, and `first` tells type and shape alone.
 struct ExpertWeights {
   Weight first;
   uint64_t stride = 0;
+  Ptr<const uint64_t> units = {};  // (n_experts), addresses in device memory; it may be written until the product begins
+  uint64_t offset = 0;
   explicit operator bool() const { return static_cast<bool>(first); }
+  // The second of two matrices that an expert has side by side in one tensor, `stride` bytes apart, and the first of them.
+  ExpertWeights of_pair(bool second) const {
+    ExpertWeights w = *this;
+    if (second && units) w.offset += stride;
+    if (second && !units) w.first.data = w.first.data + stride;
+    w.stride = 2 * stride;
+    return w;
+  }
 };
 
 // out (n_slots, n_out) = each slot's input times its expert's matrix, transposed (+ the expert's bias).

@@ -102,6 +102,7 @@ struct Weight {
   TensorType type = TensorType::f32;
   int64_t n_rows = 0, n_cols = 0;
   Ptr<const std::byte> data;
+  bool repacked = false;  // `data` is as the backend stores the matrix, not as the file has it
   explicit operator bool() const { return static_cast<bool>(data); }
 };
 

@@ -112,6 +112,10 @@ class CpuBackend final : public Backend,
                : 0;
   }
   Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at, Weight* weight) override;
+  Status repack_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, std::byte* to) override {
+    Weight weight;
+    return place_weight(type, n_rows, n_cols, source, {reinterpret_cast<uintptr_t>(to)}, &weight);  // the arena is host memory
+  }
 
   uint64_t scratch_bytes(const StepLimits& limits) const override { return ScratchPlan(limits, kernels_, max_threads_).total; }
   KvMoves* kv_moves() override { return this; }
@@ -229,8 +233,6 @@ class CpuBackend final : public Backend,
             trace_.get(),
             n_rows(),
             steps_[0].phase == Phase::decode,
-            arena().address,
-            arena_.size(),
             scratch_ + plan_.quantized,
             reinterpret_cast<float*>(scratch_ + plan_.expert_inputs),
             reinterpret_cast<ExpertGroup*>(scratch_ + plan_.expert_groups),
@@ -256,15 +258,10 @@ class CpuBackend final : public Backend,
   KvHead kv_head(int64_t row, KvLayer layer, int32_t head) const;  // the pages of the row's sequence
   const HeadView* head_view(int64_t row, KvLayer layer, int32_t head) const { return step_rows().head_view(row, layer, head); }
 
-  // True for weights in the arena: place_weight() stores weights there only in bands.
-  bool in_bands(const Weight& w) const {
-    const uint64_t at = w.data.address - arena().address;
-    return at < arena_.size();
-  }
   // Bytes from row to row; in bands, an eighth of a band's.
   uint64_t placed_row_bytes(const Weight& w) const {
     const uint64_t n = static_cast<uint64_t>(w.n_cols);
-    return in_bands(w) ? band_bytes(w.type, n) / kBandRows : row_bytes(w.type, n);
+    return w.repacked ? band_bytes(w.type, n) / kBandRows : row_bytes(w.type, n);
   }
 
   // fn(item, thread) for each item, on all threads.
@@ -333,7 +330,7 @@ Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols,
                  static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
   *weight = {type, n_rows, n_cols, {reinterpret_cast<uintptr_t>(source)}};
   if (!at || weight_bytes(type, n_rows, n_cols) == 0) return ok_status();
-  weight->data = at;
+  weight->data = at, weight->repacked = true;
   const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(kBandRows * n_cols)),
                  to_bytes = band_bytes(type, static_cast<uint64_t>(n_cols));
   for_ranges(n_rows / kBandRows, kBandRows * n_cols, [&](int64_t first, int64_t last) {
@@ -374,10 +371,10 @@ void CpuBackend::embed(const Weight& table, float scale, Ptr<float> out) {
   const uint64_t row_size = placed_row_bytes(table);
   for_ranges(n_rows(), table.n_cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
-      const int32_t token = row_at(r).token, in_band = in_bands(table) ? token % kBandRows : 0;
+      const int32_t token = row_at(r).token, in_band = table.repacked ? token % kBandRows : 0;
       const std::byte* at = host(table.data) + static_cast<uint64_t>(token - in_band) * row_size;
       float* to = host(out) + r * table.n_cols;
-      if (in_bands(table)) dequantize_band_row(table.type, at, in_band, table.n_cols, to);
+      if (table.repacked) dequantize_band_row(table.type, at, in_band, table.n_cols, to);
       else dequantize(table.type, at, table.n_cols, to);
       for (int64_t i = 0; scale != 1.0f && i < table.n_cols; ++i) to[i] *= scale;
     }
@@ -412,7 +409,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   const int64_t n_in = products[0].weight->n_cols;
   // A short prompt's few rows take decode's kernel where it gives the same bits.
   const auto decodes = [&](const Product& p) {
-    return steps_[0].phase == Phase::decode || (rows <= kShortPrompt && in_bands(*p.weight) && kernels_.bands_as_prefill(p.weight->type));
+    return steps_[0].phase == Phase::decode || (rows <= kShortPrompt && p.weight->repacked && kernels_.bands_as_prefill(p.weight->type));
   };
   const auto packed = [&](const Product& p) { return !decodes(p) && kernels_.packs && kernels_.packs(p.weight->type); };
   const bool packs = packed(products[0]);
@@ -451,7 +448,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   std::array<ProductShape, MatmulPlan::kMostProducts> shapes;
   for (size_t i = 0; i < products.size(); ++i) {
     const Weight& w = *products[i].weight;
-    shapes[i] = {w.n_rows, static_cast<int64_t>(placed_row_bytes(w)), in_bands(w), decodes(products[i])};
+    shapes[i] = {w.n_rows, static_cast<int64_t>(placed_row_bytes(w)), w.repacked, decodes(products[i])};
   }
   const MatmulPlan plan({shapes.data(), products.size()}, rows, kernels_.tile_out, kernels_.tile_rows, pool_->n_threads());
   pool_->run(plan.n_items(), [&](int64_t i, int32_t thread) {

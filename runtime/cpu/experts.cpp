@@ -119,8 +119,8 @@ class Wave {
     std::array<ExpertShape, ExpertsPlan::kMostProducts> shapes;
     for (size_t i = 0; i < products_.size(); ++i) {
       const Weight& w = products_[i].weights->first;
-      const bool short_ones = !packs_ && in_bands(w) && work_.kernels.bands_as_prefill(w.type);
-      shapes[i] = {w.n_rows, static_cast<int64_t>(placed_row_bytes(w)), in_bands(w), short_ones, work_.decode};
+      const bool short_ones = !packs_ && w.repacked && work_.kernels.bands_as_prefill(w.type);
+      shapes[i] = {w.n_rows, static_cast<int64_t>(placed_row_bytes(w)), w.repacked, short_ones, work_.decode};
     }
     const ExpertsPlan plan({shapes.data(), products_.size()}, {work_.groups, static_cast<size_t>(n_groups_)}, work_.kernels.tile_out,
                            work_.kernels.tile_rows, work_.pool->n_threads());
@@ -133,11 +133,10 @@ class Wave {
   }
 
  private:
-  bool in_bands(const Weight& w) const { return w.data.address - work_.arena < work_.arena_bytes; }
   // Bytes from row to row; in bands, an eighth of a band's.
   uint64_t placed_row_bytes(const Weight& w) const {
     const auto n = static_cast<uint64_t>(n_in_);
-    return in_bands(w) ? band_bytes(w.type, n) / kBandRows : row_bytes(w.type, n);
+    return w.repacked ? band_bytes(w.type, n) / kBandRows : row_bytes(w.type, n);
   }
   void compute(const ExpertItem& item, const float* x, bool gathers, int32_t thread) const {
     const ExpertProduct& p = products_[item.part.product];
@@ -146,8 +145,10 @@ class Wave {
     const int64_t quantized_stride = quantized_row_bytes(n_in_);
     MatmulTask task{};
     task.type = w.type;
-    task.weight = host(w.data) + static_cast<uint64_t>(g.expert) * p.weights->stride;
-    task.in_bands = in_bands(w);
+    const auto expert = static_cast<uint64_t>(g.expert);
+    task.weight = p.weights->units ? host(Ptr<const std::byte>{host(p.weights->units)[expert] + p.weights->offset})
+                                   : host(w.data) + expert * p.weights->stride;
+    task.in_bands = w.repacked;
     task.row_bytes = static_cast<int64_t>(placed_row_bytes(w)), task.n_columns = n_in_;
     task.first_out = item.part.first_out, task.last_out = item.part.last_out;
     task.x = gathers ? work_.inputs + g.input * n_in_ : x + g.first_slot * n_in_;

@@ -17,11 +17,10 @@ struct ExpertsWork {
   StepTrace* trace;    // or null
   int64_t n_rows = 0;  // of all steps
   bool decode = false;
-  uint64_t arena = 0, arena_bytes = 0;  // weights in the arena are in bands
-  std::byte* quantized = nullptr;       // (most_rows) quantized rows, or packed strips
-  float* inputs = nullptr;              // (most_rows, n_in): rows of floats, side by side
-  ExpertGroup* groups = nullptr;        // (n_experts)
-  int64_t most_rows = 0;                // at least n_rows
+  std::byte* quantized = nullptr;  // (most_rows) quantized rows, or packed strips
+  float* inputs = nullptr;         // (most_rows, n_in): rows of floats, side by side
+  ExpertGroup* groups = nullptr;   // (n_experts)
+  int64_t most_rows = 0;           // at least n_rows
   std::byte* threads = nullptr;
   uint64_t thread_bytes = 0;
 };

@@ -14,7 +14,7 @@ namespace orrery::cpu {
 
 void multiply_heads(const ExpertsWork& work, const Weight& w, int32_t n_heads, const float* x, int64_t x_dim, float* out, int64_t out_dim) {
   const int64_t n_rows = work.n_rows, n_in = w.n_cols, n_out = w.n_rows / n_heads;
-  const bool in_bands = w.data.address - work.arena < work.arena_bytes;
+  const bool in_bands = w.repacked;
   const bool decodes = work.decode || (n_rows <= kShortPrompt && in_bands && work.kernels.bands_as_prefill(w.type));
   const bool packs = !decodes && work.kernels.packs && work.kernels.packs(w.type), quantizes = !packs && block_format(w.type) != nullptr;
   const int64_t quantized_stride = quantized_row_bytes(n_in), strip_bytes = packed_strip_bytes(n_in),

@@ -15,9 +15,8 @@ namespace {
 kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
   const SessionOptions options = in.options.of_draft(n_context);
   const LayoutInput::Draft& draft = in.draft;
-  const kv::Layout own = session_layout(
-      {*draft.description, in.device, options, in.moves_directly, draft.shared, draft.weights_bytes, draft.weights_mapped_bytes},
-      n_context);
+  const kv::Layout own =
+      session_layout({*draft.description, in.device, options, in.moves_directly, draft.shared, draft.weights}, n_context);
   kv::Region sums[] = {{"draft model's weights", kv::Holds::weights},
                        {"draft model's workspace", kv::Holds::workspace},
                        {"draft model's KV", kv::Holds::kv},
@@ -39,7 +38,9 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const model::Description& h = in.description;
   const bool compressed = in.options.compressed();
   kv::Layout layout;
-  layout.add({"weights", kv::Holds::weights, align_up(in.weights_bytes, kv::kArenaAlignment), 0, in.weights_mapped_bytes, 0});
+  const WeightsMemory& weights = in.weights;
+  layout.add({"weights", kv::Holds::weights, align_up(weights.arena, kv::kArenaAlignment), 0, weights.mapped, 0});
+  layout.add({"experts", kv::Holds::weights, weights.experts.arena_bytes, weights.experts.reservoir_bytes, 0, 0});
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
   if (!same_workspace(limits, in.shared.limits))  // else the session uses the model's workspace
     layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
@@ -115,8 +116,7 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const LayoutInput of_part = {input.description,          input.device, part, input.moves_directly, input.shared, input.weights_bytes,
-                               input.weights_mapped_bytes, input.draft};
+  const LayoutInput of_part = {input.description, input.device, part, input.moves_directly, input.shared, input.weights, input.draft};
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
@@ -148,9 +148,8 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, co
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;
-    const LayoutInput with_larger = {input.description,          input.device, larger,
-                                     input.moves_directly,       input.shared, input.weights_bytes,
-                                     input.weights_mapped_bytes, input.draft};
+    const LayoutInput with_larger = {input.description, input.device,  larger,     input.moves_directly,
+                                     input.shared,      input.weights, input.draft};
     const kv::Plan of_larger = plan_of(with_larger, budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
     options->chunk_tokens = chunk;
@@ -167,21 +166,20 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   options->see_device(runtime.device().info(), runtime.moves_directly());
   const SessionOptions given = *options;
   LayoutInput input = {model.description(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
-  if (const LanguageModel* draft = given.draft_model.get())
-    input.draft = {&draft->description(), draft->shared_with(given.of_draft(0)), 0, 0};
+  if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->description(), draft->shared_with(given.of_draft(0))};
   return decide_with_chunk(input, options, {runtime.arena().largest_free(), runtime.reservoir().largest_free()});
 }
 
 namespace {
 
-struct WeightsBytes {
-  uint64_t arena = 0, mapped = 0;
-};
-Result<WeightsBytes> weights_of(const gguf::File& file, const model::Description& description, const Device& device, uint64_t budget) {
-  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget));
-  WeightsBytes bytes{weights.arena_bytes, 0};
+Result<WeightsMemory> weights_of(const gguf::File& file, const model::Description& description, const Device& device, uint64_t budget,
+                                 const model::ExpertsPlace& experts) {
+  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget, experts));
+  WeightsMemory bytes{weights.arena_bytes, 0, weights.experts};
   for (const gguf::Tensor& t : file.tensors())
     if (!weights.repacks || model::repacked_bytes(file, t, device) == 0) bytes.mapped += t.bytes;
+  for (const gguf::Tensor* t : weights.in_units)  // copied all the same
+    if (!weights.repacks || model::repacked_bytes(file, *t, device) == 0) bytes.mapped -= t->bytes;
   return bytes;
 }
 
@@ -197,10 +195,11 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   GpuUse gpu;
   ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
-  ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, description, *backend, budget));
+  ORRERY_ASSIGN(const model::ExpertsPlace experts, place_experts(file, description, *backend, runtime, budget, model));
+  ORRERY_ASSIGN(const WeightsMemory weights, weights_of(file, description, *backend, budget, experts));
   session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
-  LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights.arena, weights.mapped};
+  LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights};
   model::Description draft_description;
   if (given.speculate == Speculate::draft) {
     if (given.draft_source == nullptr) return error(Code::internal, "a plan with a draft model that is open");
@@ -211,14 +210,14 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));
     ORRERY_TRY(vocabulary->check_same_tokens(*of_draft));
     // The model's weights take their part of the arena first.
-    ORRERY_ASSIGN(const WeightsBytes draft_weights,
-                  weights_of(draft, draft_description, *backend, budget - std::min(budget, weights.arena)));
-    input.draft = {&draft_description, {}, draft_weights.arena, draft_weights.mapped};
+    const uint64_t taken = weights.arena + weights.experts.arena_bytes;
+    ORRERY_ASSIGN(const WeightsMemory draft_weights, weights_of(draft, draft_description, *backend, budget - std::min(budget, taken), {}));
+    input.draft = {&draft_description, {}, draft_weights};
   }
   if (given.speculate == Speculate::mtp) {
     draft_description = model::describe_head(description);
     ORRERY_ASSIGN(const model::Placement head, model::place_head(file, draft_description, *backend, budget));
-    input.draft = {&draft_description, {}, head.arena_bytes, 0};
+    input.draft = {&draft_description, {}, {head.arena_bytes, 0}};
   }
   const kv::Plan plan = decide_with_chunk(input, &session, {budget, reservoir_budget_bytes(runtime)});
   ORRERY_TRY(session.validate(description));

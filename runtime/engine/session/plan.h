@@ -14,18 +14,23 @@
 namespace orrery::engine {
 
 // The input of a session's layout, besides the context.
+// The memory of a model that is not loaded yet; else all 0.
+struct WeightsMemory {
+  uint64_t arena = 0, mapped = 0;
+  model::ExpertStore::Needs experts = {};  // beside `arena`
+};
 struct LayoutInput {
   const model::Description& description;
   const Device& device;
   const SessionOptions& options;
-  bool moves_directly;                                   // engine::moves_directly()
-  LanguageModel::Shared shared = {};                     // memory that the model's sessions share already: not in the layout
-  uint64_t weights_bytes = 0, weights_mapped_bytes = 0;  // of a model that is not loaded yet; else 0
+  bool moves_directly;                // engine::moves_directly()
+  LanguageModel::Shared shared = {};  // memory that the model's sessions share already: not in the layout
+  WeightsMemory weights = {};
   // Speculate::draft: of the model that drafts.
   struct Draft {
     const model::Description* description = nullptr;
     LanguageModel::Shared shared = {};
-    uint64_t weights_bytes = 0, weights_mapped_bytes = 0;
+    WeightsMemory weights = {};
   };
   Draft draft = {};
 };

@@ -144,7 +144,11 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
   }
   LanguageModel& model = *live[0]->session_->model_;
   // A decode step is short: a cancellation ends its waits, not its computation.
-  const std::atomic<bool>* cancel = live[0]->request_.phase == Phase::prefill ? live[0]->request_.cancel : nullptr;
+  const auto all_cancelled = [live] {
+    return std::all_of(live.begin(), live.end(), [](const SessionStep* s) { return Cancel(s->request_.cancel).asked(); });
+  };
+  const model::Cancels cancel = {live[0]->request_.phase == Phase::prefill ? live[0]->request_.cancel : nullptr,
+                                 Cancel::when(&all_cancelled)};
   if (live[0]->request_.phase == Phase::decode) {
     LanguageModel::DecodeCounts& counts = model.decode_counts(turn);
     ++counts.passes, counts.steps += n, counts.most = std::max<uint64_t>(counts.most, n);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/model/families/family.h"
+#include "runtime/model/store/division.h"
 #include "runtime/text/unicode/utf8.h"
 
 namespace orrery::engine {
@@ -34,6 +35,51 @@ bool same_workspace(const StepLimits& a, const StepLimits& b) {
          a.staging_bytes == b.staging_bytes;
 }
 
+namespace {
+
+// Of the arena, for a session of all KV in F16.
+uint64_t usual_session_bytes(const model::Description& d, const Device& device) {
+  const uint32_t n_context = std::min(static_cast<uint32_t>(d.trained_context), kUsualContext);
+  const SessionOptions options;
+  uint64_t bytes = model::carve_workspace(d, device, workspace_limits(d, device, {}, options, n_context), {}).bytes;
+  for (size_t g = 0; g < d.groups.size(); ++g)
+    bytes +=
+        kv::PagePool::layout(kv_format(d, options.kv_type, g), group_pages(d, options, n_context, g), false, in_ring(d, g)).device_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+Result<model::ExpertsPlace> place_experts(const gguf::File& file, const model::Description& d, const Device& device,
+                                          const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options) {
+  model::ExpertsPlace place;
+  place.in_place = device.info().reads_host_memory && moves_directly(runtime);
+  place.n_on_device = 0;
+  ORRERY_ASSIGN(const model::Placement none, model::place_weights(file, d, device, arena_bytes, place));
+  if (!none.units) {
+    if (options.experts_on_device >= 0)
+      return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, but the model has no experts",
+                          static_cast<long long>(options.experts_on_device));
+    place.n_on_device = model::ExpertsPlace::kAll;
+    return place;
+  }
+  const auto n_units = static_cast<int64_t>(none.units.n_units());
+  place.n_on_device = options.experts_on_device;
+  if (place.n_on_device < 0) {
+    ORRERY_ASSIGN(const model::Placement all, model::place_weights(file, d, device, arena_bytes));
+    const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : usual_session_bytes(d, device);
+    const model::DivisionInput input = {none.units, place.in_place, arena_bytes, none.arena_bytes, all.arena_bytes, sessions};
+    place.n_on_device = model::divide_experts(input);
+  }
+  if (place.n_on_device >= n_units) place.n_on_device = model::ExpertsPlace::kAll;
+  const auto least = static_cast<int64_t>(none.units.least_slots());
+  if (place.n_on_device != model::ExpertsPlace::kAll && !place.in_place && place.n_on_device < least)
+    return option_error(Code::invalid_argument, "experts_on_device",
+                        "experts_on_device is %lld: of %lld experts at least %lld are on the device, twice those of a layer",
+                        static_cast<long long>(place.n_on_device), static_cast<long long>(n_units), static_cast<long long>(least));
+  return place;
+}
+
 Result<gguf::File> ModelSource::open(const gguf::OpenOptions& options) const {
   if (from_memory) return gguf::File::open_memory(memory, "memory", options);
   if (descriptor >= 0) return gguf::File::open_descriptor(descriptor, options, offset, bytes);
@@ -60,6 +106,12 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   // Bytes that have been read are not counted again: placing weights only asks whether to continue.
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
+  ORRERY_ASSIGN(const model::Description description, model::read_description(file, load.rope, load.families));
+  ORRERY_ASSIGN(load.experts, place_experts(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options));
+  load.reservoir = &runtime->reservoir();
+  if (load.experts.n_on_device != model::ExpertsPlace::kAll && !load.experts.in_place) {
+    ORRERY_ASSIGN(load.io, runtime->io());
+  }
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->turns(), &runtime->arena(), load));
   std::string name;  // for messages: whole UTF-8
   text::utf8_append_valid(weights->description.name, &name);

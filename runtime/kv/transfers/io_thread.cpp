@@ -25,8 +25,9 @@ uint64_t nanoseconds_in(T duration) {
 
 }  // namespace
 
-IoThread::IoThread(Device* device, Options options)
-    : device_(device), options_(std::move(options)), queue_(options_.queue_requests), link_free_(Clock::now()) {}
+IoThread::IoThread(Device* device, Options options) : device_(device), options_(std::move(options)), link_free_(Clock::now()) {
+  later_.ring.resize(options_.queue_requests), now_.ring.resize(options_.queue_requests);
+}
 
 Result<std::unique_ptr<IoThread>> IoThread::make(Device* device, Options options) {
   if (options.queue_requests == 0) return error(Code::invalid_argument, "an I/O thread with a queue of 0 requests");
@@ -51,13 +52,33 @@ IoThread::~IoThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool IoThread::submit(IoRequest* request) {
+IoRequest* IoThread::Queue::pop() {
+  IoRequest* const request = ring[first];
+  first = (first + 1) % ring.size(), --n;
+  return request;
+}
+
+void IoThread::Queue::remove(const IoRequest* request) {
+  size_t kept = 0;
+  for (size_t i = 0; i < n; ++i) {
+    IoRequest* const other = ring[(first + i) % ring.size()];
+    if (other != request) ring[(first + kept++) % ring.size()] = other;
+  }
+  n = kept;
+}
+
+size_t IoThread::n_waiting() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return later_.n;
+}
+
+bool IoThread::submit(IoRequest* request, Urgency urgency) {
   uint64_t bytes = 0;
   for (const HostPiece& piece : request->pieces) bytes += piece.bytes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (n_queued_ == queue_.size()) return false;
-    queue_[(first_ + n_queued_++) % queue_.size()] = request;
+    if (n_queued() == options_.queue_requests) return false;
+    (urgency == Urgency::now ? now_ : later_).push(request);
     request->state_ = IoRequest::State::queued;
     request->cancelled_ = false;
     request->bytes_ = bytes;
@@ -83,12 +104,12 @@ uint64_t IoThread::stall(std::unique_lock<std::mutex>* lock, const Cancel& cance
 
 IoThread::Waited IoThread::wait_for_room(const Cancel& cancel) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto room = [this] { return n_queued_ < queue_.size(); };
+  const auto room = [this] { return n_queued() < options_.queue_requests; };
   Waited waited;
   waited.stall_ns = stall(&lock, cancel, room);
   if (!room() && cancel.asked()) waited.status = error(Code::cancelled, "cancelled while the I/O thread's queue was full");
   else if (!room())
-    waited.status = error(Code::io, "the I/O thread's queue of %zu requests was full for %.3f s", queue_.size(),
+    waited.status = error(Code::io, "the I/O thread's queue of %u requests was full for %.3f s", options_.queue_requests,
                           static_cast<double>(waited.stall_ns) * 1e-9);
   return waited;
 }
@@ -102,7 +123,7 @@ IoThread::Waited IoThread::wait(IoRequest* request, const Cancel& given_up) {
   Waited waited;
   std::unique_lock<std::mutex> lock(mutex_);
   if (request->state_ == IoRequest::State::idle) {
-    waited.status = error(Code::internal, "waited for a transfer that was not submitted (head %u)", request->head);
+    waited.status = error(Code::internal, "waited for a transfer that was not submitted (%s %u)", request->part, request->head);
     return waited;
   }
   waited.stall_ns = stall(&lock, given_up, [request] { return request->state_ == IoRequest::State::done; });
@@ -114,23 +135,20 @@ IoThread::Waited IoThread::wait(IoRequest* request, const Cancel& given_up) {
   lock.unlock();
   cancel(request);
   if (given_up.asked()) {
-    waited.status = error(Code::cancelled, "cancelled while waiting for a transfer of KV to the device (head %u)", request->head);
+    waited.status = error(Code::cancelled, "cancelled while waiting for a transfer of %s to the device (%s %u)", request->of, request->part,
+                          request->head);
     return waited;
   }
-  waited.status = error(Code::io, "a transfer of KV to the device (head %u, %llu bytes) was not there after %.3f s", request->head,
-                        static_cast<unsigned long long>(request->bytes_), static_cast<double>(waited.stall_ns) * 1e-9);
+  waited.status =
+      error(Code::io, "a transfer of %s to the device (%s %u, %llu bytes) was not there after %.3f s", request->of, request->part,
+            request->head, static_cast<unsigned long long>(request->bytes_), static_cast<double>(waited.stall_ns) * 1e-9);
   return waited;
 }
 
 void IoThread::cancel(IoRequest* request) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (request->state_ == IoRequest::State::queued) {
-    size_t kept = 0;
-    for (size_t i = 0; i < n_queued_; ++i) {
-      IoRequest* other = queue_[(first_ + i) % queue_.size()];
-      if (other != request) queue_[(first_ + kept++) % queue_.size()] = other;
-    }
-    n_queued_ = kept;
+    later_.remove(request), now_.remove(request);
     for_callers_.notify_all();
   } else if (request->state_ == IoRequest::State::under_way) {
     request->cancelled_ = true;
@@ -144,11 +162,9 @@ void IoThread::cancel(IoRequest* request) {
 void IoThread::serve() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    for_thread_.wait(lock, [this] { return stop_ || n_queued_ > 0; });
+    for_thread_.wait(lock, [this] { return stop_ || n_queued() > 0; });
     if (stop_) return;
-    IoRequest* request = queue_[first_];
-    first_ = (first_ + 1) % queue_.size();
-    --n_queued_;
+    IoRequest* request = (now_.n > 0 ? now_ : later_).pop();
     request->state_ = IoRequest::State::under_way;
     for_callers_.notify_all();  // room in the queue
     request->status_ = serve_one(&lock, request);
@@ -191,7 +207,7 @@ Status IoThread::serve_one(std::unique_lock<std::mutex>* lock, IoRequest* reques
   // A request that was given up frees the link.
   if (stopped()) link_free_ = std::min(link_free_, Clock::now());
   if (stop_ && !request->cancelled_)  // nobody asks for the status of a cancelled request
-    return error(Code::cancelled, "the I/O thread ended during a transfer of KV (head %u)", request->head);
+    return error(Code::cancelled, "the I/O thread ended during a transfer of %s (%s %u)", request->of, request->part, request->head);
   return status;
 }
 

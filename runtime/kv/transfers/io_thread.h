@@ -1,7 +1,7 @@
-// The I/O thread copies KV from the reservoir (host memory) to staging memory on the device, in parallel with the steps.
+// The I/O thread copies KV and experts from the reservoir (host memory) to memory on the device, in parallel with the steps.
 //
 // A request gathers pieces of host memory, one behind the other, at one device address. The submitter owns the request. Requests wait in a
-// bounded queue; the thread serves one at a time, in their order. wait() returns when the bytes are there, at a time limit, or when the
+// bounded queue; the thread serves one at a time, in their order, those that somebody waits for (Urgency::now) before the others. wait() returns when the bytes are there, at a time limit, or when the
 // wait is cancelled, and tells for how long it waited. After cancel() nobody touches the request's memory, so a session can always be
 // closed. Nothing here allocates after make(), except the text of an error.
 //
@@ -37,7 +37,9 @@ class IoRequest {
  public:
   Ptr<std::byte> to;
   Span<const HostPiece> pieces;
-  uint32_t head = 0;  // errors name it
+  const char* of = "KV";  // errors name it, of static storage, with its part:
+  const char* part = "head";
+  uint32_t head = 0;
 
   uint64_t bytes() const { return bytes_; }      // valid after submit()
   uint64_t link_ns() const { return link_ns_; }  // time on the link; valid after wait()
@@ -55,6 +57,7 @@ class IoRequest {
 
 class IoThread {
  public:
+  enum class Urgency : uint8_t { later, now };
   // For tests: a fault of one request.
   struct Fault {
     enum class Kind : uint8_t { none, late, fail, never };
@@ -85,7 +88,9 @@ class IoThread {
   // Thread-safe. One thread at a time works with one request.
 
   // False if the queue is full: the request is unchanged.
-  bool submit(IoRequest* request);
+  bool submit(IoRequest* request, Urgency urgency = Urgency::later);
+  // Requests of Urgency::later that have not begun.
+  size_t n_waiting();
   // Returns when the queue has room, with Code::io after the limit, or with Code::cancelled. Another thread may take the room first.
   Waited wait_for_room(const Cancel& cancel = {});
   // Whether the request is done, so that wait() returns at once.
@@ -100,6 +105,7 @@ class IoThread {
   using Clock = IoRequest::Clock;
   IoThread(Device* device, Options options);
   void serve();
+  size_t n_queued() const { return later_.n + now_.n; }
   Status serve_one(std::unique_lock<std::mutex>* lock, IoRequest* request);
   std::chrono::nanoseconds link_time(uint64_t bytes) const;
   // Waits until done(), the limit or a cancellation. Returns the time in nanoseconds.
@@ -111,8 +117,15 @@ class IoThread {
   std::mutex mutex_;                     // guards all members below, and the private part of requests
   std::condition_variable for_thread_;   // signals a request, a cancellation, the end
   std::condition_variable for_callers_;  // signals a request that the thread has left, and room in the queue
-  std::vector<IoRequest*> queue_;        // (queue_requests) a ring: n_queued_ requests from first_ on
-  size_t first_ = 0, n_queued_ = 0;
+  // (queue_requests) a ring: n requests from `first` on.
+  struct Queue {
+    std::vector<IoRequest*> ring;
+    size_t first = 0, n = 0;
+    void push(IoRequest* request) { ring[(first + n++) % ring.size()] = request; }
+    IoRequest* pop();
+    void remove(const IoRequest* request);
+  };
+  Queue later_, now_;
   Clock::time_point link_free_;  // the end of the last request on the simulated link
   bool stop_ = false;
   std::thread thread_;  // last: it uses the members above

@@ -1,13 +1,14 @@
 #include "runtime/model/blocks/experts.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace orrery::model::experts {
 
 namespace {
 
-constexpr uint64_t kMostExperts = 1024, kMostUsed = 64;
+constexpr size_t kMostExperts = 1024, kMostUsed = 64;
 
 // One value in all layers: from the key, or from an array of equal values.
 Status one_value(Keys& keys, const char* key, size_t n_layers, uint64_t most, int32_t* out) {
@@ -165,12 +166,8 @@ void activate_slots(Pass& pass, const ExpertsShape& shape, const Weights& w, con
     return;
   }
   const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
-  ExpertWeights gates = w.gate, ups = w.up;
-  if (!ups) {  // both are in one tensor
-    ups = gates;
-    ups.first.data = ups.first.data + gates.stride;
-    gates.stride = ups.stride = 2 * w.gate.stride;
-  }
+  const bool paired = !w.up;  // both are in one tensor
+  const ExpertWeights gates = paired ? w.gate.of_pair(false) : w.gate, ups = paired ? w.gate.of_pair(true) : w.up;
   const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
   experts.multiply_experts({p, 2}, shape.router, routed, work.normed, true);
   if (shape.clamped)  // the slots lie side by side, so they may be cut into as many as there are rows
@@ -185,29 +182,65 @@ void multiply(Pass& pass, const ExpertsShape& shape, const Weights& w, const Rou
   pass.backend.experts()->multiply_experts({&down, 1}, shape.router, routed, pass.work.act, false);
 }
 
+// The most rows whose next choice is guessed. More rows use most experts of a layer.
+constexpr int32_t kMostGuessing = kMostTogether;
+
+// Where experts cross a link: has the chosen ones on the device, and begins to bring those that the next layer will probably choose, by its
+// router's choice for this layer's input (Workspace::normed).
+bool bring(Pass& pass, const Layer& layer, const RoutedRows& routed) {
+  if (!pass.store || pass.store->in_place()) return true;
+  const Phase phase = pass.steps[0].phase;
+  const RouterShape& router = layer.shape.experts.router;
+  const int32_t next = pass.store->next_layer(layer.index);
+  const bool guesses = layer.next && next >= 0 && pass.n_rows <= kMostGuessing;
+  const RoutedRows ahead = RoutedRows::at(pass.work.routed_next, kMostGuessing, router);
+  if (guesses) {
+    const Product choice{&layer.next->router, layer.next->router_bias, pass.work.router, router.n_experts, false};
+    pass.project({&choice, 1});
+    pass.backend.experts()->route(pass.work.router, layer.next->choice_bias, {}, router, ahead);
+  }
+  const size_t n = static_cast<size_t>(router.n_experts) + 1;
+  std::array<int32_t, 2 * (kMostExperts + 1)> firsts;
+  const Download both[] = {{firsts.data(), {routed.first_slots.address}, n * sizeof(int32_t)},
+                           {&firsts[n], {ahead.first_slots.address}, n * sizeof(int32_t)}};
+  pass.backend.download_all({both, guesses ? size_t{2} : size_t{1}});
+  // The device's error, before its numbers are used. Operations on other layers' experts are done then.
+  pass.status = pass.backend.synchronize();
+  if (pass.status.ok()) pass.status = pass.store->bring(&pass.backend, layer.index, {firsts.data(), n}, phase, pass.cancel);
+  if (!pass.status.ok()) return false;
+  if (guesses) pass.store->expect(next, {&firsts[n], n}, phase);
+  else if (next >= 0) pass.store->expect(next, {}, phase);
+  return true;
+}
+
 }  // namespace
 
-void run(Pass& pass, const ExpertsShape& shape, const Weights& w) {
+bool run(Pass& pass, const Layer& layer) {
   const Workspace& work = pass.work;
+  const ExpertsShape& shape = layer.shape.experts;
+  const Weights& w = layer.weights;
   const RouterShape& router = shape.router;
   ExpertOperations& experts = *pass.backend.experts();
   const RoutedRows routed = RoutedRows::at(work.routed, pass.n_rows, router);
   const Product choice{&w.router, w.router_bias, work.router, router.n_experts, false};
   pass.project({&choice, 1});
   experts.route(work.router, w.choice_bias, {}, router, routed);
+  if (!bring(pass, layer, routed)) return false;
   multiply(pass, shape, w, routed);
   experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed, true);
   if (shape.shared_width > 0) run_shared(pass, shape, w);
+  return true;
 }
 
-void run_beside(Pass& pass, const LayerShape& layer, const feed_forward::Weights& dense, const Weights& w, Ptr<const float> post_norm) {
+bool run_beside(Pass& pass, const Layer& layer, const feed_forward::Weights& dense, Ptr<const float> post_norm) {
   const Workspace& work = pass.work;
   Backend& b = pass.backend;
-  const RouterShape& router = layer.experts.router;
+  const Weights& w = layer.weights;
+  const RouterShape& router = layer.shape.experts.router;
   const int64_t n = pass.d.n_embd;
-  feed_forward::activate(pass, layer.feed_forward, dense);
+  feed_forward::activate(pass, layer.shape.feed_forward, dense);
   const Product down{&dense.down, {}, work.branch, n, false};
-  b.matmul({&down, 1}, work.act, layer.feed_forward.width, pass.n_rows);
+  b.matmul({&down, 1}, work.act, layer.shape.feed_forward.width, pass.n_rows);
   pass.norm(work.branch, w.ffn_post_norm, work.branch);
 
   pass.norm(work.x, w.router_norm, work.normed);
@@ -216,14 +249,16 @@ void run_beside(Pass& pass, const LayerShape& layer, const feed_forward::Weights
   b.soft_cap(work.router, pass.n_rows, router.n_experts, 1.0f / std::sqrt(static_cast<float>(n)), 0.0f);
   const RoutedRows routed = RoutedRows::at(work.routed, pass.n_rows, router);
   b.experts()->route(work.router, {}, w.output_scales, router, routed);
+  if (!bring(pass, layer, routed)) return false;
   pass.norm(work.x, w.norm, work.normed);
-  multiply(pass, layer.experts, w, routed);
+  multiply(pass, layer.shape.experts, w, routed);
   b.experts()->add_experts(work.normed, work.slots, n, router, routed, false);
   pass.norm(work.normed, w.post_norm, work.normed);
 
   b.add(work.branch, work.normed, n);
   pass.norm(work.branch, post_norm, work.branch);
   b.add(work.x, work.branch, n);
+  return true;
 }
 
 }  // namespace orrery::model::experts

@@ -44,10 +44,17 @@ struct Weights {
 Status read(Reading& in, const Parts& parts);
 // prefix: "blk.N.".
 Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out);
-// Adds the branch of Workspace::normed to the residual stream.
-void run(Pass& pass, const ExpertsShape& shape, const Weights& w);
+// A layer's experts, and those of the next layer that has some, or null.
+struct Layer {
+  int32_t index = 0;
+  const LayerShape& shape;
+  const Weights& weights;
+  const Weights* next = nullptr;
+};
+// Adds the branch of Workspace::normed to the residual stream. False: Pass::status has an error.
+bool run(Pass& pass, const Layer& layer);
 // x += norm(norm(ffn of Workspace::normed) + norm(experts of norm(x))), with a norm of its own each; `post_norm` is the last. The router
 // reads norm(x) / sqrt(n_embd), of yet another norm, not what the experts read.
-void run_beside(Pass& pass, const LayerShape& shape, const feed_forward::Weights& dense, const Weights& w, Ptr<const float> post_norm);
+bool run_beside(Pass& pass, const Layer& layer, const feed_forward::Weights& dense, Ptr<const float> post_norm);
 
 }  // namespace orrery::model::experts

@@ -4,7 +4,9 @@
 #include <cstdint>
 
 #include "runtime/backend/backend.h"
+#include "runtime/base/cancel.h"
 #include "runtime/model/description/description.h"
+#include "runtime/model/store/expert_store.h"
 
 namespace orrery::model {
 
@@ -24,6 +26,7 @@ struct Workspace {
   Ptr<float> router;  // (max_rows, n_experts + 1) the router's logits, then the gate of the shared expert; null in a model without experts,
   Ptr<std::byte> routed;           // RoutedRows::bytes()                             as these two
   Ptr<float> slots;                // (max_rows * n_used, n_embd) what the chosen experts give
+  Ptr<std::byte> routed_next;      // RoutedRows::bytes() of kMostTogether rows: the next layer's choice, guessed. Null as well
   Ptr<float> branch;               // (max_rows, n_embd) a branch's output before its post norm; null in a model without post norms
   Ptr<float> logits;               // (kLogitRows, n_vocab)
   Ptr<std::byte> shortlist;        // (kLogitRows, Device::shortlist_bytes()) bytes; null on a device without shortlists
@@ -52,6 +55,9 @@ struct Pass {
   int32_t n_rows = 0;                         // of all steps
   bool rotated = false, transformed = false;  // some session's KV is
   float post_norm_eps = 0.0f;                 // of the layer
+  ExpertStore* store = nullptr;               // if the model has one
+  Cancel cancel = {};                         // of waits for the link
+  Status status = {};                         // an error that ends the pass
 
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
     backend.rms_norm(x, d.n_embd, weight, out, d.n_embd, 1, d.n_embd, d.norm_eps);

@@ -17,6 +17,7 @@ namespace orrery::model {
 class TensorVisitor {
  public:
   virtual ~TensorVisitor() = default;
+  virtual void layer(int32_t) {}  // the next tensors are this layer's
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
   // A tensor with n matrices of equal shape, one after another.
   virtual Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) = 0;
@@ -34,6 +35,7 @@ class Tensors {
  public:
   Tensors(const gguf::File& file, TensorVisitor* visitor) : file_(file), visitor_(visitor), used_(file.tensors().size()) {}
 
+  void begin_layer(int32_t i) { visitor_->layer(i); }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
   // Each refuses with bad_model a tensor of another shape, and a required one that is missing. *out stays as it is without a tensor.
   Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out);

@@ -75,7 +75,15 @@ uint64_t stream_bytes(const Pass& pass) {
   return static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(pass.d.n_embd) * sizeof(float);
 }
 
-// False: all sessions' hooks have failed.
+// The experts of layer i, and of the next layer that has some.
+experts::Layer experts_of(const Description& d, const Weights& w, int32_t i) {
+  experts::Layer layer{i, d.layer(i), w.layers[static_cast<size_t>(i)].experts, nullptr};
+  for (int32_t next = i + 1; next < d.n_layers && !layer.next; ++next)
+    if (d.layer(next).experts) layer.next = &w.layers[static_cast<size_t>(next)].experts;
+  return layer;
+}
+
+// False: all sessions' hooks have failed, or Pass::status has an error.
 bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   const Layer& l = w.layers[static_cast<size_t>(i)];
   const Layer* next = i + 1 < pass.d.n_layers ? &l + 1 : nullptr;
@@ -107,9 +115,13 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   }
   if (!shape.has_ffn()) return true;
   pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
-  if (shape.experts.beside_ffn) experts::run_beside(pass, shape, l.feed_forward, l.experts, l.post_ffn_norm);
-  else if (shape.experts) experts::run(pass, shape.experts, l.experts);
-  else feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
+  if (shape.experts.beside_ffn) {
+    if (!experts::run_beside(pass, experts_of(pass.d, w, i), l.feed_forward, l.post_ffn_norm)) return false;
+  } else if (shape.experts) {
+    if (!experts::run(pass, experts_of(pass.d, w, i))) return false;
+  } else {
+    feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
+  }
   if (pass.d.n_per_layer > 0) per_layer::run(pass, i, l.per_layer);
   if (l.output_scale != 1.0f) pass.backend.soft_cap(pass.work.x, pass.n_rows, pass.d.n_embd, l.output_scale, 0.0f);
   return true;
@@ -229,6 +241,8 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
     work.routed = {base.address + at};
     at += align_up(RoutedRows::bytes(rows, most.router), kv::kArenaAlignment);
     work.slots = floats(rows * most.router.n_used, d.n_embd);
+    work.routed_next = {base.address + at};
+    at += align_up(RoutedRows::bytes(kMostTogether, most.router), kv::kArenaAlignment);
   }
   if (d.any_post_norms()) work.branch = floats(rows, d.n_embd);
   work.logits = floats(kLogitRows, d.n_vocab);
@@ -274,13 +288,14 @@ struct Stretch {
 
 // Sets *stopped once all sessions' hooks have failed.
 Status run_stretch(Backend* backend, const Model& model, const Workspace& given, Span<const Step> steps, Span<const RopeSpec> ropes,
-                   Span<SessionPart> parts, const std::atomic<bool>* cancel, const Stretch& stretch, bool* stopped) {
+                   Span<SessionPart> parts, const Cancels& cancel, const Stretch& stretch, bool* stopped) {
   const Description& d = model.description;
   Workspace work = given;
   if (d.norms_after) work.normed = work.x;  // what is normed stands in the residual stream already
   const StepScope scope(backend, steps);
   Hooks hooks(steps, parts);
   Pass pass = make_pass(backend, model, work, steps, &hooks);
+  pass.store = model.experts.get(), pass.cancel = cancel.waits;
   if (stretch.begins) {
     const bool per_layer = d.n_per_layer > 0;
     if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);  // before other operations
@@ -298,10 +313,10 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& given,
     backend->recurrent()->set_states({states.data(), parts.size()});
   }
   for (int32_t i = stretch.first; i < stretch.end; ++i) {
-    if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
+    if (cancel.between_layers && cancel.between_layers->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
     if (!run_layer(pass, model.weights, i)) {
       *stopped = true;
-      return ok_status();
+      return std::move(pass.status);
     }
   }
   if (!stretch.ends) return ok_status();
@@ -313,7 +328,7 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& given,
 }  // namespace
 
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
-                        Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers) {
+                        Span<SessionPart> parts, const Cancels& cancel, const Layers& layers) {
   const Description& d = model.description;
   const uint64_t n_embd = static_cast<uint64_t>(d.n_embd);
   if (d.reads_hidden) {
@@ -345,7 +360,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,
                const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, const SequenceState& state) {
   SessionPart part{out, hook, ok_status(), nullptr, state};
-  Status status = forward_together(backend, model, work, {&step, 1}, ropes, {&part, 1}, cancel);
+  Status status = forward_together(backend, model, work, {&step, 1}, ropes, {&part, 1}, {cancel, cancel});
   if (part.thrown) std::rethrow_exception(part.thrown);
   return part.status.ok() ? std::move(status) : std::move(part.status);
 }

@@ -84,13 +84,19 @@ struct SessionPart {
   bool failed() const { return thrown || !status.ok(); }
 };
 
+// Who may end a pass: between two layers, and while it waits for the link.
+struct Cancels {
+  const std::atomic<bool>* between_layers = nullptr;
+  Cancel waits = {};
+};
+
 // Runs the steps of one session or of several on `backend` (StepOperations::begin_steps), with scratch from `work`. steps and parts:
 // (n_steps) each; ropes: as for StepOperations::prepare_ropes(). Steps of several sessions want one row of logits each. Each row has the
 // bits of its own step. An error of a hook ends up in its part alone, and its hook is not called again: the KV of the step's rows is
 // invalid, the other steps go on. The pass ends when all have failed. The error that is returned is everybody's. layers: all, unless the
 // step is one session's.
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
-                        Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers = {});
+                        Span<SessionPart> parts, const Cancels& cancel, const Layers& layers = {});
 
 // Runs the step of one session. The step reads `cancel` between layers; when it is set, the
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An

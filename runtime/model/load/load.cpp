@@ -30,6 +30,12 @@ uint64_t matrix_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
   return align_up(device.weight_bytes(t.type, rows, cols), kWeightAlignment);
 }
 
+// The same in a unit of a store (store/expert_units.h), which also has the matrices that are used as the file has them.
+uint64_t unit_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
+  const uint64_t repacked = matrix_stride(t, n, device);
+  return repacked ? repacked : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
+}
+
 Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& shape, const std::string& prefix, Layer* l) {
   const std::string norm = prefix + (d.norms_after ? "attn_output_norm" : "attn_norm");
   if (shape.mixer != Mixer::none) ORRERY_TRY(tensors->vector(norm + ".weight", d.n_embd, true, &l->attn_norm));
@@ -47,6 +53,7 @@ Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& sha
 }
 
 Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) {
+  tensors->begin_layer(i);
   const std::string prefix = "blk." + std::to_string(d.first_block + i) + ".";
   const LayerShape& shape = d.layer(i);
   ORRERY_TRY(visit_mixer(tensors, d, shape, prefix, l));
@@ -105,7 +112,8 @@ class Checker final : public TensorVisitor {
 // Adds up the bytes that the arena must hold.
 class Counter final : public TensorVisitor {
  public:
-  Counter(const gguf::File& file, const Device& device) : file_(file), device_(device) {}
+  Counter(const gguf::File& file, const Description& d, const Device& device) : file_(file), d_(d), device_(device) {}
+  void layer(int32_t i) override { layer_ = i; }
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     out->data.address = 1;  // present
     matrices_ += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
@@ -113,7 +121,12 @@ class Counter final : public TensorVisitor {
   }
   Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
     out->first.data.address = 1;
-    matrices_ += static_cast<uint64_t>(n) * matrix_stride(t, n, device_);
+    experts_ += static_cast<uint64_t>(n) * matrix_stride(t, n, device_);
+    const int32_t n_experts = d_.layer(layer_).experts.router.n_experts;
+    if (units_.empty() || units_.back().layer != layer_) units_.push_back({layer_, n_experts});
+    units_.back().bytes += static_cast<uint64_t>(n / n_experts) * unit_stride(t, n, device_);
+    units_.back().file_bytes += t.bytes / static_cast<uint64_t>(n_experts);
+    expert_tensors_.push_back(&t);
     return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>*) override {
@@ -123,15 +136,26 @@ class Counter final : public TensorVisitor {
     return ok_status();
   }
   // Depends on the arena's size, not on its free bytes, so the same file is always placed in the same way.
-  Placement placement(uint64_t arena_bytes) const {
-    if (device_.info().reads_host_memory && (matrices_ == 0 || matrices_ > arena_bytes / 2)) return {converted_, false};
-    return {vectors_ + matrices_, true};
+  Placement placement(uint64_t arena_bytes, const ExpertsPlace& experts) const {
+    Placement placement;
+    for (const ExpertUnits::Layer& layer : units_) placement.units.add(layer);
+    const bool store = placement.units && experts.n_on_device != ExpertsPlace::kAll;
+    const uint64_t matrices = matrices_ + (store ? 0 : experts_);
+    placement.repacks = !device_.info().reads_host_memory || (matrices > 0 && matrices <= arena_bytes / 2);
+    placement.arena_bytes = placement.repacks ? vectors_ + matrices : converted_;
+    if (store) placement.in_units = expert_tensors_;
+    if (store) placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(experts.n_on_device), experts.in_place);
+    return placement;
   }
 
  private:
   const gguf::File& file_;
+  const Description& d_;
   const Device& device_;
-  uint64_t matrices_ = 0;                 // repacked
+  int32_t layer_ = 0;
+  std::vector<ExpertUnits::Layer> units_;
+  std::vector<const gguf::Tensor*> expert_tensors_;
+  uint64_t matrices_ = 0, experts_ = 0;   // repacked: experts' matrices, and all others
   uint64_t vectors_ = 0, converted_ = 0;  // all vectors; vectors that must be converted
 };
 
@@ -147,7 +171,17 @@ class Placer final : public TensorVisitor {
     jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
     return ok_status();
   }
+  void layer(int32_t i) override { layer_ = i, unit_offset_ = 0; }
   Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
+    if (const ExpertStore* store = model_.experts.get()) {
+      const int64_t parts = n / model_.description.layer(layer_).experts.router.n_experts;
+      out->stride = unit_stride(t, n, turns_.device());
+      out->units = store->places(layer_), out->offset = unit_offset_;
+      unit_offset_ += static_cast<uint64_t>(parts) * out->stride;
+      jobs_.push_back({&t, &out->first, nullptr, {}, n});
+      jobs_.back().in_units = out, jobs_.back().layer = layer_;
+      return ok_status();
+    }
     const uint64_t stride = repacks_ ? matrix_stride(t, n, turns_.device()) : 0;
     out->stride = stride ? stride : t.bytes / static_cast<uint64_t>(n);
     jobs_.push_back({&t, &out->first, nullptr, stride ? take(static_cast<uint64_t>(n) * stride) : Ptr<std::byte>{}, n, stride});
@@ -188,7 +222,7 @@ class Placer final : public TensorVisitor {
     });
     uint64_t copied_bytes = 0;
     for (const Job& job : jobs_)
-      if (job.at) copied_.push_back(job.tensor), copied_bytes += job.tensor->bytes;
+      if (job.copied()) copied_.push_back(job.tensor), copied_bytes += job.tensor->bytes;
     std::unique_ptr<Loading> loading;
     if (copied_bytes > 0) {
       ORRERY_ASSIGN(const Turn turn, take_turn());
@@ -198,7 +232,7 @@ class Placer final : public TensorVisitor {
     size_t n_copied = 0;
     for (const Job& job : jobs_) {
       ORRERY_TRY(account(*job.tensor));
-      if (job.at) ahead.begin(n_copied++);
+      if (job.copied()) ahead.begin(n_copied++);
       if (const RouterShape& router = model_.description.experts().router; job.n > 1)
         model_.n_used_parameters -=
             job.tensor->n_elements / static_cast<uint64_t>(router.n_experts) * static_cast<uint64_t>(router.n_experts - router.n_used);
@@ -207,7 +241,7 @@ class Placer final : public TensorVisitor {
                        static_cast<int64_t>(job.tensor->dims[1]),
                        static_cast<int64_t>(job.tensor->dims[0]),
                        {reinterpret_cast<uint64_t>(job.tensor->data)}};
-      else ORRERY_TRY(job.matrix ? place_matrix(job) : place_vector(job));
+      else ORRERY_TRY(job.in_units ? place_units(job) : job.matrix ? place_matrix(job) : place_vector(job));
     }
     return ok_status();
   }
@@ -238,10 +272,35 @@ class Placer final : public TensorVisitor {
     Weight* matrix;
     Ptr<const float>* vector;
     Ptr<std::byte> at;
-    int64_t n = 1;        // matrices of the tensor, side by side
-    uint64_t stride = 0;  // between them at `at`
-    bool table = false;   // TensorVisitor::table()
+    int64_t n = 1;                            // matrices of the tensor, side by side
+    uint64_t stride = 0;                      // between them at `at`
+    bool table = false;                       // TensorVisitor::table()
+    const ExpertWeights* in_units = nullptr;  // matrices go to the store's units
+    int32_t layer = 0;
+    bool copied() const { return at || in_units; }
   };
+
+  // Takes a turn for each expert: its matrices in this tensor.
+  Status place_units(const Job& job) {
+    const gguf::Tensor& t = *job.tensor;
+    const int64_t cols = static_cast<int64_t>(t.dims[0]), rows = static_cast<int64_t>(t.n_elements) / cols / job.n;
+    const int64_t n_experts = model_.description.layer(job.layer).experts.router.n_experts, parts = job.n / n_experts;
+    const uint64_t bytes = t.bytes / static_cast<uint64_t>(job.n);
+    const bool repacks = turns_.device().weight_bytes(t.type, rows, cols) > 0;
+    for (int64_t e = 0; e < n_experts; ++e) {
+      if (cancelled()) return cancellation();
+      ORRERY_ASSIGN(const Turn turn, take_turn());
+      for (int64_t i = 0; i < parts; ++i) {
+        const std::byte* const from = t.data + static_cast<uint64_t>(e * parts + i) * bytes;
+        std::byte* const to =
+            model_.experts->at(job.layer, static_cast<int32_t>(e)) + job.in_units->offset + static_cast<uint64_t>(i) * job.in_units->stride;
+        if (repacks) ORRERY_TRY(turn.backend().repack_weight(t.type, rows, cols, from, to));
+        else std::memcpy(to, from, bytes);
+      }
+    }
+    *job.matrix = {t.type, rows, cols, {1}, repacks};  // `data` is unused but for saying that the matrices are there
+    return ok_status();
+  }
 
   Status place_matrix(const Job& job) {
     const gguf::Tensor& t = *job.tensor;
@@ -288,6 +347,8 @@ class Placer final : public TensorVisitor {
   std::vector<Job> jobs_;
   std::vector<const gguf::Tensor*> copied_;
   Ptr<std::byte> next_;
+  int32_t layer_ = 0;
+  uint64_t unit_offset_ = 0;
   uint64_t done_ = 0, total_;
   std::map<TensorType, uint64_t> elements_by_type_;
 };
@@ -308,7 +369,8 @@ Status check_tensors(const gguf::File& file, const Description& d) {
   return visit(file, d, &checker, &scratch, &none);
 }
 
-Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device, uint64_t arena_bytes) {
+Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device, uint64_t arena_bytes,
+                                const ExpertsPlace& experts) {
   for (const LayerShape& layer : d.layers) {
     const bool attends = layer.mixer == Mixer::attention, delta_net = layer.mixer == Mixer::delta_net;
     if (layer.mixer == Mixer::none || (attends && !layer.attention.gated && !layer.attention.own_gate)) continue;
@@ -327,18 +389,18 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
   for (const KvGroup& group : d.groups)
     if (const Status heads = device.check_heads(group.head_dim, KvType::f16, group.shared_values); !heads.ok())
       return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
-  Counter counter(file, device);
+  Counter counter(file, d, device);
   Weights scratch;
   RopeFactors none;
   ORRERY_TRY(visit(file, d, &counter, &scratch, &none));
-  return counter.placement(arena_bytes);
+  return counter.placement(arena_bytes, experts);
 }
 
 Result<Placement> place_head(const gguf::File& file, const Description& head, const Device& device, uint64_t arena_bytes) {
-  Counter counter(file, device);
+  Counter counter(file, head, device);
   Weights scratch;
   ORRERY_TRY(visit_head(file, head, &counter, &scratch));
-  return counter.placement(arena_bytes);
+  return counter.placement(arena_bytes, {});
 }
 
 Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Arena* arena, const LoadOptions& options) {
@@ -371,11 +433,19 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   const gguf::File& file = *m->file;
   ORRERY_ASSIGN(m->description, read_description(file, options.rope, options.families));
 
-  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes()));
+  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes(), options.experts));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
+  if (placement.store()) {
+    ORRERY_ASSIGN(m->experts, ExpertStore::make(placement.units, static_cast<uint64_t>(options.experts.n_on_device), arena,
+                                                options.reservoir, options.experts.in_place ? nullptr : options.io));
+  }
   Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
   ORRERY_TRY(visit(file, m->description, &placer, &m->weights, &m->rope_factors));
   ORRERY_TRY(placer.place());
+  if (m->experts) {
+    ORRERY_ASSIGN(const Turn turn, placer.take_turn());
+    ORRERY_TRY(m->experts->begin(&turn.backend()));
+  }
   if (!m->weights.output) m->weights.output = m->weights.embedding;  // tied
   const gguf::Tensor* output = file.find_tensor("output.weight");
   m->output_bytes = (output ? output : file.find_tensor("token_embd.weight"))->bytes;

@@ -582,7 +582,7 @@ TEST(TogetherHooks, FailAlone) {
       hooks[0].throws = throws;
       std::vector<model::SessionPart> parts(2);
       for (size_t i = 0; i < 2; ++i) parts[i] = {{1, logits[i].data()}, &hooks[i], ok_status(), nullptr};
-      unwrap(model::forward_together(&turn.backend(), model->weights(), work, steps, ropes, {parts.data(), 2}, nullptr));
+      unwrap(model::forward_together(&turn.backend(), model->weights(), work, steps, ropes, {parts.data(), 2}, {}));
       EXPECT_EQ(hooks[0].calls, 1) << "a hook that has failed is not called again";
       EXPECT_EQ(parts[0].thrown != nullptr, throws);
       EXPECT_EQ(parts[0].status.ok(), throws);

@@ -1,0 +1,25 @@
+// How many experts of a mixture lie on the device.
+//
+// Device memory is worth most where each token reads it: the weights that all tokens use, then the KV and work memory of sessions, then
+// experts, of which a token reads a small share. So all other weights and what sessions need come first, and experts take the rest.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/model/store/expert_units.h"
+
+namespace orrery::model {
+
+struct DivisionInput {
+  const ExpertUnits& units;
+  bool in_place = false;        // the host's memory is as near as the device's
+  uint64_t arena_bytes = 0;     // of the arena
+  uint64_t weights_bytes = 0;   // in the arena, of all weights but experts
+  uint64_t all_bytes = 0;       // in the arena, with all experts
+  uint64_t sessions_bytes = 0;  // in the arena, left to sessions
+};
+
+// Units on the device; -1: all of them, because they fit. Else at least ExpertUnits::least_slots(), even if these do not fit.
+int64_t divide_experts(const DivisionInput& input);
+
+}  // namespace orrery::model
