@@ -16,6 +16,11 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
   engine::ModelOptions out;
   out.load = o.load == ORRERY_LOAD_READ ? gguf::Load::read : gguf::Load::map;
   out.weights.full_fingerprint = o.full_fingerprint != 0;
+  if (o.experts_on_device < -1)
+    return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, expected -1 or a number of experts",
+                        static_cast<long long>(o.experts_on_device));
+  out.experts_on_device = o.experts_on_device;
+  out.sessions_bytes = o.sessions_bytes;
   if (o.progress)
     out.weights.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) { return fn(user, done, total) == 0; };
   model::RopeOverride& rope = out.weights.rope;
@@ -73,7 +78,11 @@ void orrery_source_init(orrery_source* source, size_t struct_size) {
   init_struct(source, struct_size, defaults);
 }
 
-void orrery_model_options_init(orrery_model_options* options, size_t struct_size) { init_struct(options, struct_size); }
+void orrery_model_options_init(orrery_model_options* options, size_t struct_size) {
+  orrery_model_options defaults = {};
+  defaults.experts_on_device = -1;
+  init_struct(options, struct_size, defaults);
+}
 
 orrery_status orrery_model_open(orrery_runtime* runtime, const orrery_source* source, const orrery_model_options* options,
                                 orrery_model** model, orrery_error* error) {
@@ -128,6 +137,29 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
     out.host_bytes = usage.bytes;
     out.host_peak_bytes = usage.peak_bytes;
     return write_struct(out, info, "orrery_model_info");
+  });
+}
+
+void orrery_experts_info_init(orrery_experts_info* info, size_t struct_size) { init_struct(info, struct_size); }
+
+orrery_status orrery_model_experts(const orrery_model* model, orrery_experts_info* info, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(model);
+    ORRERY_REQUIRE(info);
+    ORRERY_TRY(check_process(model->model->runtime()));
+    orrery_experts_info out;
+    orrery_experts_info_init(&out, sizeof out);
+    if (const model::ExpertStore* store = model->model->weights().experts.get()) {
+      const model::ExpertStore::Counts counts = store->counts();
+      out.in_place = store->in_place();
+      out.n_experts = store->units().n_units(), out.n_on_device = store->n_on_device();
+      out.device_bytes = store->arena_bytes(), out.reservoir_bytes = store->reservoir_bytes();
+      out.n_hits = counts.hits, out.n_late = counts.late, out.n_missed = counts.missed;
+      out.n_expected = counts.expected, out.n_wasted = counts.wasted;
+      out.link_bytes = counts.bytes, out.stall_us = counts.stall_us;
+      out.prompt_link_bytes = counts.prompt_bytes, out.prompt_stall_us = counts.prompt_stall_us;
+    }
+    return write_struct(out, info, "orrery_experts_info");
   });
 }
 

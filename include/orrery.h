@@ -400,6 +400,10 @@ struct orrery_model_options {
   float rope_base;                /* > 0: instead of the file's frequency base */
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   uint32_t reserved;
+  int64_t experts_on_device;      /* of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
+                                     reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all.
+                                     -1 (default): as many as fit beside sessions_bytes. orrery_model_experts() tells */
+  uint64_t sessions_bytes;        /* of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs */
 };
 ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t struct_size);
 

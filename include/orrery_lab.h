@@ -46,6 +46,28 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_regions(const orrery_source
                                                              orrery_plan_region *regions, size_t capacity, size_t *n_regions,
                                                              orrery_error *error);
 
+/* Where the experts of a mixture lie, and what the link brought. An expert is one of one layer, with all of its matrices. */
+typedef struct orrery_experts_info {
+  uint32_t struct_size;
+  uint32_t in_place;        /* 1: steps use each where it lies, and nothing moves */
+  uint64_t n_experts;       /* of all layers; 0: the model is no mixture, or they all lie with its other weights */
+  uint64_t n_on_device;     /* that the arena has room for */
+  uint64_t device_bytes;    /* of the arena */
+  uint64_t reservoir_bytes; /* of the reservoir */
+  /* Since the model was opened, of the experts that layers asked for in steps of generated tokens: */
+  uint64_t n_hits;                             /* in the arena already */
+  uint64_t n_late;                             /* on their way, because the layer before had guessed them */
+  uint64_t n_missed;                           /* neither */
+  uint64_t n_expected;                         /* brought because a layer before had guessed them */
+  uint64_t n_wasted;                           /* of n_expected: gone before a layer asked for them */
+  uint64_t link_bytes;                         /* of all that were brought */
+  uint64_t stall_us;                           /* time that layers waited for them */
+  uint64_t prompt_link_bytes, prompt_stall_us; /* the same of prompts */
+} orrery_experts_info;
+ORRERY_UNSTABLE ORRERY_API void orrery_experts_info_init(orrery_experts_info *info, size_t struct_size);
+/* Fills `info`. Never waits for a step. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_experts(const orrery_model *model, orrery_experts_info *info, orrery_error *error);
+
 /* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. "path": of the source, or "descriptor 5",
    "memory". See "Sizes out"; not NUL-terminated. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_inspect(const orrery_source *source, char *json, size_t capacity, size_t *json_bytes,

@@ -234,6 +234,12 @@ static void step(const char *verb, void *p, int i) {
     if (!orrery_model_layer_info(p, i, &layer, &err))
       for (int k = 3; w[k]; ++k) print_field(&layer_info_layout, &layer, w[k]), fputs(w[k + 1] ? " " : "\n", stdout);
   }
+  if (IS("experts")) {
+    orrery_experts_info experts;
+    orrery_experts_info_init(&experts, sizeof experts);
+    if (!orrery_model_experts(p, &experts, &err))
+      for (int k = 2; w[k]; ++k) print_field(&experts_info_layout, &experts, w[k]), fputs(w[k + 1] ? " " : "\n", stdout);
+  }
   if (IS("kv_bytes")) printf("%llu\n", (unsigned long long)orrery_kv_type_bytes(atoi(w[1]), atoi(w[2]), atoi(w[3])));
   if (IS("policies")) {
     orrery_policies(NULL, 0, &n, &err);

@@ -169,9 +169,11 @@ static const field_layout model_options_fields[] = {
     {"rope_scale", FIELD_F32, 32, 4, 0, 0, 0, 0, 0},
     {"rope_base", FIELD_F32, 36, 4, 0, 0, 0, 0, 0},
     {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
+    {"experts_on_device", FIELD_I64, 48, 8, 0, 0, 0, 0, 0},
+    {"sessions_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
 };
 static void init_model_options(void *p) { orrery_model_options_init(p, sizeof(orrery_model_options)); }
-static const struct_layout model_options_layout = {"model_options", 48, 7, model_options_fields, init_model_options};
+static const struct_layout model_options_layout = {"model_options", 64, 9, model_options_fields, init_model_options};
 
 static const field_layout model_info_fields[] = {
     {"n_layers", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -346,6 +348,25 @@ static const field_layout plan_region_fields[] = {
 static void init_plan_region(void *p) { orrery_plan_region_init(p, sizeof(orrery_plan_region)); }
 static const struct_layout plan_region_layout = {"plan_region", 48, 6, plan_region_fields, init_plan_region};
 
+static const field_layout experts_info_fields[] = {
+    {"in_place", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"n_experts", FIELD_U64, 8, 8, 0, 0, 0, 0, 0},
+    {"n_on_device", FIELD_U64, 16, 8, 0, 0, 0, 0, 0},
+    {"device_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"reservoir_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"n_hits", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"n_late", FIELD_U64, 48, 8, 0, 0, 0, 0, 0},
+    {"n_missed", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
+    {"n_expected", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
+    {"n_wasted", FIELD_U64, 72, 8, 0, 0, 0, 0, 0},
+    {"link_bytes", FIELD_U64, 80, 8, 0, 0, 0, 0, 0},
+    {"stall_us", FIELD_U64, 88, 8, 0, 0, 0, 0, 0},
+    {"prompt_link_bytes", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
+    {"prompt_stall_us", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
+};
+static void init_experts_info(void *p) { orrery_experts_info_init(p, sizeof(orrery_experts_info)); }
+static const struct_layout experts_info_layout = {"experts_info", 112, 14, experts_info_fields, init_experts_info};
+
 static const field_layout head_roles_fields[] = {
     {"n_anchor_heads", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
     {"n_volatile_heads", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
@@ -394,4 +415,4 @@ static const char *constant_name(const char *kind, int64_t value) {
   return 0;
 }
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &layer_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &head_roles_layout, &calibrate_options_layout};
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &layer_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &experts_info_layout, &head_roles_layout, &calibrate_options_layout};

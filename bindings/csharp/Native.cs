@@ -464,6 +464,8 @@ internal unsafe struct orrery_model_options {
     public float @rope_base;
     public uint @rope_original_context;
     public uint @reserved;
+    public long @experts_on_device;
+    public ulong @sessions_bytes;
     public static orrery_model_options New() {
         var value = new orrery_model_options();
         Native.orrery_model_options_init(ref value, (UIntPtr)sizeof(orrery_model_options));
@@ -716,6 +718,31 @@ internal unsafe struct orrery_plan_region {
         var value = new orrery_plan_region();
         Native.orrery_plan_region_init(ref value, (UIntPtr)sizeof(orrery_plan_region));
         Native.CheckSize("orrery_plan_region", value.struct_size, sizeof(orrery_plan_region));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_experts_info {
+    public uint @struct_size;
+    public uint @in_place;
+    public ulong @n_experts;
+    public ulong @n_on_device;
+    public ulong @device_bytes;
+    public ulong @reservoir_bytes;
+    public ulong @n_hits;
+    public ulong @n_late;
+    public ulong @n_missed;
+    public ulong @n_expected;
+    public ulong @n_wasted;
+    public ulong @link_bytes;
+    public ulong @stall_us;
+    public ulong @prompt_link_bytes;
+    public ulong @prompt_stall_us;
+    public static orrery_experts_info New() {
+        var value = new orrery_experts_info();
+        Native.orrery_experts_info_init(ref value, (UIntPtr)sizeof(orrery_experts_info));
+        Native.CheckSize("orrery_experts_info", value.struct_size, sizeof(orrery_experts_info));
         return value;
     }
 }
@@ -1005,6 +1032,10 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_plan_regions(ref orrery_source @source, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, [In, Out] orrery_plan_region[] @regions, UIntPtr @capacity, ref UIntPtr @n_regions, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_experts_info_init(ref orrery_experts_info @info, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_experts(ModelHandle @model, ref orrery_experts_info @info, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_inspect(ref orrery_source @source, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
@@ -1184,6 +1215,13 @@ public sealed class ModelOptions {
     public float RopeBase;
     /// <summary>the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's</summary>
     public uint RopeOriginalContext;
+    /// <summary>of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in
+    /// the reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default):
+    /// as many as fit beside sessions_bytes. orrery_model_experts() tells</summary>
+    public long ExpertsOnDevice;
+    /// <summary>of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16
+    /// needs</summary>
+    public ulong SessionsBytes;
     public ModelOptions() {
         var raw = orrery_model_options.New();
         Load = raw.load;
@@ -1192,6 +1230,8 @@ public sealed class ModelOptions {
         RopeScale = raw.rope_scale;
         RopeBase = raw.rope_base;
         RopeOriginalContext = raw.rope_original_context;
+        ExpertsOnDevice = raw.experts_on_device;
+        SessionsBytes = raw.sessions_bytes;
     }
     internal orrery_model_options ToNative(Keep keep) {
         var raw = orrery_model_options.New();
@@ -1202,6 +1242,8 @@ public sealed class ModelOptions {
         raw.rope_scale = RopeScale;
         raw.rope_base = RopeBase;
         raw.rope_original_context = RopeOriginalContext;
+        raw.experts_on_device = ExpertsOnDevice;
+        raw.sessions_bytes = SessionsBytes;
         return raw;
     }
 }
@@ -1863,6 +1905,54 @@ public sealed class PlanRegion {
         FullHeadsBytes = raw.full_heads_bytes;
         ReservoirBytes = raw.reservoir_bytes;
         HostBytes = raw.host_bytes;
+    }
+}
+
+/// <summary>orrery_experts_info of the header.</summary>
+public sealed class ExpertsInfo {
+    /// <summary>1: steps use each where it lies, and nothing moves</summary>
+    public readonly uint InPlace;
+    /// <summary>of all layers; 0: the model is no mixture, or they all lie with its other weights</summary>
+    public readonly ulong NExperts;
+    /// <summary>that the arena has room for</summary>
+    public readonly ulong NOnDevice;
+    /// <summary>of the arena</summary>
+    public readonly ulong DeviceBytes;
+    /// <summary>of the reservoir</summary>
+    public readonly ulong ReservoirBytes;
+    /// <summary>in the arena already</summary>
+    public readonly ulong NHits;
+    /// <summary>on their way, because the layer before had guessed them</summary>
+    public readonly ulong NLate;
+    /// <summary>neither</summary>
+    public readonly ulong NMissed;
+    /// <summary>brought because a layer before had guessed them</summary>
+    public readonly ulong NExpected;
+    /// <summary>of n_expected: gone before a layer asked for them</summary>
+    public readonly ulong NWasted;
+    /// <summary>of all that were brought</summary>
+    public readonly ulong LinkBytes;
+    /// <summary>time that layers waited for them</summary>
+    public readonly ulong StallUs;
+    /// <summary>the same of prompts</summary>
+    public readonly ulong PromptLinkBytes;
+    /// <summary>the same of prompts</summary>
+    public readonly ulong PromptStallUs;
+    internal unsafe ExpertsInfo(orrery_experts_info raw) {
+        InPlace = raw.in_place;
+        NExperts = raw.n_experts;
+        NOnDevice = raw.n_on_device;
+        DeviceBytes = raw.device_bytes;
+        ReservoirBytes = raw.reservoir_bytes;
+        NHits = raw.n_hits;
+        NLate = raw.n_late;
+        NMissed = raw.n_missed;
+        NExpected = raw.n_expected;
+        NWasted = raw.n_wasted;
+        LinkBytes = raw.link_bytes;
+        StallUs = raw.stall_us;
+        PromptLinkBytes = raw.prompt_link_bytes;
+        PromptStallUs = raw.prompt_stall_us;
     }
 }
 

@@ -260,6 +260,13 @@ public sealed class Model : IDisposable {
         return new LayerInfo(info);
     }
 
+    /// <summary>Where a mixture's experts lie, and what the link brought.</summary>
+    public ExpertsInfo Experts() {
+        var info = orrery_experts_info.New();
+        Native.Check((ref orrery_error e) => Native.orrery_model_experts(handle, ref info, ref e));
+        return new ExpertsInfo(info);
+    }
+
     public ModelInfo Info() {
         var info = orrery_model_info.New();
         Native.Check((ref orrery_error e) => Native.orrery_model_get_info(handle, ref info, ref e));

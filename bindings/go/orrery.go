@@ -402,6 +402,15 @@ func (m *Model) Layer(i uint32) (LayerInfo, error) {
 	})
 }
 
+// Experts tells where a mixture's experts lie, and what the link brought.
+func (m *Model) Experts() (ExpertsInfo, error) {
+	return fillExpertsInfo(func(out *C.orrery_experts_info) error {
+		return m.call(func(p unsafe.Pointer, e errorOut) status {
+			return C.orrery_model_experts((*C.orrery_model)(p), out, e)
+		})
+	})
+}
+
 func (m *Model) Vocab() (vocab *Vocab, err error) {
 	err = m.use(func(p unsafe.Pointer) error {
 		raw := C.orrery_model_vocab((*C.orrery_model)(p))

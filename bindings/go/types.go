@@ -605,6 +605,12 @@ type ModelOptions struct {
 	RopeBase float32
 	// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
 	RopeOriginalContext uint32
+	// of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
+	// reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as
+	// many as fit beside sessions_bytes. orrery_model_experts() tells
+	ExpertsOnDevice int64
+	// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
+	SessionsBytes uint64
 }
 
 // DefaultModelOptions has the library's defaults.
@@ -619,6 +625,8 @@ func DefaultModelOptions() ModelOptions {
 	o.RopeScale = float32(p.rope_scale)
 	o.RopeBase = float32(p.rope_base)
 	o.RopeOriginalContext = uint32(p.rope_original_context)
+	o.ExpertsOnDevice = int64(p.experts_on_device)
+	o.SessionsBytes = uint64(p.sessions_bytes)
 	return o
 }
 
@@ -638,6 +646,8 @@ func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 	p.rope_scale = C.float(o.RopeScale)
 	p.rope_base = C.float(o.RopeBase)
 	p.rope_original_context = C.uint32_t(o.RopeOriginalContext)
+	p.experts_on_device = C.int64_t(o.ExpertsOnDevice)
+	p.sessions_bytes = C.uint64_t(o.SessionsBytes)
 	return p
 }
 
@@ -1444,6 +1454,62 @@ func fillPlanRegion(call func(*C.orrery_plan_region) error) (PlanRegion, error) 
 	r.FullHeadsBytes = uint64(p.full_heads_bytes)
 	r.ReservoirBytes = uint64(p.reservoir_bytes)
 	r.HostBytes = uint64(p.host_bytes)
+	return r, nil
+}
+
+// ExpertsInfo is orrery_experts_info of the header.
+type ExpertsInfo struct {
+	// 1: steps use each where it lies, and nothing moves
+	InPlace uint32
+	// of all layers; 0: the model is no mixture, or they all lie with its other weights
+	NExperts uint64
+	// that the arena has room for
+	NOnDevice uint64
+	// of the arena
+	DeviceBytes uint64
+	// of the reservoir
+	ReservoirBytes uint64
+	// in the arena already
+	NHits uint64
+	// on their way, because the layer before had guessed them
+	NLate uint64
+	// neither
+	NMissed uint64
+	// brought because a layer before had guessed them
+	NExpected uint64
+	// of n_expected: gone before a layer asked for them
+	NWasted uint64
+	// of all that were brought
+	LinkBytes uint64
+	// time that layers waited for them
+	StallUs uint64
+	// the same of prompts
+	PromptLinkBytes uint64
+	// the same of prompts
+	PromptStallUs uint64
+}
+
+func fillExpertsInfo(call func(*C.orrery_experts_info) error) (ExpertsInfo, error) {
+	p, r := new(C.orrery_experts_info), ExpertsInfo{}
+	C.orrery_experts_info_init(p, C.sizeof_orrery_experts_info)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_experts_info)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.InPlace = uint32(p.in_place)
+	r.NExperts = uint64(p.n_experts)
+	r.NOnDevice = uint64(p.n_on_device)
+	r.DeviceBytes = uint64(p.device_bytes)
+	r.ReservoirBytes = uint64(p.reservoir_bytes)
+	r.NHits = uint64(p.n_hits)
+	r.NLate = uint64(p.n_late)
+	r.NMissed = uint64(p.n_missed)
+	r.NExpected = uint64(p.n_expected)
+	r.NWasted = uint64(p.n_wasted)
+	r.LinkBytes = uint64(p.link_bytes)
+	r.StallUs = uint64(p.stall_us)
+	r.PromptLinkBytes = uint64(p.prompt_link_bytes)
+	r.PromptStallUs = uint64(p.prompt_stall_us)
 	return r, nil
 }
 

@@ -341,6 +341,14 @@ export interface ModelOptions {
   ropeBase?: number;
   /** the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   ropeOriginalContext?: number;
+  /**
+   * of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
+   * reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as many
+   * as fit beside sessions_bytes. orrery_model_experts() tells
+   */
+  expertsOnDevice?: number;
+  /** of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs */
+  sessionsBytes?: number;
 }
 export interface EmbedOptions {
   /** ORRERY_POOLING_; default MODEL */
@@ -738,6 +746,36 @@ export interface PlanRegion {
   reservoirBytes: number;
   /** in other host memory, at most; of WEIGHTS: mapped, or read */
   hostBytes: number;
+}
+export interface ExpertsInfo {
+  /** 1: steps use each where it lies, and nothing moves */
+  inPlace: number;
+  /** of all layers; 0: the model is no mixture, or they all lie with its other weights */
+  nExperts: number;
+  /** that the arena has room for */
+  nOnDevice: number;
+  /** of the arena */
+  deviceBytes: number;
+  /** of the reservoir */
+  reservoirBytes: number;
+  /** in the arena already */
+  nHits: number;
+  /** on their way, because the layer before had guessed them */
+  nLate: number;
+  /** neither */
+  nMissed: number;
+  /** brought because a layer before had guessed them */
+  nExpected: number;
+  /** of n_expected: gone before a layer asked for them */
+  nWasted: number;
+  /** of all that were brought */
+  linkBytes: number;
+  /** time that layers waited for them */
+  stallUs: number;
+  /** the same of prompts */
+  promptLinkBytes: number;
+  /** the same of prompts */
+  promptStallUs: number;
 }
 export interface HeadRoles {
   /** keep their resident KV */

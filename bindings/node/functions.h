@@ -166,6 +166,8 @@ static void invoke_orrery_region_kind_name(slot *a, slot *result) { (void)a, res
 static const parameter parameters_orrery_region_kind_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_plan_regions(slot *a, slot *result) { (void)a, result->i = orrery_plan_regions((const orrery_source *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_region *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
 static const parameter parameters_orrery_plan_regions[] = {{P_OPTIONS, 1, &source_layout}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_OUT_STRUCTS, 3, &plan_region_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_model_experts(slot *a, slot *result) { (void)a, result->i = orrery_model_experts((const orrery_model *)a[0].p, (orrery_experts_info *)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_model_experts[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &experts_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_inspect(slot *a, slot *result) { (void)a, result->i = orrery_inspect((const orrery_source *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_inspect[] = {{P_OPTIONS, 1, &source_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i = orrery_policies((char *)a[0].p, (size_t)a[1].i, (size_t *)a[2].p, (orrery_error *)a[3].p); }
@@ -277,6 +279,7 @@ static const function functions[] = {
     {"orrery_generation_free", R_VOID, 1, invoke_orrery_generation_free, 0, parameters_orrery_generation_free},
     {"orrery_region_kind_name", R_STRING, 1, invoke_orrery_region_kind_name, 0, parameters_orrery_region_kind_name},
     {"orrery_plan_regions", R_STATUS, 6, invoke_orrery_plan_regions, 0, parameters_orrery_plan_regions},
+    {"orrery_model_experts", R_STATUS, 3, invoke_orrery_model_experts, 0, parameters_orrery_model_experts},
     {"orrery_inspect", R_STATUS, 3, invoke_orrery_inspect, 0, parameters_orrery_inspect},
     {"orrery_policies", R_STATUS, 2, invoke_orrery_policies, 0, parameters_orrery_policies},
     {"orrery_session_residency", R_STATUS, 3, invoke_orrery_session_residency, 0, parameters_orrery_session_residency},

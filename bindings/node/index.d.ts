@@ -79,6 +79,7 @@ export class Matcher extends Handle {
 export class Model extends Handle {
   info(): abi.ModelInfo;
   layer(i: number): abi.LayerInfo;
+  experts(): abi.ExpertsInfo;
   vocab(): Vocab;
   session(options?: abi.SessionOptions): Promise<Session>;
   embed(texts: string[], options?: abi.EmbedOptions): Promise<{ vectors: Float32Array[]; nTokens: number[] }>;

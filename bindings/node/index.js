@@ -98,6 +98,10 @@ class Model extends Handle {
   layer(i) {
     return sync.orrery_model_layer_info(this.handle, i);
   }
+  // Where a mixture's experts lie, and what the link brought.
+  experts() {
+    return sync.orrery_model_experts(this.handle);
+  }
   vocab() {
     return new Vocab(sync.orrery_model_vocab(this.handle));
   }

@@ -83,6 +83,8 @@ class ApiError : public Failure {
                                     {"max_tokens", "--max-tokens"},
                                     {"rope_scale", "--rope-scale"},
                                     {"rope_scaling", "--rope-scaling"},
+                                    {"experts_on_device", "--experts-on-device"},
+                                    {"sessions_bytes", "--sessions-memory"},
                                     {"rope_base", "--rope-base"},
                                     {"rope_original_context", "--rope-original-context"},
                                     {"cpu_path", "--cpu-path"},

@@ -72,7 +72,12 @@ OptionGroup model_group() {
            {"--rope-scaling", "KIND", "none, linear, yarn, llama3 or longrope; replaces the file's scaling."},
            {"--rope-scale", "FACTOR", "Factor of linear, yarn and llama3."},
            {"--rope-base", "BASE", "Frequency base; replaces the file's base."},
-           {"--rope-original-context", "N", "yarn, llama3, longrope: the context that the model was trained with."}}};
+           {"--rope-original-context", "N", "yarn, llama3, longrope: the context that the model was trained with."},
+           {"--experts-on-device", "N",
+            "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
+            "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
+           {"--sessions-memory", "SIZE",
+            "What experts leave of the budget to the KV and the work of sessions (default: what a session of 8,192 tokens needs)."}}};
 }
 
 OptionGroup session_group() {
@@ -148,6 +153,9 @@ orrery_model_options model_options(const Args& args) {
   if (args.has("--rope-scale")) options.rope_scale = static_cast<float>(args.real("--rope-scale", 1e-3, 1e6, 1));
   if (args.has("--rope-base")) options.rope_base = static_cast<float>(args.real("--rope-base", 1, 1e12, 1));
   options.rope_original_context = static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
+  if (args.has("--experts-on-device"))
+    options.experts_on_device = static_cast<int64_t>(args.integer("--experts-on-device", 0, uint64_t{1} << 20, 0));
+  options.sessions_bytes = args.bytes("--sessions-memory", 0);
   return options;
 }
 

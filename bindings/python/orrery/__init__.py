@@ -330,6 +330,11 @@ class Model(Handle):
         with self.use() as pointer:
             return result(LayerInfo, "orrery_model_layer_info", pointer, i)
 
+    def experts(self) -> ExpertsInfo:
+        """Where a mixture's experts lie, and what the link brought."""
+        with self.use() as pointer:
+            return result(ExpertsInfo, "orrery_model_experts", pointer)
+
     def vocab(self) -> Vocab:
         with self.use() as pointer:
             vocab = lib.orrery_model_vocab(pointer)

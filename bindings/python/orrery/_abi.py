@@ -554,6 +554,8 @@ class orrery_model_options(Structure):
         ("rope_base", c_float),
         ("rope_original_context", c_uint32),
         ("reserved", c_uint32),
+        ("experts_on_device", c_int64),
+        ("sessions_bytes", c_uint64),
     ]
     INIT = "orrery_model_options_init"
     COUNTS: dict[str, str] = {}
@@ -765,6 +767,28 @@ class orrery_plan_region(Structure):
     COUNTS: dict[str, str] = {}
 
 
+class orrery_experts_info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("in_place", c_uint32),
+        ("n_experts", c_uint64),
+        ("n_on_device", c_uint64),
+        ("device_bytes", c_uint64),
+        ("reservoir_bytes", c_uint64),
+        ("n_hits", c_uint64),
+        ("n_late", c_uint64),
+        ("n_missed", c_uint64),
+        ("n_expected", c_uint64),
+        ("n_wasted", c_uint64),
+        ("link_bytes", c_uint64),
+        ("stall_us", c_uint64),
+        ("prompt_link_bytes", c_uint64),
+        ("prompt_stall_us", c_uint64),
+    ]
+    INIT = "orrery_experts_info_init"
+    COUNTS: dict[str, str] = {}
+
+
 class orrery_head_roles(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -840,6 +864,7 @@ STRUCTS = [orrery_error,
            orrery_token_logprob,
            orrery_event,
            orrery_plan_region,
+           orrery_experts_info,
            orrery_head_roles,
            orrery_calibrate_options]
 
@@ -936,6 +961,8 @@ FUNCTIONS = {
     "orrery_region_kind_name": (c_char_p, [c_uint32]),
     "orrery_plan_region_init": (None, [POINTER(orrery_plan_region), c_size_t]),
     "orrery_plan_regions": (c_int32, [POINTER(orrery_source), POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_region), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_experts_info_init": (None, [POINTER(orrery_experts_info), c_size_t]),
+    "orrery_model_experts": (c_int32, [c_void_p, POINTER(orrery_experts_info), POINTER(orrery_error)]),
     "orrery_inspect": (c_int32, [POINTER(orrery_source), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_residency": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
@@ -1033,6 +1060,13 @@ class ModelOptions(TypedDict, total=False):
     """> 0: instead of the file's frequency base"""
     rope_original_context: int
     """the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's"""
+    experts_on_device: int
+    """of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
+    reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as many
+    as fit beside sessions_bytes. orrery_model_experts() tells
+    """
+    sessions_bytes: int
+    """of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs"""
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -1466,6 +1500,42 @@ class PlanRegion:
     """in the reservoir"""
     host_bytes: int
     """in other host memory, at most; of WEIGHTS: mapped, or read"""
+
+
+@dataclass(frozen=True)
+class ExpertsInfo:
+    """Where the experts of a mixture lie, and what the link brought. An expert is one of one layer, with all of its
+    matrices.
+    """
+
+    in_place: int
+    """1: steps use each where it lies, and nothing moves"""
+    n_experts: int
+    """of all layers; 0: the model is no mixture, or they all lie with its other weights"""
+    n_on_device: int
+    """that the arena has room for"""
+    device_bytes: int
+    """of the arena"""
+    reservoir_bytes: int
+    """of the reservoir"""
+    n_hits: int
+    """in the arena already"""
+    n_late: int
+    """on their way, because the layer before had guessed them"""
+    n_missed: int
+    """neither"""
+    n_expected: int
+    """brought because a layer before had guessed them"""
+    n_wasted: int
+    """of n_expected: gone before a layer asked for them"""
+    link_bytes: int
+    """of all that were brought"""
+    stall_us: int
+    """time that layers waited for them"""
+    prompt_link_bytes: int
+    """the same of prompts"""
+    prompt_stall_us: int
+    """the same of prompts"""
 
 
 @dataclass(frozen=True)

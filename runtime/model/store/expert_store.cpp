@@ -11,7 +11,7 @@ namespace orrery::model {
 namespace {
 
 constexpr const char *kOnDevice = "the model's experts on the device", *kInHostMemory = "the model's experts in host memory";
-constexpr uint64_t kMostAhead = 64;      // units that wait for the link, beside those that a layer waits for
+constexpr uint64_t kMostAhead = 64;   // units that wait for the link, beside those that a layer waits for
 constexpr double kLargest = 0x1p500;  // of growth_
 
 uint64_t table_bytes(const ExpertUnits& units) { return align_up(units.n_units() * sizeof(uint64_t), kv::kArenaAlignment); }
@@ -60,9 +60,15 @@ Result<std::unique_ptr<ExpertStore>> ExpertStore::make(const ExpertUnits& units,
   return store;
 }
 
-ExpertStore::~ExpertStore() {
-  for (Slot& slot : slots_)
-    if (slot.arriving) io_->cancel(&slot.request);
+ExpertStore::~ExpertStore() { give_up(); }
+
+// Stops all transfers.
+void ExpertStore::give_up() {
+  for (Slot& slot : slots_) {
+    if (!slot.arriving) continue;
+    io_->cancel(&slot.request);
+    empty(&slot);
+  }
 }
 
 size_t ExpertStore::index_of(int32_t layer) const { return static_cast<size_t>(index_of_[static_cast<size_t>(layer)]); }
@@ -117,7 +123,8 @@ void ExpertStore::empty(Slot* slot) {
 bool ExpertStore::free_slots(size_t n) {
   const auto comes_before = [this](size_t a, size_t b) {
     const Slot &x = slots_[a], &y = slots_[b];
-    const double worth_x = x.unit < 0 ? -1.0 : worth_[static_cast<size_t>(x.unit)], worth_y = y.unit < 0 ? -1.0 : worth_[static_cast<size_t>(y.unit)];
+    const double worth_x = x.unit < 0 ? -1.0 : worth_[static_cast<size_t>(x.unit)],
+                 worth_y = y.unit < 0 ? -1.0 : worth_[static_cast<size_t>(y.unit)];
     if (worth_x < worth_y || worth_y < worth_x) return worth_x < worth_y;
     if (x.transit != y.transit) return x.transit;
     if (x.tick != y.tick) return x.transit ? x.tick > y.tick : x.tick < y.tick;
@@ -144,7 +151,7 @@ bool ExpertStore::free_slots(size_t n) {
 }
 
 // False: the request was not taken, because the queue is full, or of an error.
-bool ExpertStore::submit(size_t s, size_t l, int64_t expert, bool urgent, const Cancel& cancel, Status* status) {
+bool ExpertStore::submit(size_t s, size_t l, int64_t expert, Phase phase, bool urgent, const Cancel& cancel, Status* status) {
   Slot& slot = slots_[s];
   empty(&slot);
   slot.piece = {host_unit(l, expert), units_.layers[l].bytes};
@@ -158,8 +165,18 @@ bool ExpertStore::submit(size_t s, size_t l, int64_t expert, bool urgent, const 
   slot.unit = static_cast<int64_t>(units_.layers[l].first_unit) + expert, slot.layer = l;
   slot_of_[static_cast<size_t>(slot.unit)] = static_cast<int32_t>(s);
   slot.arriving = true, slot.pinned = tick_;
-  counts_.bytes += slot.piece.bytes;
+  (phase == Phase::decode ? counts_.bytes : counts_.prompt_bytes) += slot.piece.bytes;
   return true;
+}
+
+ExpertStore::Counts ExpertStore::counts() const {
+  const std::lock_guard<std::mutex> lock(published_mutex_);
+  return published_;
+}
+
+void ExpertStore::publish() {
+  const std::lock_guard<std::mutex> lock(published_mutex_);
+  published_ = counts_;
 }
 
 Status ExpertStore::bring(Backend* backend, int32_t layer, Span<const int32_t> first_slots, Phase phase, const Cancel& cancel) {
@@ -194,33 +211,40 @@ Status ExpertStore::bring(Backend* backend, int32_t layer, Span<const int32_t> f
       return error(Code::internal, "%zu experts of layer %d have no place in a cache of %zu", missing_.size(), layer, slots_.size());
     Status status;
     for (size_t i = 0; i < missing_.size(); ++i) {
-      if (!submit(free_[i], l, missing_[i], true, cancel, &status)) return status;
+      if (!submit(free_[i], l, missing_[i], phase, true, cancel, &status)) {
+        give_up();
+        return status;
+      }
       slots_[free_[i]].transit = phase == Phase::prefill;
     }
   }
   const size_t n_found = wanted_.size();
   wanted_.insert(wanted_.end(), free_.begin(), free_.begin() + static_cast<ptrdiff_t>(missing_.size()));
-  counts_.missed += missing_.size();
+  Counts prompt;  // of which the times alone are kept
+  Counts& counts = phase == Phase::decode ? counts_ : prompt;
+  counts.missed += missing_.size();
   for (size_t i = 0; i < wanted_.size(); ++i) {
     Slot& slot = slots_[wanted_[i]];
     slot.tick = tick_, slot.expected = false;
     if (phase == Phase::decode) slot.transit = false;
     if (!slot.arriving) {
-      ++counts_.hits;
+      ++counts.hits;
       continue;
     }
     const bool late = i < n_found && !io_->arrived(slot.request);
-    if (i < n_found) ++(late ? counts_.late : counts_.hits);
+    if (i < n_found) ++(late ? counts.late : counts.hits);
     const kv::IoThread::Waited waited = io_->wait(&slot.request, cancel);
-    counts_.stall_us += waited.stall_ns / 1000;
+    (phase == Phase::decode ? counts_.stall_us : counts_.prompt_stall_us) += waited.stall_ns / 1000;
     if (!waited.status.ok()) {
-      empty(&slot);  // the others stay on their way
+      empty(&slot);
+      give_up();
       return Status(waited.status.detail());
     }
     slot.arriving = false;
   }
   for (const size_t s : wanted_) places_[static_cast<size_t>(slots_[s].unit)] = slot_at(s).address;
   backend->upload(table_at(l), &places_[of.first_unit], static_cast<uint64_t>(of.n_experts) * sizeof(uint64_t));
+  publish();
   return ok_status();
 }
 
@@ -240,10 +264,11 @@ void ExpertStore::expect(int32_t layer, Span<const int32_t> first_slots, Phase p
   Status none;
   for (size_t i = 0; i < std::min(free_.size(), missing_.size()); ++i) {
     Slot& slot = slots_[free_[i]];
-    if (!submit(free_[i], l, missing_[i], false, {}, &none)) return;
-    slot.tick = tick_, slot.transit = phase == Phase::prefill, slot.expected = true;
-    ++counts_.expected;
+    if (!submit(free_[i], l, missing_[i], phase, false, {}, &none)) return;
+    slot.tick = tick_, slot.transit = phase == Phase::prefill, slot.expected = phase == Phase::decode;
+    counts_.expected += slot.expected;
   }
+  publish();
 }
 
 }  // namespace orrery::model

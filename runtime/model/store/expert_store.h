@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "runtime/backend/backend.h"
@@ -26,15 +27,16 @@ namespace orrery::model {
 
 class ExpertStore {
  public:
-  // Of units, as layers asked for them.
+  // Of units, as layers asked for them for generated tokens.
   struct Counts {
-    uint64_t hits = 0;      // there when the layer asked
-    uint64_t late = 0;      // on their way, after expect()
-    uint64_t missed = 0;    // not even on their way
-    uint64_t expected = 0;  // brought by expect()
-    uint64_t wasted = 0;    // of `expected`: gone before a layer asked for them
-    uint64_t bytes = 0;     // over the link
-    uint64_t stall_us = 0;  // time that layers waited
+    uint64_t hits = 0;                               // there when the layer asked
+    uint64_t late = 0;                               // on their way, after expect()
+    uint64_t missed = 0;                             // not even on their way
+    uint64_t expected = 0;                           // brought by expect()
+    uint64_t wasted = 0;                             // of `expected`: gone before a layer asked for them
+    uint64_t bytes = 0;                              // over the link
+    uint64_t stall_us = 0;                           // time that layers waited
+    uint64_t prompt_bytes = 0, prompt_stall_us = 0;  // the same of prompts
     uint64_t asked() const { return hits + late + missed; }
   };
   struct Needs {
@@ -66,14 +68,15 @@ class ExpertStore {
   // The next functions are for the thread that has the turn.
 
   // Has the layer's experts in their places: those with rows, first_slots[e] < first_slots[e + 1] (RoutedRows::first_slots). Operations on
-  // other layers' experts are done. Errors: that of the transfer, and Code::cancelled; the next call tries again.
+  // other layers' experts are done. Errors: that of the transfer, and Code::cancelled; then nothing is under way, and the next call tries
+  // again.
   Status bring(Backend* backend, int32_t layer, Span<const int32_t> first_slots, Phase phase, const Cancel& cancel);
   // Brings these experts of the layer to come: those with rows, or all (empty). After bring(), before the products. Without an effect where
   // the link has much to do already.
   void expect(int32_t layer, Span<const int32_t> first_slots, Phase phase);
   // The layer whose experts are used after this layer's; -1: none.
   int32_t next_layer(int32_t layer) const;
-  Counts counts() const { return counts_; }
+  Counts counts() const;  // for any thread
 
  private:
   struct Slot {
@@ -93,8 +96,10 @@ class ExpertStore {
   const std::byte* host_unit(size_t l, int64_t expert) const;
   Ptr<std::byte> slot_at(size_t slot) const { return device_.data() + slot * slot_bytes_; }
   Ptr<std::byte> table_at(size_t l) const { return device_.data() + tables_at_ + units_.layers[l].first_unit * sizeof(uint64_t); }
+  void publish();
+  void give_up();
   bool free_slots(size_t n);
-  bool submit(size_t slot, size_t l, int64_t expert, bool urgent, const Cancel& cancel, Status* status);
+  bool submit(size_t slot, size_t l, int64_t expert, Phase phase, bool urgent, const Cancel& cancel, Status* status);
   void empty(Slot* slot);
 
   const ExpertUnits units_;
@@ -102,18 +107,20 @@ class ExpertStore {
   kv::IoThread* const io_;
   uint64_t slot_bytes_ = 0, tables_at_ = 0;
   kv::ArenaRegion device_, host_;
-  std::vector<uint64_t> places_;    // (n_units) addresses: the tables in device memory, of all layers
-  std::vector<int32_t> slot_of_;    // (n_units) or -1
-  std::vector<double> worth_;       // (n_units), times growth_ since the first token
-  std::vector<Slot> slots_;         // over a link
-  std::vector<size_t> free_;        // free_slots(): those to fill, the worthless first
-  std::vector<size_t> wanted_;      // bring(): slots of the layer's experts
-  std::vector<int64_t> missing_;    // experts
-  std::vector<int32_t> index_of_;   // by the model's layers; -1: without experts
+  std::vector<uint64_t> places_;   // (n_units) addresses: the tables in device memory, of all layers
+  std::vector<int32_t> slot_of_;   // (n_units) or -1
+  std::vector<double> worth_;      // (n_units), times growth_ since the first token
+  std::vector<Slot> slots_;        // over a link
+  std::vector<size_t> free_;       // free_slots(): those to fill, the worthless first
+  std::vector<size_t> wanted_;     // bring(): slots of the layer's experts
+  std::vector<int64_t> missing_;   // experts
+  std::vector<int32_t> index_of_;  // by the model's layers; -1: without experts
   uint64_t tick_ = 0;
   size_t last_layer_ = 0;
   double growth_ = 1.0;  // a use now counts this much
   Counts counts_;
+  mutable std::mutex published_mutex_;
+  Counts published_;  // counts_ as it was at the end of a call
 };
 
 }  // namespace orrery::model

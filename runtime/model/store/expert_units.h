@@ -13,7 +13,7 @@ namespace orrery::model {
 
 struct ExpertUnits {
   struct Layer {
-    int32_t layer = 0;         // of the model
+    int32_t layer = 0;  // of the model
     int32_t n_experts = 0;
     uint64_t bytes = 0;        // of a unit, a multiple of the arena's alignment
     uint64_t file_bytes = 0;   // of a unit, in the file

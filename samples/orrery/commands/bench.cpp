@@ -31,10 +31,31 @@ struct Spread {
   Json json() const { return {{"median", median}, {"min", least}, {"max", most}}; }
 };
 
+orrery_experts_info experts_of(const orrery_model* model) {
+  orrery_experts_info info;
+  orrery_experts_info_init(&info, sizeof info);
+  call([&](orrery_error* error) { return orrery_model_experts(model, &info, error); });
+  return info;
+}
+
+// What a generated token asked of the experts that lie on the device or beyond a link, as means over all of them.
+struct ExpertsOfToken {
+  double hits = 0, late = 0, missed = 0, wasted = 0, link_bytes = 0, stall_us = 0;
+  ExpertsOfToken() = default;
+  ExpertsOfToken(const orrery_experts_info& before, const orrery_experts_info& after, uint64_t n_tokens) {
+    const auto mean = [n_tokens](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / static_cast<double>(n_tokens); };
+    hits = mean(before.n_hits, after.n_hits), late = mean(before.n_late, after.n_late), missed = mean(before.n_missed, after.n_missed);
+    wasted = mean(before.n_wasted, after.n_wasted), link_bytes = mean(before.link_bytes, after.link_bytes);
+    stall_us = mean(before.stall_us, after.stall_us);
+  }
+  double asked() const { return hits + late + missed; }
+};
+
 struct Measured {
   uint64_t prompt_tokens;
   Spread prefill, decode, first_token_ms;
   uint64_t kv_bytes;  // read by the last token
+  ExpertsOfToken experts;
 };
 
 // "512,4096"
@@ -76,14 +97,15 @@ double prefill_seconds(const Work& work, uint64_t n, const Limits& limits) {
          (all.quantized + last.quantized / count) / quantized;
 }
 
-Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate, uint64_t repeat,
-                 Limits* limits, StepTrace* trace) {
+Measured measure(const orrery_model* model, orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate,
+                 uint64_t repeat, Limits* limits, StepTrace* trace) {
   const std::vector<int32_t> prompt = bench_prompt(vocab, n_prompt);
   const std::vector<int32_t> short_prompt(prompt.begin(), prompt.begin() + static_cast<int64_t>(std::min<uint64_t>(n_prompt, 32)));
   orrery_generate_options options;
   orrery_generate_options_init(&options, sizeof options);
   options.ignore_end = 1;
   std::vector<double> prefill, decode, first;
+  orrery_experts_info before = {};
   for (uint64_t i = 0; i <= repeat; ++i) {
     call([&](orrery_error* error) { return orrery_session_rewind(session, 0, error); });
     options.max_tokens = i == 0 ? 2 : n_generate;
@@ -92,6 +114,7 @@ Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_
     if (answer.interrupted()) throw Failure(kExitInterrupted, "interrupted");
     limits->sample();
     if (trace && i == 0) trace->clear();
+    if (i == 0) before = experts_of(model);
     if (i == 0) continue;
     if (trace) trace->add_decode(answer.decode_seconds * 1e6, answer.generated_tokens - 1);
     prefill.push_back(answer.prefill_rate());
@@ -101,7 +124,8 @@ Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_
   orrery_stats stats;
   orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
-  return {n_prompt, Spread(prefill), Spread(decode), Spread(first), stats.device_kv_used_bytes};
+  const ExpertsOfToken experts(before, experts_of(model), repeat * (n_generate - 1));
+  return {n_prompt, Spread(prefill), Spread(decode), Spread(first), stats.device_kv_used_bytes, experts};
 }
 
 int bench(const Args& args, Output& out) {
@@ -159,7 +183,8 @@ int bench(const Args& args, Output& out) {
   }
   bool beaten = false;
   for (const uint64_t length : lengths) {
-    const Measured measured = measure(session.get(), vocab.get(), length, n_generate, repeat, &limits, trace ? &*trace : nullptr);
+    const Measured measured =
+        measure(loaded.model.get(), session.get(), vocab.get(), length, n_generate, repeat, &limits, trace ? &*trace : nullptr);
     const double read = limits.read_bytes_per_second();
     const double rate = measured.decode.median * static_cast<double>(work.bytes() + measured.kv_bytes);
     const double prefill_share = measured.prefill.median * prefill_seconds(work, length, limits);
@@ -185,12 +210,21 @@ int bench(const Args& args, Output& out) {
                       {"first_token_ms", measured.first_token_ms.json()},
                       {"kv_bytes", measured.kv_bytes},
                       {"weights_gb_per_second", measured.decode.median * static_cast<double>(work.weights_bytes) / 1e9}});
+      if (const ExpertsOfToken& e = measured.experts; e.asked() > 0)
+        rows.back()["experts_of_token"] = {
+            {"hits", e.hits},        {"late", e.late}, {"missed", e.missed}, {"wasted", e.wasted}, {"link_bytes", e.link_bytes},
+            {"stall_us", e.stall_us}};
       if (trace) rows.back()["trace"] = trace->json(read);
       continue;
     }
     out.write(format("%8llu  %28s  %7s  %28s  %4.1f GB/s  %7s  %9.1f ms\n", static_cast<unsigned long long>(length),
                      cell(measured.prefill, 0).c_str(), percent(prefill_share).c_str(), cell(measured.decode, 1).c_str(), rate / 1e9,
                      percent(decode_share).c_str(), measured.first_token_ms.median));
+    if (const ExpertsOfToken& e = measured.experts; e.asked() > 0)
+      out.write(
+          format("%8s  experts of a token: %.0f%% on the device, %.0f%% on their way, %.0f%% missed; %s over the link, %.2f ms waited\n",
+                 "", 100 * e.hits / e.asked(), 100 * e.late / e.asked(), 100 * e.missed / e.asked(),
+                 human_bytes(static_cast<uint64_t>(e.link_bytes)).c_str(), e.stall_us / 1000));
     if (trace) out.text(trace->empty() ? "the backend does not measure its steps\n" : trace->table(read) + "\n");
     out.flush();
   }

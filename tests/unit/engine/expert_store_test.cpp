@@ -1,11 +1,16 @@
 // Models whose experts do not all lie in the arena: where they lie changes what a step waits for, and no bit.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <string>
 #include <thread>
 
 #include "tests/support/engine_fixture.h"
+#include "tests/support/policy_sessions.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery::expert_store_test {
@@ -15,14 +20,52 @@ using namespace orrery::testing;
 using engine::LanguageModel;
 using engine::Session;
 
-constexpr const char* kSpecs[] = {"qwen3moe",   "qwen3moe-fused", "qwen35moe", "qwen3next",      "lfm2moe", "gpt-oss",
-                                  "nemotron-h", "gemma4-moe",     "glm47",     "deepseek2-lite"};
+constexpr const char* kSpecs[] = {"qwen3moe", "qwen3moe-fused", "qwen35moe",  "qwen3next", "lfm2moe",
+                                  "gpt-oss",  "nemotron-h",     "gemma4-moe", "glm47",     "deepseek2-lite"};
 
 std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
   Random random(seed);
   std::vector<int32_t> tokens(n);
   for (int32_t& t : tokens) t = static_cast<int32_t>(3 + random.below(90));
   return tokens;
+}
+
+// The spec's model with three times as many layers: so a cache need not have room for all experts. Layers without experts stay the first ones.
+std::vector<std::byte> deep_gguf(const std::string& name, const MatrixStorage& matrices = {}) {
+  nlohmann::json spec = load_model_spec(name);
+  const auto ends_with = [](const std::string& text, const std::string& end) {
+    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+  };
+  size_t n = 0, n_dense = 0, n_guessing = 0;
+  for (const auto& key : spec["keys"]) {
+    if (ends_with(key[0], ".block_count")) n = key[2];
+    if (ends_with(key[0], ".leading_dense_block_count")) n_dense = key[2];
+    if (ends_with(key[0], ".nextn_predict_layers")) n_guessing = key[2];
+  }
+  n -= n_guessing;
+  const auto source = [&](size_t layer) { return layer < n ? layer : n_dense + (layer - n_dense) % (n - n_dense); };
+  for (auto& key : spec["keys"]) {
+    if (ends_with(key[0], ".block_count")) key[2] = 3 * n + n_guessing;
+    nlohmann::json& last = key[key.size() - 1];
+    if (!last.is_array() || last.size() != n) continue;
+    for (size_t layer = n; layer < 3 * n; ++layer) last.push_back(last[source(layer)]);
+  }
+  nlohmann::json tensors = nlohmann::json::array();
+  const auto copy = [&](size_t from, size_t to) {
+    const std::string prefix = "blk." + std::to_string(from) + ".";
+    for (nlohmann::json tensor : spec["tensors"]) {
+      const std::string its = tensor["name"];
+      if (its.rfind(prefix, 0) != 0) continue;
+      tensor["name"] = "blk." + std::to_string(to) + "." + its.substr(prefix.size());
+      tensors.push_back(tensor);
+    }
+  };
+  for (const auto& tensor : spec["tensors"])
+    if (std::string(tensor["name"]).rfind("blk.", 0) != 0) tensors.push_back(tensor);
+  for (size_t layer = 0; layer < 3 * n; ++layer) copy(source(layer), layer);
+  for (size_t layer = 0; layer < n_guessing; ++layer) copy(n + layer, 3 * n + layer);
+  spec["tensors"] = tensors;
+  return build_model_gguf(spec, matrices);
 }
 
 engine::RuntimeOptions linked_options(int32_t n_threads = 2) {
@@ -44,9 +87,7 @@ std::shared_ptr<LanguageModel> open(const std::vector<std::byte>& file, const en
   return unwrap(try_open(file, runtime, experts_on_device));
 }
 
-model::ExpertUnits units_of(const std::vector<std::byte>& file) {
-  return open(file, runtime_options(), 0)->weights().experts->units();
-}
+model::ExpertUnits units_of(const std::vector<std::byte>& file) { return open(file, runtime_options(), 0)->weights().experts->units(); }
 
 std::vector<float> logits_of(const std::shared_ptr<LanguageModel>& model, const std::vector<int32_t>& prompt, uint32_t chunk = 128) {
   const auto session = open_session(model, 256, KvType::f16, chunk);
@@ -62,7 +103,7 @@ TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
     for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
       if (type == TensorType::q8_0 && std::string(spec) != "qwen3moe") continue;
       SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
-      const std::vector<std::byte> file = named_model_gguf(spec, {type});
+      const std::vector<std::byte> file = deep_gguf(spec, {type});
       const std::vector<float> expected = logits_of(open_bytes(file), prompt);
       const model::ExpertUnits units = units_of(file);
       const auto n = static_cast<int64_t>(units.n_units()), least = static_cast<int64_t>(units.least_slots());
@@ -81,6 +122,239 @@ TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
       }
       EXPECT_EQ(open(file, linked_options(), n)->weights().experts, nullptr) << "all on the device";
     }
+}
+
+// The bytes that the plan says, of the file's header alone, are those that opening takes; one byte less is refused.
+TEST(EngineExpertStore, PlannedBytesAreTakenBytes) {
+  const TempDir dir;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", deep_gguf("qwen3moe", {TensorType::q8_0}));
+  engine::SessionOptions session;
+  session.n_context = 256;
+  for (const bool linked : {false, true})
+    for (const int64_t on_device : {int64_t{0}, int64_t{17}, int64_t{-1}}) {
+      SCOPED_TRACE(std::to_string(on_device) + (linked ? " over a link" : ""));
+      engine::RuntimeOptions runtime = linked ? linked_options() : runtime_options();
+      engine::ModelOptions options;
+      options.experts_on_device = on_device;
+      auto plan = engine::plan_file(source, runtime, options, session);
+      if (linked && on_device == 0) {
+        ASSERT_FALSE(plan.ok());
+        EXPECT_STREQ(plan.status().detail().option, "experts_on_device");
+        continue;
+      }
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const auto n_regions = [&](const kv::Layout& layout) {
+        return std::count_if(layout.regions().begin(), layout.regions().end(),
+                             [](const kv::Region& region) { return std::string(region.name) == "experts"; });
+      };
+      EXPECT_EQ(n_regions(plan.value().layout), on_device >= 0 ? 1 : 0);
+      if (on_device < 0) runtime.reservoir_bytes = 4 << 20;  // all are on the device
+      else runtime.device_budget_bytes = plan.value().device_bytes;
+      runtime.reservoir_bytes = std::max(plan.value().reservoir_bytes, uint64_t{4} << 20);
+      const auto model = unwrap(LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options));
+      const auto opened = unwrap(Session::open(model, session));
+      EXPECT_EQ(model->runtime().arena().used(), plan.value().device_bytes);
+      EXPECT_EQ(model->runtime().reservoir().used(), plan.value().reservoir_bytes);
+      if (on_device < 0) continue;
+      --runtime.device_budget_bytes;
+      auto refused = LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
+      EXPECT_FALSE(refused.ok() && Session::open(refused.value(), session).ok());
+    }
+}
+
+// Without a word about experts, over a link: all of them where they fit beside a session, else as many as fit; and no option has a meaning
+// for a model without experts.
+TEST(EngineExpertStore, AsManyAsFit) {
+  const std::vector<std::byte> file = deep_gguf("qwen3moe", {TensorType::q8_0});
+  const model::ExpertUnits units = units_of(file);
+  engine::RuntimeOptions runtime = linked_options();
+  EXPECT_EQ(unwrap(try_open(file, runtime, -1))->weights().experts, nullptr);
+  const uint64_t all = open(file, runtime, -1)->runtime().arena().used();
+  for (const uint64_t missing : {uint64_t{5}, uint64_t{9}}) {
+    const uint64_t sessions_bytes = runtime.device_budget_bytes - all + missing * units.slot_bytes();
+    const auto model = unwrap(try_open(file, runtime, -1, sessions_bytes));
+    ASSERT_TRUE(model->weights().experts);
+    const auto left = static_cast<int64_t>(units.n_units()) - static_cast<int64_t>(model->weights().experts->n_on_device());
+    EXPECT_GE(left, static_cast<int64_t>(missing));
+    EXPECT_LE(left, static_cast<int64_t>(missing) + 2) << "the tables take a little";
+    EXPECT_LE(model->runtime().arena().used(), runtime.device_budget_bytes - sessions_bytes);
+  }
+  EXPECT_EQ(unwrap(try_open(file, runtime, -1, runtime.device_budget_bytes))->weights().experts->n_on_device(), units.least_slots());
+  const auto dense = try_open(named_model_gguf("qwen3"), runtime, 8);
+  ASSERT_FALSE(dense.ok());
+  EXPECT_STREQ(dense.status().detail().option, "experts_on_device");
+}
+
+// A reservoir that is too small for the experts is named with its numbers.
+TEST(EngineExpertStore, HostMemoryThatIsTooSmallIsNamed) {
+  const std::vector<std::byte> file = deep_gguf("qwen3moe", {TensorType::q8_0});
+  engine::RuntimeOptions runtime = linked_options();
+  runtime.reservoir_bytes = units_of(file).bytes() - (uint64_t{64} << 10);
+  const auto model = try_open(file, runtime, 20);
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().code(), Code::out_of_host_memory);
+  EXPECT_NE(std::string(model.status().message()).find("the model's experts in host memory"), std::string::npos)
+      << model.status().message();
+}
+
+// KV and experts cross one link, under every kind of policy.
+TEST(EngineExpertStore, PoliciesAndExpertsShareTheLink) {
+  const std::vector<std::byte> file = deep_gguf("qwen3moe");
+  const auto expected = open_bytes(file, linked_options()),
+             model = open(file, linked_options(), static_cast<int64_t>(units_of(file).least_slots()));
+  ASSERT_TRUE(model->weights().experts);
+  const std::vector<int32_t> prompt = random_prompt(150, 3);
+  for (const PolicyMode& mode : policy_modes()) {
+    const std::string name = mode.name;
+    if (name != "streaming" && name != "heterocache" && name != "synckv_every_step" && name != "auto_by_window" && name != "freekv" &&
+        name != "auto_by_codes" && name != "infinigen" && name != "shadowkv")
+      continue;
+    SCOPED_TRACE(name);
+    std::vector<float> traces[2];
+    for (const auto& of : {expected, model}) {
+      engine::SessionOptions options;
+      options.n_context = 320, options.kv_type = KvType::f16;
+      options.policy = mode.policy, options.policy_options = mode.options, options.kv_share = 0.6;
+      const auto session = unwrap(Session::open(of, options));
+      unwrap(session->prefill(prompt, nullptr, nullptr));
+      (void)greedy(session.get(), 16, &traces[of == model]);
+    }
+    EXPECT_TRUE(same_bits(traces[0], traces[1]));
+  }
+}
+
+TEST(EngineExpertStore, SessionsDecodeTogether) {
+  const std::vector<std::byte> file = deep_gguf("qwen3moe");
+  std::vector<std::vector<int32_t>> prompts;
+  for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
+  expect_together_as_alone(open(file, linked_options(), static_cast<int64_t>(units_of(file).least_slots())), prompts, 6);
+}
+
+// An expert that is late, fails or never comes: the answer is late, or the step fails by a sentence that names it, and the next one goes on.
+class EngineExpertFaults : public ::testing::Test {
+ protected:
+  using Fault = kv::IoThread::Fault;
+  EngineExpertFaults() : file_(deep_gguf("qwen3moe")), prompt_(random_prompt(40, 5)) {
+    expected_ = logits_of(open_bytes(file_), prompt_);
+    engine::RuntimeOptions runtime = linked_options();
+    runtime.io_wait_limit_us = 100'000;
+    runtime.io_fault = [this](const kv::IoRequest& request) {
+      const uint64_t n = n_requests_++;
+      if (std::string(request.of) != "experts") return Fault{};
+      return fault_ ? fault_(n) : Fault{};
+    };
+    model_ = open(file_, runtime, static_cast<int64_t>(units_of(file_).least_slots()));
+  }
+
+  // Tries each call again until it works; returns the number of failed ones.
+  int failures(std::vector<float>* all, const std::function<void(const Status&)>& seen) {
+    int failed = 0;
+    const auto session = open_session(model_, 256, KvType::f16, 128);
+    all->resize(prompt_.size() * session->logits().size());
+    const auto again = [&](const auto& call) {
+      for (int i = 0; i < 2000; ++i) {
+        const Status status = call();
+        if (status.ok()) return;
+        ++failed;
+        seen(status);
+      }
+      throw std::runtime_error("no try works");
+    };
+    again([&] { return session->prefill(prompt_, nullptr, all->data()); });
+    for (int i = 0; i < 12; ++i) {
+      session->push_generated(argmax(session->logits()));
+      again([&] { return session->decode(); });
+      all->insert(all->end(), session->logits().begin(), session->logits().end());
+    }
+    return failed;
+  }
+
+  const std::vector<std::byte> file_;
+  const std::vector<int32_t> prompt_;
+  std::vector<float> expected_;
+  std::atomic<uint64_t> n_requests_{0};
+  std::function<Fault(uint64_t)> fault_;
+  std::shared_ptr<LanguageModel> model_;
+};
+
+TEST_F(EngineExpertFaults, LateOnesAreWaitedFor) {
+  fault_ = [](uint64_t n) {
+    Fault fault;
+    if (n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = 300;
+    return fault;
+  };
+  std::vector<float> found;
+  EXPECT_EQ(failures(&found, [](const Status&) {}), 0);
+  EXPECT_TRUE(same_bits(found, expected_));
+  EXPECT_GT(model_->weights().experts->counts().stall_us, 0u);
+}
+
+TEST_F(EngineExpertFaults, FailedOnesAreNamedAndTriedAgain) {
+  fault_ = [](uint64_t n) {
+    Fault fault;
+    if (n % 97 == 7 && n < 600) fault.kind = Fault::Kind::fail, fault.status = error(Code::device_lost, "the cable is out");
+    return fault;
+  };
+  std::vector<float> found;
+  EXPECT_GT(failures(&found, [](const Status& status) { EXPECT_EQ(status.code(), Code::device_lost) << status.message(); }), 0);
+  EXPECT_TRUE(same_bits(found, expected_));
+}
+
+TEST_F(EngineExpertFaults, OnesThatNeverComeAreGivenUp) {
+  fault_ = [](uint64_t n) {
+    Fault fault;
+    if (n == 30) fault.kind = Fault::Kind::never;
+    return fault;
+  };
+  std::vector<float> found;
+  EXPECT_EQ(failures(&found,
+                     [](const Status& status) {
+                       EXPECT_EQ(status.code(), Code::io);
+                       EXPECT_NE(std::string(status.message()).find("a transfer of experts to the device (expert "), std::string::npos)
+                           << status.message();
+                     }),
+            1);
+  EXPECT_TRUE(same_bits(found, expected_));
+}
+
+// A wait for experts ends when the generation is cancelled, in a prompt and in an answer.
+TEST_F(EngineExpertFaults, WaitsAreCancelled) {
+  for (const bool in_answer : {false, true}) {
+    engine::RuntimeOptions runtime = linked_options();
+    std::atomic<bool> never{!in_answer}, cancel{false};
+    std::atomic<int> stuck{0};
+    runtime.io_fault = [&](const kv::IoRequest&) {
+      Fault fault;
+      if (never) fault.kind = Fault::Kind::never, ++stuck;
+      return fault;
+    };
+    const auto model = open(file_, runtime, static_cast<int64_t>(units_of(file_).least_slots()));
+    const auto session = open_session(model, 256, KvType::f16, 128);
+    Status status;
+    std::thread canceller([&] {
+      while (stuck == 0) std::this_thread::yield();
+      cancel = true;
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    if (in_answer) {
+      unwrap(session->prefill(prompt_, nullptr, nullptr));
+      never = true;
+      for (int i = 0; i < 200 && status.ok(); ++i) {  // until a layer wants an expert that is not there
+        session->push_generated(3 + i % 90);
+        status = session->decode(nullptr, &cancel);
+      }
+    } else {
+      status = session->prefill(prompt_, &cancel, nullptr);
+    }
+    if (stuck == 0) stuck = 1;
+    canceller.join();
+    EXPECT_EQ(status.code(), Code::cancelled) << status.message();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+    never = false;
+    if (!in_answer) unwrap(session->prefill(prompt_, nullptr, nullptr));
+    else unwrap(session->decode());
+  }
 }
 
 }  // namespace

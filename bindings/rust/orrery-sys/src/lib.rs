@@ -481,8 +481,14 @@ pub struct orrery_model_options {
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
     pub reserved: u32,
+    /// of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
+    /// reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as
+    /// many as fit beside sessions_bytes. orrery_model_experts() tells
+    pub experts_on_device: i64,
+    /// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
+    pub sessions_bytes: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_model_options>() == 48);
+const _: () = assert!(std::mem::size_of::<orrery_model_options>() == 64);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -861,6 +867,41 @@ const _: () = assert!(std::mem::size_of::<orrery_plan_region>() == 48);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct orrery_experts_info {
+    pub struct_size: u32,
+    /// 1: steps use each where it lies, and nothing moves
+    pub in_place: u32,
+    /// of all layers; 0: the model is no mixture, or they all lie with its other weights
+    pub n_experts: u64,
+    /// that the arena has room for
+    pub n_on_device: u64,
+    /// of the arena
+    pub device_bytes: u64,
+    /// of the reservoir
+    pub reservoir_bytes: u64,
+    /// in the arena already
+    pub n_hits: u64,
+    /// on their way, because the layer before had guessed them
+    pub n_late: u64,
+    /// neither
+    pub n_missed: u64,
+    /// brought because a layer before had guessed them
+    pub n_expected: u64,
+    /// of n_expected: gone before a layer asked for them
+    pub n_wasted: u64,
+    /// of all that were brought
+    pub link_bytes: u64,
+    /// time that layers waited for them
+    pub stall_us: u64,
+    /// the same of prompts
+    pub prompt_link_bytes: u64,
+    /// the same of prompts
+    pub prompt_stall_us: u64,
+}
+const _: () = assert!(std::mem::size_of::<orrery_experts_info>() == 112);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct orrery_head_roles {
     pub struct_size: u32,
     /// keep their resident KV
@@ -1175,6 +1216,9 @@ extern "C" {
     /// workspace_bytes, digests_bytes, staging_bytes; of KV, less full_kv_bytes: compressed_kv_bytes. host_bytes of
     /// WEIGHTS: weights_mapped_bytes; of all others: host_bytes. Errors are those of orrery_plan(), and of "Sizes out".
     pub fn orrery_plan_regions(source: *const orrery_source, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_experts_info_init(info: *mut orrery_experts_info, struct_size: usize);
+    /// Fills `info`. Never waits for a step.
+    pub fn orrery_model_experts(model: *const orrery_model, info: *mut orrery_experts_info, error: *mut orrery_error) -> orrery_status;
     /// Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. "path": of the
     /// source, or "descriptor 5", "memory". See "Sizes out"; not NUL-terminated.
     pub fn orrery_inspect(source: *const orrery_source, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;

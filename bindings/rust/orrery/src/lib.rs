@@ -320,6 +320,10 @@ impl Model {
     pub fn layer(&self, i: u32) -> Result<LayerInfo> {
         LayerInfo::fill(|out| call(|e| unsafe { sys::orrery_model_layer_info(self.raw, i, out, e) }))
     }
+    /// Where a mixture's experts lie, and what the link brought.
+    pub fn experts(&self) -> Result<ExpertsInfo> {
+        ExpertsInfo::fill(|out| call(|e| unsafe { sys::orrery_model_experts(self.raw, out, e) }))
+    }
     pub fn vocab(&self) -> Result<Vocab> {
         let raw = unsafe { sys::orrery_model_vocab(self.raw) };
         if raw.is_null() {

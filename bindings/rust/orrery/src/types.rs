@@ -499,6 +499,12 @@ pub struct ModelOptions {
     pub rope_base: f32,
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
+    /// of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
+    /// reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as
+    /// many as fit beside sessions_bytes. orrery_model_experts() tells
+    pub experts_on_device: i64,
+    /// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
+    pub sessions_bytes: u64,
 }
 
 impl Default for ModelOptions {
@@ -512,6 +518,8 @@ impl Default for ModelOptions {
             rope_scale: raw.rope_scale,
             rope_base: raw.rope_base,
             rope_original_context: raw.rope_original_context,
+            experts_on_device: raw.experts_on_device,
+            sessions_bytes: raw.sessions_bytes,
         }
     }
 }
@@ -530,6 +538,8 @@ impl ModelOptions {
         raw.rope_scale = self.rope_scale;
         raw.rope_base = self.rope_base;
         raw.rope_original_context = self.rope_original_context;
+        raw.experts_on_device = self.experts_on_device;
+        raw.sessions_bytes = self.sessions_bytes;
         Ok(raw)
     }
 
@@ -559,6 +569,14 @@ impl ModelOptions {
             },
             "rope_original_context" => match text.parse() {
                 Ok(value) => self.rope_original_context = value,
+                Err(_) => return false,
+            },
+            "experts_on_device" => match text.parse() {
+                Ok(value) => self.experts_on_device = value,
+                Err(_) => return false,
+            },
+            "sessions_bytes" => match text.parse() {
+                Ok(value) => self.sessions_bytes = value,
                 Err(_) => return false,
             },
             _ => return false,
@@ -1750,6 +1768,83 @@ impl PlanRegion {
             "full_heads_bytes" => Value::Integer(self.full_heads_bytes.into()),
             "reservoir_bytes" => Value::Integer(self.reservoir_bytes.into()),
             "host_bytes" => Value::Integer(self.host_bytes.into()),
+            _ => return None,
+        })
+    }
+}
+
+/// `orrery_experts_info` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsInfo {
+    /// 1: steps use each where it lies, and nothing moves
+    pub in_place: u32,
+    /// of all layers; 0: the model is no mixture, or they all lie with its other weights
+    pub n_experts: u64,
+    /// that the arena has room for
+    pub n_on_device: u64,
+    /// of the arena
+    pub device_bytes: u64,
+    /// of the reservoir
+    pub reservoir_bytes: u64,
+    /// in the arena already
+    pub n_hits: u64,
+    /// on their way, because the layer before had guessed them
+    pub n_late: u64,
+    /// neither
+    pub n_missed: u64,
+    /// brought because a layer before had guessed them
+    pub n_expected: u64,
+    /// of n_expected: gone before a layer asked for them
+    pub n_wasted: u64,
+    /// of all that were brought
+    pub link_bytes: u64,
+    /// time that layers waited for them
+    pub stall_us: u64,
+    /// the same of prompts
+    pub prompt_link_bytes: u64,
+    /// the same of prompts
+    pub prompt_stall_us: u64,
+}
+
+impl ExpertsInfo {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_experts_info) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_experts_info, bytes| unsafe { sys::orrery_experts_info_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(ExpertsInfo {
+            in_place: raw.in_place,
+            n_experts: raw.n_experts,
+            n_on_device: raw.n_on_device,
+            device_bytes: raw.device_bytes,
+            reservoir_bytes: raw.reservoir_bytes,
+            n_hits: raw.n_hits,
+            n_late: raw.n_late,
+            n_missed: raw.n_missed,
+            n_expected: raw.n_expected,
+            n_wasted: raw.n_wasted,
+            link_bytes: raw.link_bytes,
+            stall_us: raw.stall_us,
+            prompt_link_bytes: raw.prompt_link_bytes,
+            prompt_stall_us: raw.prompt_stall_us,
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "in_place" => Value::Integer(self.in_place.into()),
+            "n_experts" => Value::Integer(self.n_experts.into()),
+            "n_on_device" => Value::Integer(self.n_on_device.into()),
+            "device_bytes" => Value::Integer(self.device_bytes.into()),
+            "reservoir_bytes" => Value::Integer(self.reservoir_bytes.into()),
+            "n_hits" => Value::Integer(self.n_hits.into()),
+            "n_late" => Value::Integer(self.n_late.into()),
+            "n_missed" => Value::Integer(self.n_missed.into()),
+            "n_expected" => Value::Integer(self.n_expected.into()),
+            "n_wasted" => Value::Integer(self.n_wasted.into()),
+            "link_bytes" => Value::Integer(self.link_bytes.into()),
+            "stall_us" => Value::Integer(self.stall_us.into()),
+            "prompt_link_bytes" => Value::Integer(self.prompt_link_bytes.into()),
+            "prompt_stall_us" => Value::Integer(self.prompt_stall_us.into()),
             _ => return None,
         })
     }
