@@ -9,6 +9,12 @@
 
 namespace orrery::cuda {
 
+namespace {
+
+constexpr uint64_t kLeastDirect = uint64_t{64} << 10;  // smaller pieces of shared memory are gathered, too: a copy takes some microseconds
+
+}  // namespace
+
 void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
   const Upload one{to, from, bytes};
   upload_all({&one, 1});
@@ -206,13 +212,20 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
     filled = 0;
     half = &io_bounce_.next(io_queue_);
   };
-  for (HostPiece piece : pieces)
+  for (HostPiece piece : pieces) {
+    if (piece.shared && piece.bytes >= kLeastDirect) {  // the device reads it by itself
+      flush();
+      io_queue_.copy(device(to), piece.data, piece.bytes, "moving weights to the device");
+      to = to + piece.bytes;
+      continue;
+    }
     while (piece.bytes > 0 && !io_queue_.failed()) {
       const uint64_t n = std::min(piece.bytes, kBounceBytes - filled);
       std::memcpy(half->data() + filled, piece.data, n);
       filled += n, piece.data += n, piece.bytes -= n;
       if (filled == kBounceBytes) flush();
     }
+  }
   flush();
   if (!io_queue_.failed()) io_queue_.wait("moving KV to the device");
   // The steps' thread may have recovered meanwhile from a failure that made this one leave out copies.

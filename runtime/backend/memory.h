@@ -19,6 +19,7 @@ struct Ptr {
 struct HostPiece {
   const std::byte* data = nullptr;
   uint64_t bytes = 0;
+  bool shared = false;  // the device has been given all of it (Device::share_host)
 };
 
 // A stretch that moves from host memory to a backend's, and one that moves back.

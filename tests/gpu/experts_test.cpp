@@ -128,6 +128,19 @@ TEST_P(GpuExpertProducts, AreThoseOfEachSlotAlone) {
     m->experts()->multiply_experts({&q, 1}, r, routed.rows, slots.cptr(), false);
     m.end();
     const std::vector<float> of_own = of_slots.get();
+    // The same matrices by a table of their places, some bytes behind the places.
+    constexpr uint64_t kOffset = 256;
+    std::vector<uint64_t> places;
+    for (uint64_t e = 0; e < kExperts; ++e) places.push_back((memory.ptr() + e * stride).address - kOffset);
+    const Buffer<uint64_t> table(&m, places);
+    ExpertWeights in_units{experts[0], 0, table.cptr(), kOffset};
+    in_units.first.data = {1};  // nobody reads it
+    const Buffer<float> by_units(&m, routed.n_slots * kOut);
+    m.begin(Phase::decode, n_rows);
+    const ExpertProduct u{&in_units, bias.cptr(), by_units.ptr()};
+    m->experts()->multiply_experts({&u, 1}, r, routed.rows, slots.cptr(), false);
+    m.end();
+    ASSERT_TRUE(same_bits(by_units.get(), of_own)) << n_rows << " rows";
     for (size_t s = 0; s < routed.n_slots; ++s) {
       const auto e = static_cast<uint64_t>(owners[s]);
       m.begin(Phase::decode, 1);

@@ -189,6 +189,43 @@ std::vector<std::byte> named_model_gguf(const std::string& name, const MatrixSto
   return build_model_gguf(load_model_spec(name), matrices);
 }
 
+std::vector<std::byte> deep_model_gguf(const std::string& name, const MatrixStorage& matrices) {
+  nlohmann::json spec = load_model_spec(name);
+  const auto ends_with = [](const std::string& text, const std::string& end) {
+    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+  };
+  size_t n = 0, n_dense = 0, n_guessing = 0;
+  for (const auto& key : spec["keys"]) {
+    if (ends_with(key[0], ".block_count")) n = key[2];
+    if (ends_with(key[0], ".leading_dense_block_count")) n_dense = key[2];
+    if (ends_with(key[0], ".nextn_predict_layers")) n_guessing = key[2];
+  }
+  n -= n_guessing;
+  const auto source = [&](size_t layer) { return layer < n ? layer : n_dense + (layer - n_dense) % (n - n_dense); };
+  for (auto& key : spec["keys"]) {
+    if (ends_with(key[0], ".block_count")) key[2] = 3 * n + n_guessing;
+    nlohmann::json& last = key[key.size() - 1];
+    if (!last.is_array() || last.size() != n) continue;
+    for (size_t layer = n; layer < 3 * n; ++layer) last.push_back(last[source(layer)]);
+  }
+  nlohmann::json tensors = nlohmann::json::array();
+  const auto copy = [&](size_t from, size_t to) {
+    const std::string prefix = "blk." + std::to_string(from) + ".";
+    for (nlohmann::json tensor : spec["tensors"]) {
+      const std::string its = tensor["name"];
+      if (its.rfind(prefix, 0) != 0) continue;
+      tensor["name"] = "blk." + std::to_string(to) + "." + its.substr(prefix.size());
+      tensors.push_back(tensor);
+    }
+  };
+  for (const auto& tensor : spec["tensors"])
+    if (std::string(tensor["name"]).rfind("blk.", 0) != 0) tensors.push_back(tensor);
+  for (size_t layer = 0; layer < 3 * n; ++layer) copy(source(layer), layer);
+  for (size_t layer = 0; layer < n_guessing; ++layer) copy(n + layer, 3 * n + layer);
+  spec["tensors"] = tensors;
+  return build_model_gguf(spec, matrices);
+}
+
 std::vector<std::byte> chat_model_gguf(const std::string& name, const std::string& chat_template) {
   json spec = load_model_spec(name);
   spec["keys"].push_back({"tokenizer.chat_template", "string", chat_template});

@@ -46,6 +46,8 @@ bool can_store(const nlohmann::json& spec, TensorType type);
 std::vector<std::byte> build_model_gguf(const nlohmann::json& spec, const MatrixStorage& matrices = {});
 // Those of a spec as it stands in its file; and with a chat template.
 std::vector<std::byte> named_model_gguf(const std::string& name, const MatrixStorage& matrices = {});
+// The spec's model with three times as many layers. Layers before its first mixture stay the first ones, and nextn blocks the last.
+std::vector<std::byte> deep_model_gguf(const std::string& name, const MatrixStorage& matrices = {});
 std::vector<std::byte> chat_model_gguf(const std::string& name, const std::string& chat_template);
 
 // A run that an engine must reproduce. Feed `prompt` at positions 0, 1, ...: prompt_logits are the logits at `positions`. Then decode

@@ -96,7 +96,7 @@ Status ExpertStore::begin(Backend* backend) {
       Slot& slot = slots_[s];
       slot.unit = static_cast<int64_t>(units_.layers[l].first_unit) + e, slot.layer = l;
       slot_of_[static_cast<size_t>(slot.unit)] = static_cast<int32_t>(s);
-      const HostPiece piece{host_unit(l, e), units_.layers[l].bytes};
+      const HostPiece piece{host_unit(l, e), units_.layers[l].bytes, true};
       copied = backend->copy_in(slot_at(s), {&piece, 1});
       places_[static_cast<size_t>(slot.unit)] = slot_at(s++).address;
     });
@@ -154,7 +154,7 @@ bool ExpertStore::free_slots(size_t n) {
 bool ExpertStore::submit(size_t s, size_t l, int64_t expert, Phase phase, bool urgent, const Cancel& cancel, Status* status) {
   Slot& slot = slots_[s];
   empty(&slot);
-  slot.piece = {host_unit(l, expert), units_.layers[l].bytes};
+  slot.piece = {host_unit(l, expert), units_.layers[l].bytes, true};
   slot.request.to = slot_at(s), slot.request.pieces = {&slot.piece, 1};
   slot.request.of = "experts", slot.request.part = "expert", slot.request.head = static_cast<uint32_t>(expert);
   while (!io_->submit(&slot.request, urgent ? kv::IoThread::Urgency::now : kv::IoThread::Urgency::later)) {

@@ -1,6 +1,5 @@
 // Models whose experts do not all lie in the arena: where they lie changes what a step waits for, and no bit.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -28,44 +27,6 @@ std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
   std::vector<int32_t> tokens(n);
   for (int32_t& t : tokens) t = static_cast<int32_t>(3 + random.below(90));
   return tokens;
-}
-
-// The spec's model with three times as many layers: so a cache need not have room for all experts. Layers without experts stay the first ones.
-std::vector<std::byte> deep_gguf(const std::string& name, const MatrixStorage& matrices = {}) {
-  nlohmann::json spec = load_model_spec(name);
-  const auto ends_with = [](const std::string& text, const std::string& end) {
-    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-  };
-  size_t n = 0, n_dense = 0, n_guessing = 0;
-  for (const auto& key : spec["keys"]) {
-    if (ends_with(key[0], ".block_count")) n = key[2];
-    if (ends_with(key[0], ".leading_dense_block_count")) n_dense = key[2];
-    if (ends_with(key[0], ".nextn_predict_layers")) n_guessing = key[2];
-  }
-  n -= n_guessing;
-  const auto source = [&](size_t layer) { return layer < n ? layer : n_dense + (layer - n_dense) % (n - n_dense); };
-  for (auto& key : spec["keys"]) {
-    if (ends_with(key[0], ".block_count")) key[2] = 3 * n + n_guessing;
-    nlohmann::json& last = key[key.size() - 1];
-    if (!last.is_array() || last.size() != n) continue;
-    for (size_t layer = n; layer < 3 * n; ++layer) last.push_back(last[source(layer)]);
-  }
-  nlohmann::json tensors = nlohmann::json::array();
-  const auto copy = [&](size_t from, size_t to) {
-    const std::string prefix = "blk." + std::to_string(from) + ".";
-    for (nlohmann::json tensor : spec["tensors"]) {
-      const std::string its = tensor["name"];
-      if (its.rfind(prefix, 0) != 0) continue;
-      tensor["name"] = "blk." + std::to_string(to) + "." + its.substr(prefix.size());
-      tensors.push_back(tensor);
-    }
-  };
-  for (const auto& tensor : spec["tensors"])
-    if (std::string(tensor["name"]).rfind("blk.", 0) != 0) tensors.push_back(tensor);
-  for (size_t layer = 0; layer < 3 * n; ++layer) copy(source(layer), layer);
-  for (size_t layer = 0; layer < n_guessing; ++layer) copy(n + layer, 3 * n + layer);
-  spec["tensors"] = tensors;
-  return build_model_gguf(spec, matrices);
 }
 
 engine::RuntimeOptions linked_options(int32_t n_threads = 2) {
@@ -103,7 +64,7 @@ TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
     for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
       if (type == TensorType::q8_0 && std::string(spec) != "qwen3moe") continue;
       SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
-      const std::vector<std::byte> file = deep_gguf(spec, {type});
+      const std::vector<std::byte> file = deep_model_gguf(spec, {type});
       const std::vector<float> expected = logits_of(open_bytes(file), prompt);
       const model::ExpertUnits units = units_of(file);
       const auto n = static_cast<int64_t>(units.n_units()), least = static_cast<int64_t>(units.least_slots());
@@ -128,7 +89,7 @@ TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
 TEST(EngineExpertStore, PlannedBytesAreTakenBytes) {
   const TempDir dir;
   engine::ModelSource source;
-  source.path = dir.write("model.gguf", deep_gguf("qwen3moe", {TensorType::q8_0}));
+  source.path = dir.write("model.gguf", deep_model_gguf("qwen3moe", {TensorType::q8_0}));
   engine::SessionOptions session;
   session.n_context = 256;
   for (const bool linked : {false, true})
@@ -166,7 +127,7 @@ TEST(EngineExpertStore, PlannedBytesAreTakenBytes) {
 // Without a word about experts, over a link: all of them where they fit beside a session, else as many as fit; and no option has a meaning
 // for a model without experts.
 TEST(EngineExpertStore, AsManyAsFit) {
-  const std::vector<std::byte> file = deep_gguf("qwen3moe", {TensorType::q8_0});
+  const std::vector<std::byte> file = deep_model_gguf("qwen3moe", {TensorType::q8_0});
   const model::ExpertUnits units = units_of(file);
   engine::RuntimeOptions runtime = linked_options();
   EXPECT_EQ(unwrap(try_open(file, runtime, -1))->weights().experts, nullptr);
@@ -188,7 +149,7 @@ TEST(EngineExpertStore, AsManyAsFit) {
 
 // A reservoir that is too small for the experts is named with its numbers.
 TEST(EngineExpertStore, HostMemoryThatIsTooSmallIsNamed) {
-  const std::vector<std::byte> file = deep_gguf("qwen3moe", {TensorType::q8_0});
+  const std::vector<std::byte> file = deep_model_gguf("qwen3moe", {TensorType::q8_0});
   engine::RuntimeOptions runtime = linked_options();
   runtime.reservoir_bytes = units_of(file).bytes() - (uint64_t{64} << 10);
   const auto model = try_open(file, runtime, 20);
@@ -200,7 +161,7 @@ TEST(EngineExpertStore, HostMemoryThatIsTooSmallIsNamed) {
 
 // KV and experts cross one link, under every kind of policy.
 TEST(EngineExpertStore, PoliciesAndExpertsShareTheLink) {
-  const std::vector<std::byte> file = deep_gguf("qwen3moe");
+  const std::vector<std::byte> file = deep_model_gguf("qwen3moe");
   const auto expected = open_bytes(file, linked_options()),
              model = open(file, linked_options(), static_cast<int64_t>(units_of(file).least_slots()));
   ASSERT_TRUE(model->weights().experts);
@@ -225,7 +186,7 @@ TEST(EngineExpertStore, PoliciesAndExpertsShareTheLink) {
 }
 
 TEST(EngineExpertStore, SessionsDecodeTogether) {
-  const std::vector<std::byte> file = deep_gguf("qwen3moe");
+  const std::vector<std::byte> file = deep_model_gguf("qwen3moe");
   std::vector<std::vector<int32_t>> prompts;
   for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
   expect_together_as_alone(open(file, linked_options(), static_cast<int64_t>(units_of(file).least_slots())), prompts, 6);
@@ -235,7 +196,7 @@ TEST(EngineExpertStore, SessionsDecodeTogether) {
 class EngineExpertFaults : public ::testing::Test {
  protected:
   using Fault = kv::IoThread::Fault;
-  EngineExpertFaults() : file_(deep_gguf("qwen3moe")), prompt_(random_prompt(40, 5)) {
+  EngineExpertFaults() : file_(deep_model_gguf("qwen3moe")), prompt_(random_prompt(40, 5)) {
     expected_ = logits_of(open_bytes(file_), prompt_);
     engine::RuntimeOptions runtime = linked_options();
     runtime.io_wait_limit_us = 100'000;

@@ -1,0 +1,70 @@
+// Models whose experts lie in host memory, with a cache of them on the device: the logits are those of all experts on the device, to the bit.
+#include <gtest/gtest.h>
+
+#include "tests/gpu/on_cuda.h"
+#include "tests/support/random_blocks.h"
+
+namespace orrery::expert_store_test {
+namespace {
+
+using namespace testing;
+
+std::shared_ptr<engine::LanguageModel> open(const std::vector<std::byte>& file, int64_t experts_on_device) {
+  const TempDir dir;
+  engine::ModelOptions options;
+  options.experts_on_device = experts_on_device;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", file);
+  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), source, options));
+}
+
+std::vector<float> logits_of(const std::shared_ptr<engine::LanguageModel>& model, uint32_t chunk) {
+  Random random(1);
+  std::vector<int32_t> prompt(40);
+  for (int32_t& t : prompt) t = static_cast<int32_t>(3 + random.below(90));
+  const auto session = open_session(model, 96, KvType::f16, chunk);
+  unwrap(session->prefill(prompt, nullptr, nullptr));
+  std::vector<float> all = as_vector(session->logits());
+  (void)greedy(session.get(), 10, &all);
+  return all;
+}
+
+TEST(GpuExpertStore, WhereExpertsLieChangesNoBit) {
+  for (const char* spec : {"qwen3moe", "gpt-oss", "gemma4-moe"}) {
+    SCOPED_TRACE(spec);
+    const std::vector<std::byte> file = deep_model_gguf(spec);
+    const std::vector<float> expected = logits_of(open(file, -1), 64);
+    const int64_t least = std::string(spec) == "gemma4-moe" ? 22 : 16;
+    for (const int64_t on_device : {least, least + 7}) {
+      const auto model = open(file, on_device);
+      ASSERT_TRUE(model->weights().experts && !model->weights().experts->in_place());
+      EXPECT_TRUE(same_bits(logits_of(model, 64), expected)) << on_device;
+      EXPECT_GT(model->weights().experts->counts().missed, 0u);
+    }
+  }
+}
+
+TEST(GpuExpertStore, RepackedWeightsAreThoseOfTheDevice) {
+  const std::vector<std::byte> file = deep_model_gguf("qwen3moe", {TensorType::q8_0});
+  EXPECT_TRUE(same_bits(logits_of(open(file, 20), 64), logits_of(open(file, -1), 64)));
+}
+
+// The plan of a card says where experts lie, and opening takes these bytes.
+TEST(GpuExpertStore, PlannedBytesAreTakenBytes) {
+  const TempDir dir;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", deep_model_gguf("qwen3moe"));
+  engine::ModelOptions options;
+  options.experts_on_device = 19;
+  engine::SessionOptions session;
+  session.n_context = 128;
+  const kv::Plan plan = unwrap(engine::plan_file(source, on_cuda(), options, session));
+  const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), source, options));
+  const auto opened = unwrap(engine::Session::open(model, session));
+  EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
+  EXPECT_EQ(model->runtime().reservoir().used(), plan.reservoir_bytes);
+  EXPECT_GT(plan.reservoir_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace orrery::expert_store_test
