@@ -361,6 +361,48 @@ TEST(Models, AShapeStandsForAFile) {
 }
 
 // KV of a small Llama in F16: 2 layers of 4 heads of 16, or 512 bytes a token.
+// --card: three divisions of a card's memory, for models that are mixtures and for those that are not.
+TEST(Models, PlanPredictsACard) {
+  const std::vector<std::string> plan = {"plan", "--shape", "qwen3.6-35b-a3b", "--context", "32k", "--card"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), plan.begin(), plan.end());
+    return run(more);
+  };
+  const Finished small = with({"rtx-3060-12g"}), large = with({"rtx-5090-32g"});
+  EXPECT_EQ(small.code, 0) << small.err;
+  for (const char* line :
+       {"the fewest             512 ", "as many as fit ", "all                 10,240 ", "does not fit", "One more GiB would bring "})
+    EXPECT_NE(small.out.find(line), std::string::npos) << line << "\n" << small.out;
+  EXPECT_EQ(large.code, 0);
+  EXPECT_EQ(large.out.find("as many as fit"), std::string::npos) << "all of them do";
+  EXPECT_EQ(with({"rtx-3060-12g", "--budget", "3GiB"}).code, 4);
+  EXPECT_NE(with({"rtx-3060-12g", "--json"}).out.find("\"division\": \"as many as fit\""), std::string::npos);
+  EXPECT_NE(run({"plan", "--shape", "qwen3-8b", "--context", "8k", "--card", "rtx-4090-24g"}).out.find("no mixture"), std::string::npos);
+  const TempDir dir;
+  EXPECT_EQ(with({"rtx-3060-12g", "--card-picture", dir.file("p.png")}).code, 0);
+  EXPECT_EQ(read_whole(dir.file("p.png")).substr(1, 3), "PNG");
+  expect_failure({"plan", "--shape", "qwen3-8b", "--card", "gtx-9"}, 2, "--card: no card is called 'gtx-9'; expected one of rtx-2080-8g, ");
+  expect_failure({"plan", "--shape", "qwen3-8b", "--card-picture", "p.png"}, 2, "--card-picture needs --card");
+}
+
+// The plan's table tells experts in the reservoir from KV there, and what the device holds by the number that is wanted.
+TEST(Models, PlanNamesExpertsInHostMemory) {
+  const std::vector<std::string> plan = {"plan",     "--shape", "gpt-oss-20b", "--context", "8k",
+                                         "--budget", "64GiB",   "--link",      "25GB/s",    "--experts-on-device"};
+  const auto with = [&](const char* n) {
+    std::vector<std::string> words = plan;
+    words.push_back(n);
+    return run(words);
+  };
+  const Finished some = with("400");
+  EXPECT_NE(some.out.find("\n  experts in the reservoir "), std::string::npos) << some.out << some.err;
+  EXPECT_NE(some.out.find("\n  experts "), std::string::npos) << some.out;
+  EXPECT_EQ(with("768").out.find("experts in the reservoir"), std::string::npos) << "all of them";
+  expect_failure({"plan", "--shape", "gpt-oss-20b", "--link", "25GB/s", "--experts-on-device", "63"}, 2,
+                 "--experts-on-device is 63: of 768 experts at least 64 are on the device, twice those of a layer");
+  expect_failure({"plan", "--shape", "qwen3-8b", "--experts-on-device", "8"}, 2, "--experts-on-device is 8, but the model has no experts");
+}
+
 TEST(Models, InspectSaysWhatAFileNeeds) {
   const TempDir dir;
   const Finished inspected = run({"inspect", dir.write("model.gguf", named_model_gguf("llama-plain"))});

@@ -1,6 +1,7 @@
 // The work of a token, counted from descriptions of files.
 #include <gtest/gtest.h>
 
+#include "measure/division.h"
 #include "measure/work.h"
 
 namespace orrery::tool {
@@ -39,6 +40,52 @@ TEST(Work, ExpertsThatATokenMeets) {
   const Work work = work_per_token(file);
   EXPECT_EQ(work.weights_bytes, 800u + 8192 + 288);
   EXPECT_EQ(work.ops.quantized, 2.0 * 8 * 16 * 32 + 2.0 * 16 * 32);
+  EXPECT_EQ(work.resident_bytes, 8192u + 288);
+  EXPECT_EQ(work.expert_bytes, 6400u);
+}
+
+// A mixture of 10 layers with 64 experts of a million bytes, 8 of them chosen, behind 100 million bytes of other weights.
+Division mixture() {
+  Division d;
+  d.work.resident_bytes = 120'000'000, d.work.expert_bytes = 640'000'000;
+  d.work.n_experts = 640, d.work.used_experts = 80, d.work.expert_layers = 10;
+  d.work.weights_bytes = 180'000'000;
+  d.session_bytes = 50e6, d.kv_bytes = 20e6;
+  return d;
+}
+
+TEST(Division, MemoryGoesToExpertsLast) {
+  const Division d = mixture();
+  EXPECT_EQ(d.least(), 128u);
+  EXPECT_DOUBLE_EQ(d.bytes(0), 170e6);
+  EXPECT_EQ(d.fitting(170e6), 0u);
+  EXPECT_EQ(d.fitting(100e6), 0u) << "not even the rest fits";
+  EXPECT_EQ(d.fitting(490.5e6), 320u);
+  EXPECT_EQ(d.fitting(2e9), 640u);
+}
+
+TEST(Division, ATokensTimeByPart) {
+  const Division d = mixture();
+  const Rates rates = {100e9, 10e9, 0.5};
+  const TokenTime all = d.time(rates, 640, Reuse::uniform);
+  EXPECT_DOUBLE_EQ(all.weights, 1.0e-3);
+  EXPECT_DOUBLE_EQ(all.kv, 0.2e-3);
+  EXPECT_DOUBLE_EQ(all.experts, 0.8e-3);
+  EXPECT_DOUBLE_EQ(all.total(), 2.0e-3);
+  // Half of 80 experts cross the link, 4 ms: half of them are guessed, and 2 ms are as long as the computation.
+  const TokenTime half = d.time(rates, 320, Reuse::uniform);
+  EXPECT_DOUBLE_EQ(half.link, 4.0e-3);
+  EXPECT_DOUBLE_EQ(half.exposed, 2.0e-3);
+  // Where more is guessed than the computation hides, the computation bounds it.
+  EXPECT_DOUBLE_EQ(d.time({100e9, 10e9, 0.9}, 320, Reuse::uniform).exposed, 2.0e-3);
+  EXPECT_LT(d.time(rates, 320, Reuse::reused).link, half.link);
+}
+
+TEST(Division, PublishedReuse) {
+  EXPECT_NEAR(hit_share(0.25, Reuse::reused), 0.67, 0.015);
+  EXPECT_NEAR(hit_share(0.5, Reuse::reused), 0.81, 0.015);
+  EXPECT_EQ(hit_share(1, Reuse::reused), 1.0);
+  EXPECT_EQ(find_card("rtx-9090"), nullptr);
 }
 
 TEST(Work, StatesAndBlocksThatGuess) {

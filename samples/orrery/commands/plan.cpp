@@ -2,11 +2,14 @@
 // nothing.
 #include "api.h"
 #include "command.h"
+#include "charts/chart.h"
 #include "commands/loss.h"
 #include "json_file.h"
+#include "measure/division.h"
 #include "settings.h"
 #include "shapes/described_model.h"
 
+#include <algorithm>
 #include <cctype>
 #include <optional>
 #include <vector>
@@ -21,7 +24,8 @@ struct Row {
   uint64_t bytes;
 };
 
-void print_table(const orrery_plan_result& plan, const orrery_session_options& session, bool pinned, Output& out) {
+// experts: of reservoir_bytes.
+void print_table(const orrery_plan_result& plan, uint64_t experts, const orrery_session_options& session, bool pinned, Output& out) {
   const bool shrunk = session.n_context == 0 && plan.fits && plan.n_context < plan.trained_context;
   const char* const rest = plan.policy == std::string("full") ? "windows, recurrent states" : "compressed, windows, states";
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
@@ -31,7 +35,8 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
                        {"staging", plan.staging_bytes},
                        {"workspace", plan.workspace_bytes}};
   const Row outside[] = {{"weights, mapped or read", plan.weights_mapped_bytes},
-                         {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes},
+                         {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes - experts},
+                         {"experts in the reservoir", experts},
                          {"tables and buffers", plan.host_bytes}};
   const auto line = [&](const char* name, uint64_t bytes) {
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
@@ -91,21 +96,23 @@ std::string architecture_of(const std::string& path) {
 bool in_place(const orrery_plan_result& plan) { return plan.compressed_kv_bytes == 0 && plan.digests_bytes > 0; }
 
 // What part of full KV's bytes lies in the arena; 1 where no policy leaves any out.
-double share_of(const orrery_plan_result& plan) {
-  const double all = static_cast<double>(plan.reservoir_bytes);
+double share_of(const orrery_plan_result& plan, uint64_t experts) {
+  const uint64_t of_kv = plan.reservoir_bytes - experts;
+  const double all = static_cast<double>(of_kv);
   if (in_place(plan)) return static_cast<double>(plan.kv_share);
   const uint64_t resident = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
-  const bool whole = plan.compressed_kv_bytes + plan.digests_bytes == 0 || resident >= plan.reservoir_bytes;
+  const bool whole = plan.compressed_kv_bytes + plan.digests_bytes == 0 || resident >= of_kv;
   return whole ? 1 : static_cast<double>(resident) / all;
 }
 
 // Nothing: the whole KV is kept, or the policy was not measured with these options.
-std::optional<ExpectedLoss> loss_of(const std::string& path, const orrery_plan_result& plan, const orrery_session_options& session) {
-  if (share_of(plan) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
+std::optional<ExpectedLoss> loss_of(const std::string& path, const orrery_plan_result& plan, double share,
+                                    const orrery_session_options& session) {
+  if (share >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
     return std::nullopt;
   std::string policy = plan.policy;
   if (policy == "auto" && !in_place(plan)) policy = "auto by window";  // by codes its tokens are read in place
-  return expected_loss(policy, architecture_of(path), share_of(plan));
+  return expected_loss(policy, architecture_of(path), share);
 }
 
 // share: of the tokens that stay within reach.
@@ -147,11 +154,139 @@ std::string kind_of(const orrery_plan_region& region) {
   return kind;
 }
 
+// ---- --card: a mixture on a card that this machine need not have ----
+
+constexpr double kGib = 1024.0 * 1024 * 1024;
+constexpr double kKeptGib = 1.0;  // of a card's memory, for the driver, graphs and the screen
+
+struct CardRow {
+  const char* name;
+  uint64_t n_on_device;
+};
+
+// The divisions that are compared: the fewest experts that a cache takes, as many as fit, and all of them.
+std::vector<CardRow> divisions_of(const Division& division, uint64_t fitting) {
+  std::vector<CardRow> rows = {{"the fewest", division.least()}};
+  if (fitting > division.least() && fitting < division.work.n_experts) rows.push_back({"as many as fit", fitting});
+  rows.push_back({"all", division.work.n_experts});
+  return rows;
+}
+
+double tokens_per_second(const Division& division, const Rates& rates, uint64_t n, Reuse reuse) {
+  return 1.0 / division.time(rates, n, reuse).total();
+}
+
+void draw_card(const std::string& path, const std::string& title, const Division& division, const Rates& rates, double budget) {
+  LineChart chart;
+  chart.title = title;
+  chart.subtitle = "predicted; by GiB of the card's memory that experts have";
+  chart.x.label = "GiB of experts on the card", chart.y.label = "tokens/s", chart.y.min = 0;
+  Series series[] = {{"experts chosen alike", {}, {}}, {"experts as a cache of published models has them", {}, {}}};
+  const uint64_t least = division.least(), all = division.work.n_experts;
+  constexpr uint64_t kPoints = 64;
+  for (uint64_t i = 0; i <= kPoints; ++i) {
+    const uint64_t n = least + (all - least) * i / kPoints;
+    for (Series& s : series) {
+      s.x.push_back(static_cast<double>(n) * division.expert_bytes() / kGib);
+      s.y.push_back(tokens_per_second(division, rates, n, &s == series ? Reuse::uniform : Reuse::reused));
+    }
+  }
+  chart.series = {series[0], series[1]};
+  const double fits = tokens_per_second(division, rates, std::max(least, division.fitting(budget)), Reuse::reused);
+  chart.references.push_back({"what fits", fits});
+  draw(chart).canvas.save_png(path);
+}
+
+int plan_card(const Args& args, const std::string& path, const orrery_plan_result& plan, Output& out) {
+  const Card* const card = find_card(args.text("--card", ""));
+  if (!card) {
+    std::string names;
+    for (const Card& known : all_cards()) names += std::string(names.empty() ? "" : ", ") + known.name;
+    throw UsageError("--card: no card is called '" + args.text("--card", "") + "'; expected one of " + names);
+  }
+  const Json description = parse_json(inspect(path), path);
+  Division division;
+  division.work = work_per_token(description);
+  // Half of the context is the mean of a session that fills it.
+  const double kv = static_cast<double>(plan.full_kv_bytes) / 2 + static_cast<double>(plan.compressed_kv_bytes + plan.digests_bytes);
+  division.session_bytes = static_cast<double>(plan.device_bytes - plan.weights_bytes);
+  division.kv_bytes = kv;
+  const double budget = args.has("--budget") ? static_cast<double>(args.bytes("--budget", 0)) : (card->memory_gib - kKeptGib) * kGib;
+  const Rates rates = {card->read_gb_per_second * 1e9 * kReadShare, card->link_gb_per_second * 1e9};
+  const uint64_t all = division.work.n_experts, fitting = division.fitting(budget), least = division.least();
+  const bool fits = division.bytes(all > 0 ? least : 0) <= budget;
+  const uint64_t more = std::max(least, division.fitting(budget + kGib));
+  Json rows = Json::array();
+  if (!args.has("--json")) {
+    out.write(format("On %s, of whose %.4g GiB a session may have %.2f GiB: reading at %.0f GB/s, a link of %.4g GB/s.\n", card->name,
+                     card->memory_gib, budget / kGib, rates.read / 1e9, rates.link / 1e9));
+    out.write(format("Predicted, behind half of %s tokens\n\n", grouped(plan.n_context).c_str()));
+    out.write(format("%-16s %9s %9s %9s  %8s %8s %8s %8s  %9s %9s\n", "experts there", "number", "GiB", "in all", "weights", "KV",
+                     "experts", "waiting", "tokens/s", "by cache"));
+  }
+  for (const CardRow& row : divisions_of(division, fitting)) {
+    const TokenTime t = division.time(rates, row.n_on_device, Reuse::uniform),
+                    cached = division.time(rates, row.n_on_device, Reuse::reused);
+    const double experts_gib = static_cast<double>(row.n_on_device) * division.expert_bytes() / kGib;
+    if (args.has("--json")) {
+      rows.push_back({{"division", row.name},
+                      {"experts_on_device", row.n_on_device},
+                      {"device_bytes", static_cast<uint64_t>(division.bytes(row.n_on_device))},
+                      {"fits", division.bytes(row.n_on_device) <= budget},
+                      {"weights_ms", t.weights * 1e3},
+                      {"kv_ms", t.kv * 1e3},
+                      {"experts_ms", t.experts * 1e3},
+                      {"link_ms", t.link * 1e3},
+                      {"exposed_ms", t.exposed * 1e3},
+                      {"tokens_per_second", 1 / t.total()},
+                      {"tokens_per_second_reused", 1 / cached.total()}});
+      continue;
+    }
+    const auto ms = [](double seconds) { return format("%.2f ms", seconds * 1e3); };
+    out.write(format("%-16s %9s %9.2f %9.2f  %8s %8s %8s %8s  %9.1f %9.1f%s\n", all > 0 ? row.name : "no mixture",
+                     grouped(row.n_on_device).c_str(), experts_gib, division.bytes(row.n_on_device) / kGib, ms(t.weights).c_str(),
+                     ms(t.kv).c_str(), ms(t.experts).c_str(), ms(t.exposed).c_str(), 1 / t.total(), 1 / cached.total(),
+                     division.bytes(row.n_on_device) <= budget ? "" : "  does not fit"));
+    if (all == 0) break;
+  }
+  const double now = tokens_per_second(division, rates, std::max(least, fitting), Reuse::reused),
+               then = tokens_per_second(division, rates, more, Reuse::reused);
+  if (const std::string* picture = args.find("--card-picture"))
+    draw_card(*picture, path.substr(path.find_last_of('/') + 1) + " on " + card->name, division, rates, budget);
+  if (args.has("--json")) {
+    out.write(dump_json({{"card", card->name},
+                         {"budget_bytes", static_cast<uint64_t>(budget)},
+                         {"n_context", plan.n_context},
+                         {"resident_bytes", division.work.resident_bytes},
+                         {"session_bytes", static_cast<uint64_t>(division.session_bytes)},
+                         {"n_experts", all},
+                         {"experts_on_device", fits ? fitting : 0},
+                         {"fits", fits},
+                         {"divisions", rows},
+                         {"tokens_per_second_of_one_more_gib", fits ? then - now : 0.0}},
+                        2) +
+              "\n");
+    return fits ? kExitOk : kExitDoesNotFit;
+  }
+  if (all > 0)
+    out.write(
+        "\nwaiting: for experts over the link, if each is chosen as often as another. by cache: if they are chosen again as often\n"
+        "as published models were seen to do.\n");
+  if (!fits) {
+    out.write(format("It does not fit: %s are missing.\n",
+                     human_bytes(static_cast<uint64_t>(division.bytes(all > 0 ? least : 0) - budget)).c_str()));
+    return kExitDoesNotFit;
+  }
+  if (all > 0 && fitting < all) out.write(format("One more GiB would bring %.1f tokens/s (by cache).\n", then - now));
+  return kExitOk;
+}
+
 int print_plan(const Args& args, Output& out) {
   const DescribedModel described(args);
   const std::string& path = described.path();
   const File file(path);
-  const orrery_runtime_options runtime = runtime_options(args);
+  orrery_runtime_options runtime = runtime_options(args);
+  if (args.has("--card")) runtime.device_budget_bytes = uint64_t{1} << 40;  // nothing is left out of the session for want of room here
   const orrery_model_options model = model_options(args);
   const SessionSettings session_settings(args);
   const orrery_session_options session = session_settings.options();
@@ -159,6 +294,8 @@ int print_plan(const Args& args, Output& out) {
   orrery_plan_result_init(&plan, sizeof plan);
   const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
   call([&](orrery_error* error) { return orrery_plan(file, &runtime, &model, &session, &plan, error); });
+  if (args.has("--card")) return plan_card(args, path, plan, out);
+  if (args.has("--card-picture")) throw UsageError("--card-picture needs --card");
   Regions regions(1);
   call([&](orrery_error* error) {
     size_t n = 0;
@@ -168,7 +305,11 @@ int print_plan(const Args& args, Output& out) {
     orrery_plan_region_init(regions.data(), sizeof regions[0]);
     return orrery_plan_regions(file, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
   });
-  const std::optional<ExpectedLoss> loss = loss_of(path, plan, session);
+  uint64_t experts = 0;
+  for (const orrery_plan_region& region : regions)
+    if (region.kind == ORRERY_REGION_WEIGHTS) experts += region.reservoir_bytes;
+  const double share = share_of(plan, experts);
+  const std::optional<ExpectedLoss> loss = loss_of(path, plan, share, session);
   if (args.has("--json")) {
     Json list = Json::array();
     for (const orrery_plan_region& region : regions)
@@ -192,6 +333,7 @@ int print_plan(const Args& args, Output& out) {
                  {"workspace_bytes", plan.workspace_bytes},
                  {"device_bytes", plan.device_bytes},
                  {"reservoir_bytes", plan.reservoir_bytes},
+                 {"experts_reservoir_bytes", experts},
                  {"reservoir_mode", pinned ? "pinned" : "pageable"},
                  {"host_bytes", plan.host_bytes},
                  {"budget_bytes", plan.budget_bytes},
@@ -204,8 +346,8 @@ int print_plan(const Args& args, Output& out) {
       json["expected_kl"] = loss->kl, json["expected_kl_at_least"] = loss->at_least, json["expected_kl_measured_on"] = loss->measured_on;
     out.write(dump_json(json, 2) + "\n");
   } else {
-    print_table(plan, session, pinned, out);
-    print_loss(loss, in_place(plan) ? 1 : share_of(plan), out);
+    print_table(plan, experts, session, pinned, out);
+    print_loss(loss, in_place(plan) ? 1 : share, out);
     print_regions(regions, out);
   }
   return plan.fits ? kExitOk : kExitDoesNotFit;
@@ -222,14 +364,21 @@ const Command& plan_command() {
       "more. The last table names every region: its columns add up to the summary above it. The exit code is 0 if the\n"
       "session fits the budget, 4 if it does not. Under a KV policy it also says what loss to expect of the answers, as it was\n"
       "measured on published models.\n",
-      {{"Options", {{"--json", nullptr, "The plan as a JSON object, in bytes."}, DescribedModel::option()}},
+      {{"Options",
+        {{"--json", nullptr, "The plan as a JSON object, in bytes."},
+         {"--card", "NAME",
+          "Instead: predict tokens per second on a card, as in rtx-3060-12g, for three divisions of its memory between a mixture's experts "
+          "and the rest. --budget replaces the card's memory. Weights count as the file has them."},
+         {"--card-picture", "FILE", "The prediction by memory for experts, as PNG."},
+         DescribedModel::option()}},
        session_group(),
        runtime_group(),
        model_group()},
       "  orrery plan model.gguf --context 131072 --kv-type q8_0\n"
       "  orrery plan model.gguf --context 32768 --budget 2GiB && orrery chat model.gguf --context 32768 "
       "--budget 2GiB\n"
-      "  orrery plan --shape qwen3.6-35b-a3b --context 131072 --budget 16GiB\n",
+      "  orrery plan --shape qwen3.6-35b-a3b --context 131072 --budget 16GiB\n"
+      "  orrery plan --shape qwen3.6-35b-a3b --context 131072 --card rtx-3060-12g\n",
       0,
       1,
       print_plan};

@@ -318,5 +318,131 @@ TEST_F(EngineExpertFaults, WaitsAreCancelled) {
   }
 }
 
+// ---- The cache itself: four layers of four experts, with room for eight ----
+
+class ExpertCache : public ::testing::Test {
+ protected:
+  static constexpr int32_t kLayers = 4, kExperts = 4;
+  static constexpr uint64_t kBytes = 512;
+  ExpertCache() {
+    for (int32_t l = 0; l < kLayers; ++l) units_.add({2 * l + 1, kExperts, kBytes - 7});  // layers between them have no experts
+    runtime_ = unwrap(engine::Runtime::create(linked_options()));
+    store_ =
+        unwrap(model::ExpertStore::make(units_, units_.least_slots(), &runtime_->arena(), &runtime_->reservoir(), unwrap(runtime_->io())));
+    for (int32_t l = 0; l < kLayers; ++l)
+      for (int32_t e = 0; e < kExperts; ++e) std::fill_n(store_->at(2 * l + 1, e), kBytes, mark(l, e));
+    const Turn turn = runtime_->take_turn();
+    unwrap(store_->begin(&turn.backend()));
+  }
+  static std::byte mark(int32_t l, int32_t e) { return static_cast<std::byte>(1 + l * kExperts + e); }
+  static std::vector<int32_t> firsts(const std::vector<int32_t>& experts) {
+    std::vector<int32_t> all(kExperts + 1, 0);
+    for (const int32_t e : experts)
+      for (size_t i = static_cast<size_t>(e) + 1; i < all.size(); ++i) ++all[i];
+    return all;
+  }
+  void bring(int32_t l, const std::vector<int32_t>& experts, Phase phase = Phase::decode) {
+    const Turn turn = runtime_->take_turn();
+    unwrap(store_->bring(&turn.backend(), 2 * l + 1, firsts(experts), phase, {}));
+    const auto* places = reinterpret_cast<const uint64_t*>(store_->places(2 * l + 1).address);
+    for (const int32_t e : experts) {  // the bytes are the expert's
+      const auto* at = reinterpret_cast<const std::byte*>(places[e]);
+      EXPECT_TRUE(std::all_of(at, at + kBytes, [&](std::byte b) { return b == mark(l, e); })) << l << " " << e;
+    }
+  }
+  void token(const std::vector<int32_t>& experts) {
+    for (int32_t l = 0; l < kLayers; ++l) bring(l, experts);
+  }
+  uint64_t missed() const { return store_->counts().missed; }
+
+  model::ExpertUnits units_;
+  std::shared_ptr<engine::Runtime> runtime_;
+  std::unique_ptr<model::ExpertStore> store_;
+};
+
+TEST_F(ExpertCache, TheFirstExpertsOfEachLayerAreThereFromTheBeginning) {
+  EXPECT_EQ(units_.n_units(), 16u);
+  EXPECT_EQ(units_.least_slots(), 8u);
+  EXPECT_EQ(units_.slot_bytes(), kBytes);
+  token({0, 1});
+  EXPECT_EQ(missed(), 0u);
+  EXPECT_EQ(store_->counts().hits, 8u);
+  token({2});
+  EXPECT_EQ(missed(), 4u);
+  EXPECT_EQ(store_->counts().bytes, 4 * kBytes);
+  EXPECT_EQ(store_->next_layer(1), 3);
+  EXPECT_EQ(store_->next_layer(7), -1);
+}
+
+TEST_F(ExpertCache, WhatIsUsedOnceGivesWayFirst) {
+  for (int i = 0; i < 20; ++i) token({0, 1});
+  bring(0, {2, 3});  // in place of two that are worth more, for want of others
+  EXPECT_EQ(missed(), 2u);
+  for (int i = 0; i < 5; ++i) token({0, 1});
+  EXPECT_EQ(missed(), 4u) << "the two take the places of 2 and 3, and stay";
+}
+
+TEST_F(ExpertCache, OldUsesAreForgotten) {
+  for (int i = 0; i < 20; ++i) token({0, 1});
+  for (uint64_t i = 0; i < 8 * model::ExpertStore::kHalfLife; ++i) token({2, 3});
+  const uint64_t before = missed();
+  for (int i = 0; i < 5; ++i) token({2, 3});
+  EXPECT_EQ(missed(), before) << "the cache holds what the last tokens use";
+}
+
+TEST_F(ExpertCache, APromptLeavesWhatTokensUse) {
+  for (int i = 0; i < 3; ++i) token({0, 1});
+  for (int i = 0; i < 4; ++i)
+    for (int32_t l = 0; l < kLayers; ++l) bring(l, {0, 1, 2, 3}, Phase::prefill);
+  EXPECT_EQ(missed(), 0u) << "prompts do not count";
+  EXPECT_GT(store_->counts().prompt_bytes, 0u);
+  token({0, 1});
+  EXPECT_LE(missed(), 2u) << "a layer of the prompt had to have two of their places";
+}
+
+TEST_F(ExpertCache, WhatIsExpectedIsNotMissed) {
+  bring(0, {0, 1});
+  store_->expect(3, firsts({2, 3}), Phase::decode);
+  bring(1, {2, 3});
+  EXPECT_EQ(missed(), 0u);
+  EXPECT_EQ(store_->counts().expected, 2u);
+  EXPECT_EQ(store_->counts().wasted, 0u);
+  store_->expect(5, firsts({2}), Phase::decode);
+  bring(2, {3});  // not what was guessed
+  EXPECT_EQ(missed(), 1u);
+  for (int i = 0; i < 40; ++i) token({0, 1});
+  token({3});
+  EXPECT_EQ(store_->counts().wasted, 1u);
+}
+
+// Transfers that wait for the link give way to those that a layer waits for.
+TEST_F(ExpertCache, WhatALayerWaitsForComesFirst) {
+  std::vector<uint32_t> order;
+  std::atomic<bool> hold{true};
+  engine::RuntimeOptions options = linked_options();
+  options.io_fault = [&](const kv::IoRequest& request) {
+    while (hold) std::this_thread::yield();
+    order.push_back(request.head);
+    return kv::IoThread::Fault{};
+  };
+  const auto runtime = unwrap(engine::Runtime::create(options));
+  kv::IoThread* const io = unwrap(runtime->io());
+  std::byte from[3][16] = {}, to[3][16];
+  HostPiece pieces[3];
+  kv::IoRequest requests[3];
+  for (uint32_t i = 0; i < 3; ++i) {
+    pieces[i] = {from[i], sizeof from[i]};
+    requests[i].to = {reinterpret_cast<uintptr_t>(to[i])}, requests[i].pieces = {&pieces[i], 1}, requests[i].head = i;
+  }
+  ASSERT_TRUE(io->submit(&requests[0]));
+  while (io->n_waiting() > 0) std::this_thread::yield();  // under way
+  ASSERT_TRUE(io->submit(&requests[1]));
+  ASSERT_TRUE(io->submit(&requests[2], kv::IoThread::Urgency::now));
+  EXPECT_EQ(io->n_waiting(), 1u);
+  hold = false;
+  for (kv::IoRequest& request : requests) unwrap(io->wait(&request).status);
+  EXPECT_EQ(order, (std::vector<uint32_t>{0, 2, 1}));
+}
+
 }  // namespace
 }  // namespace orrery::expert_store_test

@@ -1,0 +1,58 @@
+// What a token costs on a card that has room for some of a mixture's experts: bytes, rates, and the division of the card's memory. Arithmetic
+// alone; the numbers come from a file's header, the plan and the table of cards.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "measure/work.h"
+
+namespace orrery::tool {
+
+struct Card {
+  const char* name;           // "rtx-3060-12g"
+  double memory_gib;
+  double read_gb_per_second;  // of the data sheet
+  double link_gb_per_second;  // that PCIe carries of pinned memory
+};
+const std::vector<Card>& all_cards();
+const Card* find_card(const std::string& name);  // null: no such card
+
+// Shares of the data sheet's rate at which products read weights, and of the choices that a layer guesses for the next one. Neither is
+// measured on a card; what a CPU with a simulated link measures stands in tests/bench/results/experts.md.
+constexpr double kReadShare = 0.85, kGuessedShare = 0.7;
+
+struct Rates {
+  double read = 0, link = 0;  // bytes per second
+  double guessed = kGuessedShare;
+};
+
+// How often a token meets an expert that an earlier one has brought. uniform: as often as there is room for it. reused: as often as a cache
+// of published models has been seen to have it (67% with a quarter of the experts, 81% with half: llama.cpp #27861), share^.3.
+enum class Reuse { uniform, reused };
+double hit_share(double share_on_device, Reuse reuse);
+
+struct TokenTime {  // seconds
+  double weights = 0, kv = 0, experts = 0;
+  double link = 0;     // experts that cross the link
+  double exposed = 0;  // of `link`, what no computation hides
+  double total() const { return weights + kv + experts + exposed; }
+};
+
+// session_bytes: KV and work memory; kv_bytes: what the token reads of it.
+struct Division {
+  Work work;
+  double session_bytes = 0, kv_bytes = 0;
+
+  double expert_bytes() const;  // of one expert of one layer
+  uint64_t least() const;       // experts that a cache has room for: twice those of a layer
+  // Experts that fit into `budget` bytes, at most all; below least(): the rest does not fit.
+  uint64_t fitting(double budget) const;
+  double bytes(uint64_t n_on_device) const;  // of the card
+  // hit: the share of a token's experts that are there already, of a cache that has room for some; hit_share().
+  TokenTime time(const Rates& rates, uint64_t n_on_device, double hit) const;
+  TokenTime time(const Rates& rates, uint64_t n_on_device, Reuse reuse) const;
+};
+
+}  // namespace orrery::tool
