@@ -171,8 +171,9 @@ void run(const Wishes& w) {
           division.time({1e9, transfer, crossing > 0 ? 1 - missed / crossing : 0}, static_cast<uint64_t>(n), 1 - crossing / used);
       const double predicted = time.total() * 1e3;
       std::printf("%5.0f %6.0f%%  %9.2f %9.2f %5.0f%%  %4.0f%% %4.0f%% %5.0f%%  %8.1f %6.2fms  %9.2f %+5.0f%%\n", link, share, ms, all_ms,
-                  100 * all_ms / ms, of_asked(before.hits, after.hits), of_asked(before.late, after.late), of_asked(before.missed, after.missed),
-                  bytes / 1e6, static_cast<double>(after.stall_us - before.stall_us) / tokens / 1000, predicted, 100 * (predicted / ms - 1));
+                  100 * all_ms / ms, of_asked(before.hits, after.hits), of_asked(before.late, after.late),
+                  of_asked(before.missed, after.missed), bytes / 1e6, static_cast<double>(after.stall_us - before.stall_us) / tokens / 1000,
+                  predicted, 100 * (predicted / ms - 1));
       std::fflush(stdout);
     }
 }

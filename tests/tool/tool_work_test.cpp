@@ -79,6 +79,8 @@ TEST(Division, ATokensTimeByPart) {
   // Where more is guessed than the computation hides, the computation bounds it.
   EXPECT_DOUBLE_EQ(d.time({100e9, 10e9, 0.9}, 320, Reuse::uniform).exposed, 2.0e-3);
   EXPECT_LT(d.time(rates, 320, Reuse::reused).link, half.link);
+  EXPECT_DOUBLE_EQ(d.time({100e9, 10e9, 0.5, 30e-6}, 320, Reuse::uniform).exposed, 2.3e-3) << "ten layers ask the host";
+  EXPECT_DOUBLE_EQ(d.time({100e9, 10e9, 0.5, 30e-6}, 640, Reuse::uniform).exposed, 0.0);
 }
 
 TEST(Division, PublishedReuse) {

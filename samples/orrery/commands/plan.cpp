@@ -212,8 +212,9 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
   division.session_bytes = static_cast<double>(plan.device_bytes - plan.weights_bytes);
   division.kv_bytes = kv;
   const double budget = args.has("--budget") ? static_cast<double>(args.bytes("--budget", 0)) : (card->memory_gib - kKeptGib) * kGib;
-  const Rates rates = {card->read_gb_per_second * 1e9 * kReadShare, card->link_gb_per_second * 1e9};
-  const uint64_t all = division.work.n_experts, fitting = division.fitting(budget), least = division.least();
+  const uint64_t all = division.work.n_experts;
+  const Rates rates = rates_of(*card, all > 0);
+  const uint64_t fitting = division.fitting(budget), least = division.least();
   const bool fits = division.bytes(all > 0 ? least : 0) <= budget;
   const uint64_t more = std::max(least, division.fitting(budget + kGib));
   Json rows = Json::array();

@@ -8,10 +8,9 @@ namespace orrery::tool {
 // Sheets of the makers; PCIe 3, 4 and 5 of 8 and 16 lanes carry 6.2, 12.5, 25 and 50 GB/s.
 const std::vector<Card>& all_cards() {
   static const std::vector<Card> cards = {
-      {"rtx-2080-8g", 8, 448, 12.5},    {"rtx-3060-12g", 12, 360, 25},    {"rtx-3090-24g", 24, 936, 25},
-      {"rtx-4060-8g", 8, 272, 12.5},    {"rtx-4060ti-16g", 16, 288, 12.5}, {"rtx-4070-12g", 12, 504, 25},
-      {"rtx-4090-24g", 24, 1008, 25},   {"rtx-5060ti-16g", 16, 448, 25},  {"rtx-5070-12g", 12, 672, 50},
-      {"rtx-5070ti-16g", 16, 896, 50},  {"rtx-5080-16g", 16, 960, 50},    {"rtx-5090-32g", 32, 1792, 50},
+      {"rtx-2080-8g", 8, 448, 12.5},     {"rtx-3060-12g", 12, 360, 25},   {"rtx-3090-24g", 24, 936, 25},  {"rtx-4060-8g", 8, 272, 12.5},
+      {"rtx-4060ti-16g", 16, 288, 12.5}, {"rtx-4070-12g", 12, 504, 25},   {"rtx-4090-24g", 24, 1008, 25}, {"rtx-5060ti-16g", 16, 448, 25},
+      {"rtx-5070-12g", 12, 672, 50},     {"rtx-5070ti-16g", 16, 896, 50}, {"rtx-5080-16g", 16, 960, 50},  {"rtx-5090-32g", 32, 1792, 50},
   };
   return cards;
 }
@@ -20,6 +19,11 @@ const Card* find_card(const std::string& name) {
   for (const Card& card : all_cards())
     if (name == card.name) return &card;
   return nullptr;
+}
+
+Rates rates_of(const Card& card, bool mixture) {
+  return {card.read_gb_per_second * 1e9 * (mixture ? kMixtureReadShare : kReadShare), card.link_gb_per_second * 1e9, kGuessedShare,
+          kRoundTrip};
 }
 
 double hit_share(double share_on_device, Reuse reuse) {
@@ -31,9 +35,7 @@ double Division::expert_bytes() const {
   return work.n_experts > 0 ? static_cast<double>(work.expert_bytes) / static_cast<double>(work.n_experts) : 0.0;
 }
 
-uint64_t Division::least() const {
-  return work.expert_layers > 0 ? std::min(work.n_experts, 2 * work.n_experts / work.expert_layers) : 0;
-}
+uint64_t Division::least() const { return work.expert_layers > 0 ? std::min(work.n_experts, 2 * work.n_experts / work.expert_layers) : 0; }
 
 uint64_t Division::fitting(double budget) const {
   const double left = budget - bytes(0);
@@ -55,6 +57,7 @@ TokenTime Division::time(const Rates& rates, uint64_t n_on_device, double hit) c
   if (work.n_experts == 0 || n_on_device >= work.n_experts) return t;
   t.link = used * (1.0 - hit) * expert_bytes() / rates.link;
   t.exposed = t.link - std::min(t.link * rates.guessed, t.weights + t.kv + t.experts);
+  t.exposed += static_cast<double>(work.expert_layers) * rates.round_trip;
   return t;
 }
 

@@ -11,7 +11,7 @@
 namespace orrery::tool {
 
 struct Card {
-  const char* name;           // "rtx-3060-12g"
+  const char* name;  // "rtx-3060-12g"
   double memory_gib;
   double read_gb_per_second;  // of the data sheet
   double link_gb_per_second;  // that PCIe carries of pinned memory
@@ -19,14 +19,17 @@ struct Card {
 const std::vector<Card>& all_cards();
 const Card* find_card(const std::string& name);  // null: no such card
 
-// Shares of the data sheet's rate at which products read weights, and of the choices that a layer guesses for the next one. Neither is
-// measured on a card; what a CPU with a simulated link measures stands in tests/bench/results/experts.md.
-constexpr double kReadShare = 0.85, kGuessedShare = 0.7;
+// What no sheet says, and no card has measured of this library: the share of the sheet's rate at which weights are read, as others reach it
+// (dense: 47 tokens/s of a 27B on an RTX 4090; mixtures: 512 tokens/s of a 35B-A3B on an RTX 5090); the share of a layer's choices that the
+// layer before guesses; and the time in which the host learns a layer's choice and answers, where experts cross the link.
+constexpr double kReadShare = 0.75, kMixtureReadShare = 0.55, kGuessedShare = 0.7, kRoundTrip = 25e-6;
 
 struct Rates {
   double read = 0, link = 0;  // bytes per second
   double guessed = kGuessedShare;
+  double round_trip = 0;  // seconds, of each layer with experts
 };
+Rates rates_of(const Card& card, bool mixture);
 
 // How often a token meets an expert that an earlier one has brought. uniform: as often as there is room for it. reused: as often as a cache
 // of published models has been seen to have it (67% with a quarter of the experts, 81% with half: llama.cpp #27861), share^.3.
@@ -36,7 +39,7 @@ double hit_share(double share_on_device, Reuse reuse);
 struct TokenTime {  // seconds
   double weights = 0, kv = 0, experts = 0;
   double link = 0;     // experts that cross the link
-  double exposed = 0;  // of `link`, what no computation hides
+  double exposed = 0;  // of `link`, what no computation hides, and the host's round trips
   double total() const { return weights + kv + experts + exposed; }
 };
 
