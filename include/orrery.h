@@ -631,11 +631,12 @@ ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n
 /* Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes a page.
    If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use fails with
    ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full", a fork continues exactly as
-   the session does. A parked fork and a loaded session select the resident KV again (selects_again of orrery_stats). */
+   the session does, a parked one too. */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
-/* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint. Loading replaces the session's content; after
-   an error the content is as before. The session that loads must have the same KV type, and room for the saved tokens; else ORRERY_BAD_SESSION, or
+/* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint. Under a policy also its resident KV and its
+   state, and the last logits: a session of the same options and backend goes on as the saved one, to the bit; another one selects its resident KV
+   again (selects_again of orrery_stats). Loading replaces the session's content; after an error the content is as before. The session that loads must have the same KV type, and room for the saved tokens; else ORRERY_BAD_SESSION, or
    ORRERY_CONTEXT_FULL. The tokens and their KV are exact on every instruction set; what is computed behind them differs between two in its last
    bits. The checksum finds damage. It is no signature: whoever can write the file can forge it. Load your own files, or sign them. */
 
@@ -696,7 +697,7 @@ typedef struct orrery_stats {
   uint64_t restored_tokens;          /* of the reused tokens: from kept KV; see reuse_prompts */
   const char *policy;                /* static */
   float kv_share;                    /* as in the plan */
-  uint32_t selects_again;            /* 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again.
+  uint32_t selects_again;            /* 1: the session was cut, or saved with other options, so its next generated token selects the resident KV again.
                                         Some policies then give other tokens, and log-probabilities that differ by up to .2 */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);

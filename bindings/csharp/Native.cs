@@ -1843,8 +1843,8 @@ public sealed class Stats {
     public readonly string Policy;
     /// <summary>as in the plan</summary>
     public readonly float KvShare;
-    /// <summary>1: the session was loaded, parked or cut, so its next generated token selects the resident KV again.
-    /// Some policies then give other tokens, and log-probabilities that differ by up to .2</summary>
+    /// <summary>1: the session was cut, or saved with other options, so its next generated token selects the resident
+    /// KV again. Some policies then give other tokens, and log-probabilities that differ by up to .2</summary>
     public readonly uint SelectsAgain;
     internal unsafe Stats(orrery_stats raw) {
         NContext = raw.n_context;

@@ -1376,8 +1376,8 @@ type Stats struct {
 	Policy string
 	// as in the plan
 	KvShare float32
-	// 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some
-	// policies then give other tokens, and log-probabilities that differ by up to .2
+	// 1: the session was cut, or saved with other options, so its next generated token selects the resident KV again.
+	// Some policies then give other tokens, and log-probabilities that differ by up to .2
 	SelectsAgain uint32
 }
 

@@ -18,7 +18,9 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
+#include "runtime/kv/resident/slot_table.h"
 #include "runtime/policy/given/budget.h"
 #include "runtime/policy/heads/profile.h"
 #include "runtime/policy/given/questions.h"
@@ -26,6 +28,7 @@
 namespace orrery::policy {
 
 inline constexpr uint32_t kSettleAgain = UINT32_MAX;  // slot_for(): no slot is free
+inline constexpr uint32_t kMostSettleSteps = 32;      // Policy::settle_steps()
 
 // Sizes that a policy's host memory depends on, besides its Shape.
 struct HostShape {
@@ -60,6 +63,19 @@ struct Needs {
 struct CompensationShares {
   Span<const float> of_tokens;  // (n_tokens) of settle(): a token's share of the mean, 0 for resident tokens. Valid until the next settle()
   float weight = 0.0f;          // the number of equal tokens that it weighs as; 0: the head has none
+};
+
+// A session when its policy's state is saved or read.
+struct SavedMoment {
+  uint32_t n_tokens = 0;
+  uint32_t group = 1;  // query heads of a KV head
+  // settled; or between the parts of settle(): before the last one, or behind it, when heads are being filled.
+  enum class Phase : uint8_t { settled, scoring, filling } phase = Phase::settled;
+  uint32_t n_settling = 0;  // while it settles: the tokens that settle() is about
+  uint32_t n_steps = 0;     // and the steps whose tokens the heads take behind select()
+  const kv::SlotTable* slots = nullptr;
+  Span<const kv::SavedRefill> refills;
+  bool settled() const { return phase == Phase::settled; }
 };
 
 // Counters for statistics.
@@ -179,6 +195,11 @@ class Policy {
     (void)heads, (void)step, (void)position;
     return ok_status();
   }
+
+  // What settlements and steps have left, between two steps: writes it to `s`, or reads it from there, into a policy of the same shape and
+  // options. Reading checks all that later calls rely on, and makes the working memory that settle() makes. Behind an error the policy is
+  // good for nothing but settle(). The report is not part of it.
+  virtual Status state(StateBytes* s, const SavedMoment& at) = 0;
 
   Report report() const { return report_; }
   // A policy in the same state, for a fork; its report is of_fork(). The clone allocates nothing before it settles.

@@ -9,6 +9,7 @@
 #include "tests/gpu/kv_pages.h"
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/session_bytes.h"
 
 namespace orrery {
 namespace {
@@ -754,6 +755,14 @@ Told told(const std::shared_ptr<engine::LanguageModel>& model, const engine::Ses
   all.forked_ahead = pending_tokens(*session);
   const auto fork = unwrap(session->fork());
   if (on_host) fork->resident()->select_on_host();
+  const auto second = unwrap(fork->fork()), loaded = unwrap(Session::open(model, options));  // a saved session goes on alike
+  unwrap(engine::SessionFile::load(loaded.get(), save_bytes(session.get()), "a session"));
+  std::vector<float> of_second, of_loaded;
+  for (Session* s : {second.get(), loaded.get()}) {
+    if (on_host) s->resident()->select_on_host();
+    greedy(s, 9, s == second.get() ? &of_second : &of_loaded);
+  }
+  EXPECT_TRUE(same_bits(of_second, of_loaded));
   for (Session* s : {session.get(), fork.get()}) {
     greedy(s, 2, &all.logits);
     feed(s, s == fork.get() ? 3 : 5);

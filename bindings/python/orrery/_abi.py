@@ -1479,8 +1479,8 @@ class Stats:
     kv_share: float
     """as in the plan"""
     selects_again: int
-    """1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some policies
-    then give other tokens, and log-probabilities that differ by up to .2
+    """1: the session was cut, or saved with other options, so its next generated token selects the resident KV again. Some
+    policies then give other tokens, and log-probabilities that differ by up to .2
     """
 
 

@@ -459,6 +459,26 @@ Status Answers::read_positions() {
   return ok_status();
 }
 
+Status Answers::read_held(kv::SlotTable* table) {
+  ORRERY_TRY(read_positions());
+  *table = parts_->slots->table();
+  downloads_.clear();
+  for (const auto& [head, n] : ahead_) {
+    const uint64_t at = table_of(head);
+    downloads_.push_back({&tables_[at], {table_there(at).address}, held_[head].n_held * sizeof(uint32_t)});
+  }
+  if (downloads_.empty()) return ok_status();
+  Backend& backend = *now_->backend;
+  backend.download_all(downloads_);
+  ORRERY_TRY(backend.synchronize());
+  for (const auto& [head, n] : ahead_)
+    for (uint32_t place = 0; place < held_[head].n_held; ++place)
+      for (uint32_t i = 0; i < page_tokens_; ++i)
+        table->positions[table->first[head] + held_[head].first_slot + place * page_tokens_ + i] =
+            tables_[table_of(head) + place] * page_tokens_ + i;
+  return ok_status();
+}
+
 Status Answers::take_back_table(uint32_t head) {
   if (held_.empty() || !held_[head].on_device) return ok_status();
   if (!held_[head].known) ORRERY_TRY(read_positions());

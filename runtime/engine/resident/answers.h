@@ -68,6 +68,9 @@ class Answers final : public policy::Heads {
   // Reads what the device has chosen, and waits for it: HeadStore's positions become those of the last step. 4 bytes for each page on the
   // device.
   Status read_positions();
+  // Before the session is saved: what the slots hold indeed. Of heads whose next pages have come already, read_positions() says what they
+  // held in the last step.
+  Status read_held(kv::SlotTable* table);
   // For tests: the host selects, as without FetchOperations.
   void select_on_host() { fetches_ = false; }
 

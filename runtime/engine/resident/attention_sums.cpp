@@ -59,4 +59,20 @@ void AttentionSums::copy_from(Backend*, const AttentionSums& other) {
   n_rows_ = other.n_rows_, n_coming_ = 0;
 }
 
+// Behind the tokens sums are 0: weights of keys behind a query are.
+Status AttentionSums::state(StateBytes* s, uint32_t n_tokens) {
+  uint32_t n_rows = under_way() ? 0 : n_rows_;
+  ORRERY_TRY(s->number(&n_rows, uint64_t{n_tokens} + 1, "sums of more queries than the session has tokens"));
+  const size_t n_heads = sums_.size() / stride(n_context_);
+  std::vector<float> sums;
+  if (!s->reads())
+    for (uint32_t head = 0; head < n_heads; ++head) sums.insert(sums.end(), of(head).begin(), of(head).begin() + n_rows);
+  ORRERY_TRY(s->values(&sums, n_heads * n_rows));
+  if (!s->takes()) return ok_status();
+  std::fill(sums_.begin(), sums_.end(), 0.0f);
+  for (uint32_t head = 0; head < n_heads; ++head) std::copy_n(sums.data() + size_t{head} * n_rows, n_rows, of(head).begin());
+  n_rows_ = n_rows, n_coming_ = 0;
+  return ok_status();
+}
+
 }  // namespace orrery::engine

@@ -15,6 +15,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/checked.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/page_table.h"
@@ -55,6 +56,7 @@ class AttentionSums {
   // For benchmarks: as if the queries of n tokens had added 0.
   void assume(uint32_t n_tokens);
   void copy_from(Backend* backend, const AttentionSums& other);
+  Status state(StateBytes* s, uint32_t n_tokens);
   // (n_slots) room for the weights of a step's query, by slot.
   float* step_weights() { return step_weights_.data(); }
 

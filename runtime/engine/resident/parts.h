@@ -5,6 +5,7 @@
 //   make(arena, ...)                 takes that region
 //   truncate(n_tokens)               tokens from n_tokens on are removed
 //   copy_from(backend, other)        copies the content of `other`, which has the same shape
+//   state(backend, bytes, ...)       writes its content to a saved session, checks it there, or takes it (base/state_bytes.h)
 //   used_bytes()                     statistics: device bytes of KV and its summaries in use (the layout says how many are taken)
 //
 // A new part: a class with this interface, a member here, and a line each in each_member(), layout() and make(). ../README.md walks the

@@ -1,6 +1,7 @@
 #include "runtime/engine/resident/recent_queries.h"
 
 #include "runtime/base/checked.h"
+#include "runtime/kv/memory/device_pieces.h"
 
 namespace orrery::engine {
 
@@ -10,7 +11,8 @@ kv::Region RecentQueries::layout(const model::Description& h, uint32_t n_rows) {
 }
 
 RecentQueries::RecentQueries(const model::Description& h, kv::ArenaRegion region, uint32_t n_rows)
-    : width_(static_cast<uint64_t>(h.kv().q_dim())), region_(std::move(region)), positions_(n_rows, kNone) {
+    : width_(static_cast<uint64_t>(h.kv().q_dim())), n_layers_(static_cast<uint64_t>(h.kv().n_layers())), region_(std::move(region)),
+      positions_(n_rows, kNone) {
   ring_ = {{region_.data().address}, static_cast<int32_t>(n_rows)};
 }
 
@@ -33,6 +35,22 @@ void RecentQueries::truncate(uint32_t n_tokens) {
 void RecentQueries::copy_from(Backend* backend, const RecentQueries& other) {
   positions_ = other.positions_;
   backend->copy(region_.data(), other.region_.data(), region_.bytes());
+}
+
+Status RecentQueries::state(Backend* backend, StateBytes* s, uint32_t n_tokens) {
+  std::vector<uint32_t> positions = positions_;
+  ORRERY_TRY(s->values(&positions, positions_.size()));
+  kv::DevicePieces pieces;
+  const uint64_t of_layer = n_rows() * width_;
+  for (uint32_t row = 0; row < n_rows(); ++row) {
+    const uint32_t p = positions[row];
+    if (p == kNone) continue;
+    ORRERY_TRY(s->check(p < n_tokens && p % n_rows() == row, "a query of a token that the session has not"));
+    for (uint64_t layer = 0; layer < n_layers_; ++layer)
+      pieces.add({(ring_.data + layer * of_layer + row * width_).address}, width_ * sizeof(float));
+  }
+  if (s->takes()) positions_ = std::move(positions);
+  return pieces.state(backend, s);
 }
 
 }  // namespace orrery::engine

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/backend/backend.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/description/description.h"
@@ -37,6 +38,7 @@ class RecentQueries {
 
   void truncate(uint32_t n_tokens);
   void copy_from(Backend* backend, const RecentQueries& other);
+  Status state(Backend* backend, StateBytes* s, uint32_t n_tokens);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -46,7 +48,7 @@ class RecentQueries {
     for (uint32_t p = to - std::min(to - from, n_rows()); p < to; ++p) positions_[p % n_rows()] = known ? p : kNone;
   }
 
-  uint64_t width_;  // q_dim
+  uint64_t width_, n_layers_;  // width_: q_dim
   kv::ArenaRegion region_;
   QueryRing ring_;
   std::vector<uint32_t> positions_;  // (n_rows) the position of each row's queries, or kNone

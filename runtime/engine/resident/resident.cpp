@@ -31,6 +31,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     ORRERY_TRY(shape.check_operations(&turn.backend(), options.policy.c_str()));
   }
   std::unique_ptr<Resident> r(new Resident(shape, pages));
+  r->kind_ = shape.kind(options);
   r->moves_directly_ = shape.moves_directly;
   r->fetches_ = shape.fetches;
   r->in_place_ = shape.in_place;

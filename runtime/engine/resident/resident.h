@@ -16,6 +16,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -153,10 +155,22 @@ class Resident final : public model::LayerHook {
   // Continues exactly as `other`, whose session has just shared its pages.
   Status copy_from(const Resident& other);
 
+  // The state between two steps of a session of n_tokens: all that the next ones depend on, besides the pages. Another resident part of the
+  // same kind() that takes it goes on exactly alike. save() needs a Use.
+  Status save(uint32_t n_tokens, std::vector<std::byte>* out);
+  // Checks a saved state, which anybody may have written; without a Use. Returns the policy in that state.
+  Result<std::unique_ptr<policy::Policy>> check(Span<const std::byte> state, uint32_t n_tokens);
+  // Takes a state that was checked, and its policy. Needs a Use; the session's pages are there. Behind an error the session settles again.
+  Status take(Span<const std::byte> state, uint32_t n_tokens, std::unique_ptr<policy::Policy> checked);
+  // A hash of all that decides which states fit: policy, options, budget, sizes and formats, the kind of backend.
+  using Kind = std::array<uint8_t, 16>;
+  const Kind& kind() const { return kind_; }
+
  private:
   static constexpr uint32_t kNoDraft = UINT32_MAX;
   Resident(const ResidentShape& shape, const kv::PageTable* pages)
       : description_(*shape.description), n_context_(shape.n_context), format_(shape.resident), pages_(pages) {}
+  Status state(StateBytes* s, uint32_t n_tokens, policy::Policy* policy);
   // Settles, or computes a part of it: then settling().
   Status settle(uint32_t n_tokens);
   Status settle_heads(uint32_t n_tokens);
@@ -175,6 +189,7 @@ class Resident final : public model::LayerHook {
 
   const model::Description& description_;
   const uint32_t n_context_;
+  Kind kind_ = {};
   KvFormat format_;  // on the device; pages_ has its own
   const kv::PageTable* pages_;
   std::unique_ptr<policy::Policy> policy_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
+#include "runtime/base/hash.h"
 #include "runtime/engine/resident/answers.h"
 #include "runtime/engine/resident/parts.h"
 #include "runtime/engine/resident/resident.h"
@@ -77,7 +78,51 @@ Status set_rope(const char* policy_name, ResidentShape* shape) {
   return ok_status();
 }
 
+// Takes in numbers and texts, each told apart from the next.
+class KindHash {
+ public:
+  KindHash& operator<<(uint64_t x) {
+    hash_.update(&x, sizeof x);
+    return *this;
+  }
+  KindHash& operator<<(double x) {
+    hash_.update(&x, sizeof x);
+    return *this;
+  }
+  KindHash& operator<<(const std::string& text) {
+    *this << uint64_t{text.size()};
+    hash_.update(text.data(), text.size());
+    return *this;
+  }
+  std::array<uint8_t, 16> digest() const {
+    std::array<uint8_t, 16> out;
+    hash_.digest(out.data());
+    return out;
+  }
+
+ private:
+  Hash128 hash_;
+};
+
 }  // namespace
+
+std::array<uint8_t, 16> ResidentShape::kind(const SessionOptions& options) const {
+  KindHash hash;
+  hash << std::string(backend.name) << options.policy << uint64_t{options.policy_options.size()};
+  for (const auto& [name, value] : options.policy_options) hash << name << value;
+  hash << options.kv_share << options.kv_budget_bytes << uint64_t{n_context} << n_slots << uint64_t{in_place};
+  hash << static_cast<uint64_t>(kept.type) << static_cast<uint64_t>(resident.type) << uint64_t{rotated};
+  hash << uint64_t{digests.page_tokens} << static_cast<uint64_t>(digests.kind) << uint64_t{digests.heads.size()};
+  hash << uint64_t{low_rank.rank} << uint64_t{low_rank.by_head} << uint64_t{low_rank.skewed} << uint64_t{low_rank.layers.size()};
+  hash << uint64_t{codes.bits} << uint64_t{codes.heads.size()} << uint64_t{codes.values} << uint64_t{codes.value_bits};
+  hash << uint64_t{codes.n_turns} << uint64_t{codes.n_pairs} << uint64_t{n_compensation_tokens} << uint64_t{refills};
+  hash << uint64_t{n_query_rows} << uint64_t{policy->sums_attention()} << uint64_t{options.head_profile != nullptr};
+  if (options.head_profile) {
+    const Result<std::string> profile = policy::write_profile(*options.head_profile);
+    hash << (profile.ok() ? profile.value() : std::string(profile.status().message()));
+  }
+  return hash.digest();
+}
 
 Result<ResidentShape> ResidentShape::make(const model::Description& h, const BackendInfo& backend, const SessionOptions& options,
                                           uint32_t n_context, bool moves_directly) {

@@ -2,6 +2,7 @@
 // the description, options, context and BackendInfo. The plan and Parts::make() both use it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -48,6 +49,9 @@ struct ResidentShape {
   // ok if the backend has the operations that the shape needs; else unsupported, which names the missing ones. policy_name: for the
   // message.
   Status check_operations(Backend* backend, const char* policy_name) const;
+
+  // A hash of all that decides which saved states fit (Resident::kind).
+  std::array<uint8_t, 16> kind(const SessionOptions& options) const;
 
   uint64_t n_heads() const {
     return static_cast<uint64_t>(description->kv().n_layers()) * static_cast<uint64_t>(description->kv().n_kv_heads);

@@ -25,7 +25,7 @@ Result<std::unique_ptr<ScoredHeads>> ScoredHeads::make(kv::Arena* arena, const m
 void ScoredHeads::begin(const policy::Policy& policy, Span<HeadView> views) {
   policy.scored_heads(&heads_);
   for (size_t i = 0; i < heads_.size() && i < n_heads_; ++i)
-    views[heads_[i]].exported = {{region_.data().address + i * head_bytes_}, stride_};
+    if (views[heads_[i]].n_keys <= stride_) views[heads_[i]].exported = {{region_.data().address + i * head_bytes_}, stride_};
 }
 
 }  // namespace orrery::engine

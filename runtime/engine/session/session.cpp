@@ -779,7 +779,21 @@ Result<std::unique_ptr<Session>> Session::fork() {
   return child;
 }
 
+Status Session::save_resident(std::vector<std::byte>* out) const {
+  if (!decodes_resident() || n_computed() == 0) return ok_status();
+  const Turn turn = model_->runtime().take_turn();
+  const Resident::Use use(resident_.get(), turn);
+  return resident_->save(n_computed(), out);
+}
+
+Status Session::take_resident(Span<const std::byte> state, uint32_t n_tokens, std::unique_ptr<policy::Policy> checked) {
+  const Turn turn = model_->runtime().take_turn();
+  const Resident::Use use(resident_.get(), turn);
+  return resident_->take(state, n_tokens, std::move(checked));
+}
+
 Status Session::park_copy_of(const Session& other) {
+  ORRERY_TRY(other.save_resident(&parked_state_));
   const uint64_t page_bytes = other.pages_->page_bytes();
   const uint32_t n_pages = other.pages_->n_pages(other.n_computed());
   ORRERY_ASSIGN(parked_pages_, os::Region::allocate(n_pages * page_bytes));
@@ -793,7 +807,7 @@ Status Session::resume() {
   if (draft_) ORRERY_TRY(draft_->resume());
   if (!parked()) return ok_status();
   ORRERY_TRY(acquire());
-  const Status filled = [&]() -> Status {
+  Status filled = [&]() -> Status {
     const Turn turn = model_->runtime().take_turn();
     Backend& backend = turn.backend();
     const uint32_t n_pages = pages_->n_pages(n_computed());
@@ -802,14 +816,21 @@ Status Session::resume() {
     stats_.host_to_device_bytes += n_pages * pages_->page_bytes();
     return backend.synchronize();
   }();
+  if (filled.ok() && !parked_state_.empty()) {
+    filled = [&]() -> Status {
+      ORRERY_ASSIGN(auto checked, resident_->check(parked_state_, n_computed()));
+      return take_resident(parked_state_, n_computed(), std::move(checked));
+    }();
+  }
   if (!filled.ok()) {  // the KV is in parked_pages_ alone: parked as before
     resident_.reset(), pages_.reset();
     if (state_) state_->place({}, {}, nullptr);
     means_region_ = {}, reservations_ = {}, slot_ = {};
     return Status(filled.detail());
   }
+  if (parked_state_.empty()) selects_again_ = resident_ != nullptr;
   parked_pages_ = os::Region();
-  selects_again_ = resident_ != nullptr;
+  parked_state_ = std::vector<std::byte>();
   return ok_status();
 }
 

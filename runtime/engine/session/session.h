@@ -248,6 +248,10 @@ class Session {
   // Takes session slot, page reservation, page table, workspace and resident part.
   Status acquire();
   Status park_copy_of(const Session& other);
+  // Appends the state of the resident part; nothing where generated tokens attend to the pages.
+  Status save_resident(std::vector<std::byte>* out) const;
+  // Takes a state that Resident::check() has found right.
+  Status take_resident(Span<const std::byte> state, uint32_t n_tokens, std::unique_ptr<policy::Policy> checked);
   // Before a first token: the form that the options and the model give.
   Status choose_form(const Turn& turn, const std::atomic<bool>* cancel);
   // Before a file's tokens: takes their form (true), or the session's own, to which the pages must be changed (false). It is the session's
@@ -299,6 +303,7 @@ class Session {
   kv::ArenaRegion means_region_;              // of form_.means, where the options centre keys; empty while parked
   std::unique_ptr<CheckpointedState> state_;  // null: the model keeps KV of all tokens alone
   os::Region parked_pages_;                   // (pages of n_computed, page_bytes) while parked
+  std::vector<std::byte> parked_state_;       // of the resident part, while parked; empty for policy full
   uint64_t owner_;                            // of pages that are not everybody's; forks have the same
   std::vector<int32_t> tokens_;               // room for n_context + 1
   std::vector<uint8_t> made_;                 // of each token of tokens_: how its KV is made (kv::Made)

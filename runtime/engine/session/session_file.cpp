@@ -26,6 +26,16 @@ struct SessionFileHeader {
 };
 static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
 
+// With kHasResident, behind the header. The state follows the means; before it, with kHasLogits, stand the logits and the embedding.
+struct SessionFileResident {
+  uint32_t version;
+  uint32_t flags;           // kHasLogits, kSelectsAgain
+  uint8_t kind[16];         // Resident::kind
+  uint64_t n_floats;        // of logits and embedding
+  uint64_t resident_bytes;  // of Resident::save
+};
+static_assert(sizeof(SessionFileResident) == 40, "the layout of the file");
+
 namespace {
 
 constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
@@ -34,11 +44,16 @@ constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;  // of pages: one piece fro
 constexpr uint64_t kBytesRead = uint64_t{1} << 20;    // of pages: one piece of a file, which stays in the processor's cache
 constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
-constexpr uint32_t kCentred = 1, kRotated = 2, kHasState = 4;  // SessionFileHeader::form
+constexpr uint32_t kCentred = 1, kRotated = 2, kHasState = 4, kHasResident = 8;  // SessionFileHeader::form
+constexpr uint32_t kResidentVersion = 1, kHasLogits = 1, kSelectsAgain = 2;
+constexpr uint64_t kResidentMargin = uint64_t{1} << 20;  // of a resident state: its numbers beside the memory of what it holds
 
-// Bytes of tokens, phases, conversation and means.
-uint64_t head_bytes(const SessionFileHeader& h) {
-  return uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes + uint64_t{h.n_means} * sizeof(float);
+// Of logits, embedding and resident state. r: zeros without kHasResident.
+uint64_t state_part_bytes(const SessionFileResident& r) { return r.n_floats * sizeof(float) + r.resident_bytes; }
+// Bytes between the header and the pages: tokens, phases, conversation, means, and the resident state.
+uint64_t head_bytes(const SessionFileHeader& h, const SessionFileResident& r) {
+  return ((h.form & kHasResident) ? sizeof r : 0) + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes +
+         uint64_t{h.n_means} * sizeof(float) + state_part_bytes(r);
 }
 
 Status damaged(const char* name, uint64_t offset, const char* what) {
@@ -56,8 +71,10 @@ namespace {
 // The parts of a saved session, in file order.
 struct Image {
   SessionFileHeader header;
+  SessionFileResident resident;
   std::string conversation;
-  uint64_t bytes = 0;  // of the whole file
+  std::vector<std::byte> state;  // of the resident part
+  uint64_t bytes = 0;            // of the whole file
 };
 
 Status go_on(const std::atomic<bool>* cancel, const char* doing) {
@@ -77,7 +94,9 @@ void clear_unused_slots(const kv::SequencePages& pages, uint32_t n_tokens, std::
 // Of the state behind the pages.
 uint64_t state_bytes(const Session& session, const SessionFileHeader& h) { return (h.form & kHasState) ? session.state()->bytes() : 0; }
 
-Result<Image> make_image(const Session& session, const kv::SequencePages& pages, const model::RopeTables& ropes, const StoredForm& form) {
+// state: of the resident part; empty without one.
+Result<Image> make_image(const Session& session, const kv::SequencePages& pages, const model::RopeTables& ropes, const StoredForm& form,
+                         std::vector<std::byte> state) {
   Image image;
   SessionFileHeader& h = image.header;
   std::memset(&h, 0, sizeof h);
@@ -101,7 +120,18 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
   if (h.conversation_bytes > kMaxConversationBytes)
     return error(Code::unsupported, "the conversation has %zu bytes, a session file holds at most %llu", image.conversation.size(),
                  static_cast<unsigned long long>(kMaxConversationBytes));
-  image.bytes = sizeof h + head_bytes(h) + h.n_pages * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
+  SessionFileResident& r = image.resident;
+  std::memset(&r, 0, sizeof r);
+  if (!state.empty()) {
+    h.form |= kHasResident;
+    r.version = kResidentVersion;
+    r.flags = (session.has_logits() ? kHasLogits : 0) | (session.selects_again() ? kSelectsAgain : 0);
+    std::memcpy(r.kind, session.resident()->kind().data(), sizeof r.kind);
+    r.n_floats = session.has_logits() ? session.n_logits() + session.n_embedding() : 0;
+    r.resident_bytes = state.size();
+  }
+  image.state = std::move(state);
+  image.bytes = sizeof h + head_bytes(h, r) + h.n_pages * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
   return image;
 }
 
@@ -111,7 +141,9 @@ Result<uint64_t> SessionFile::size(Session* session) {
   ORRERY_TRY(session->resume());
   session->forget_guesses();
   ORRERY_TRY(session->complete_state(nullptr));
-  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_));
+  std::vector<std::byte> resident;
+  ORRERY_TRY(session->save_resident(&resident));
+  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_, std::move(resident)));
   return image.bytes;
 }
 
@@ -119,7 +151,10 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
   ORRERY_TRY(session->resume());
   session->forget_guesses();
   ORRERY_TRY(session->complete_state(cancel));
-  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_));
+  std::vector<std::byte> resident;
+  ORRERY_TRY(session->save_resident(&resident));
+  if (!resident.empty()) ORRERY_TRY(session->fetch_logits(Cancel(cancel)));
+  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_, std::move(resident)));
   Hash128 hash;
   const auto write = [&](const void* data, size_t n) {
     hash.update(data, n);
@@ -127,12 +162,18 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
   };
   const size_t n = image.header.n_tokens;
   ORRERY_TRY(write(&image.header, sizeof image.header));
+  if (image.header.form & kHasResident) ORRERY_TRY(write(&image.resident, sizeof image.resident));
   ORRERY_TRY(write(session->tokens_.data(), n * sizeof(int32_t)));
   std::vector<uint8_t> phases(session->made_.begin(), session->made_.begin() + static_cast<ptrdiff_t>(n));
   for (uint8_t& phase : phases) phase &= kv::Made::kGenerated;
   ORRERY_TRY(write(phases.data(), n));
   ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
   if (image.header.n_means > 0) ORRERY_TRY(write(session->form_.means->data(), session->form_.means->size() * sizeof(float)));
+  if (image.resident.flags & kHasLogits) {
+    ORRERY_TRY(write(session->logits_.data(), session->logits_.size() * sizeof(float)));
+    ORRERY_TRY(write(session->embedding_.data(), session->embedding_.size() * sizeof(float)));
+  }
+  ORRERY_TRY(write(image.state.data(), image.state.size()));
   const uint64_t page_bytes = image.header.page_bytes;
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / page_bytes, 1));
   std::vector<std::byte> pages(std::min(at_once, image.header.n_pages) * page_bytes);
@@ -177,8 +218,8 @@ Status SessionFile::save_to_file(Session* session, const std::string& path, cons
 namespace {
 
 // Checks the header of a file of `bytes` bytes: model, formats, and whether the parts add up to `bytes`.
-Status check_header(const Session& session, const model::RopeTables& session_ropes, const SessionFileHeader& h, uint64_t bytes,
-                    const char* name) {
+Status check_header(const Session& session, const model::RopeTables& session_ropes, const SessionFileHeader& h,
+                    const SessionFileResident& r, uint64_t most_resident_bytes, uint64_t bytes, const char* name) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
   // Does it belong to this model and its formats?
@@ -189,7 +230,8 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
     return damaged(name, offsetof(SessionFileHeader, rope), "the session was saved with another rotary scaling or context size");
-  if ((h.form & ~(kCentred | kRotated | kHasState)) != 0)
+  if ((h.form & ~(kCentred | kRotated | kHasState | kHasResident)) != 0 ||
+      ((h.form & kHasResident) && (r.version != kResidentVersion || (r.flags & ~(kHasLogits | kSelectsAgain)) != 0)))
     return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
   if ((h.form & kHasState) && !session.state())
     return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state or windows, which the model has not");
@@ -202,9 +244,19 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
     return memory_error(Code::context_full, h.n_tokens, session.n_context(), "%s: holds %u tokens, the session's context is %u", name,
                         h.n_tokens, session.n_context());
 
+  if (r.n_floats != ((r.flags & kHasLogits) ? session.n_logits() + session.n_embedding() : 0))
+    return damaged(name, sizeof h + offsetof(SessionFileResident, n_floats), "the number of logits is not what the model has");
+  // A state of other options is passed over. It holds no more than some copies of the KV, and the last queries.
+  const uint64_t most =
+      most_resident_bytes > 0 ? most_resident_bytes : 4 * kv::pages_for(h.n_tokens) * h.page_bytes + 256 * kResidentMargin;
+  if (r.resident_bytes > most || ((h.form & kHasResident) && (h.n_tokens == 0 || r.resident_bytes == 0)))
+    return damaged(name, sizeof h + offsetof(SessionFileResident, resident_bytes), "the resident state is longer than any that is saved");
+
   // Is it whole? n_tokens and page_bytes have been checked; the conversation's length has not.
-  const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + uint64_t{h.n_means} * sizeof(float) +
-                         kv::pages_for(h.n_tokens) * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
+  SessionFileHeader without_conversation = h;
+  without_conversation.conversation_bytes = 0;
+  const uint64_t fixed =
+      sizeof h + head_bytes(without_conversation, r) + kv::pages_for(h.n_tokens) * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
     return damaged(name, offsetof(SessionFileHeader, n_pages), "the number of pages is not what its tokens take");
   if (bytes < fixed || h.conversation_bytes != bytes - fixed) return damaged(name, bytes, "is shorter or longer than its header says");
@@ -226,7 +278,8 @@ Status check_sum(const Hash128& hash, const std::byte* checksum, uint64_t file_b
 // The content of a file before its pages.
 struct SessionFile::Contents {
   SessionFileHeader header;
-  Span<const std::byte> head;  // tokens, phases, conversation, mean keys: bytes of the file
+  SessionFileResident resident = {};  // zeros: the file has none
+  Span<const std::byte> head;         // of head_bytes(): bytes of the file
   Span<const int32_t> tokens;
   const uint8_t* phases = nullptr;
   std::vector<int32_t> token_room;
@@ -234,23 +287,60 @@ struct SessionFile::Contents {
   StoredForm form;
   CheckpointedState::Bytes state;  // of all tokens; null: the file has none
 
+  std::unique_ptr<policy::Policy> policy;  // in the file's state; null: the session chooses its resident KV again
+
   bool checked = false;  // by parse()
+  Span<const std::byte> state_part() const { return head.last(state_part_bytes(resident)); }
+  Span<const std::byte> resident_state() const { return head.last(resident.resident_bytes); }
+  bool fits(const Session& session) const {
+    return (header.form & kHasResident) && session.resident() &&
+           std::memcmp(resident.kind, session.resident()->kind().data(), sizeof resident.kind) == 0;
+  }
+  // Reads the header's part of a file of `bytes` bytes by `read`, and checks it.
+  Status open(const Session& session, const model::RopeTables& ropes, uint64_t most_resident_bytes, uint64_t bytes, const char* name,
+              const std::function<Status(uint64_t at, Span<std::byte>)>& read);
+  Status check_resident(Session* session, const char* name);
   void read_form();
   // Are the values in range?
   Status parse(const Session& session, const char* name);
 };
 
+Status SessionFile::Contents::open(const Session& session, const model::RopeTables& ropes, uint64_t most_resident_bytes, uint64_t bytes,
+                                   const char* name, const std::function<Status(uint64_t at, Span<std::byte>)>& read) {
+  const auto ends = [&] { return damaged(name, bytes, "ends inside the header"); };
+  if (bytes < sizeof header + kChecksumBytes) return ends();
+  ORRERY_TRY(read(0, {reinterpret_cast<std::byte*>(&header), sizeof header}));
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && (header.form & kHasResident)) {
+    if (bytes < sizeof header + sizeof resident + kChecksumBytes) return ends();
+    ORRERY_TRY(read(sizeof header, {reinterpret_cast<std::byte*>(&resident), sizeof resident}));
+  }
+  return check_header(session, ropes, header, resident, fits(session) ? most_resident_bytes : 0, bytes, name);
+}
+
+// The session is not parked. It does not change.
+Status SessionFile::Contents::check_resident(Session* session, const char* name) {
+  if (!fits(*session)) return ok_status();
+  auto found = session->resident()->check(resident_state(), header.n_tokens);
+  if (!found.ok()) {
+    Status s = found.take_status();
+    if (s.code() == Code::bad_session) s.detail().message = std::string(name) + ": " + s.detail().message;
+    return s;
+  }
+  policy = std::move(*found);
+  return ok_status();
+}
+
 void SessionFile::Contents::read_form() {
   form.rotated = (header.form & kRotated) != 0;
   if (header.n_means == 0) return;
   KeyMeans means(header.n_means);
-  std::memcpy(means.data(), head.data() + head.size() - means.size() * sizeof(float), means.size() * sizeof(float));
+  std::memcpy(means.data(), state_part().data() - means.size() * sizeof(float), means.size() * sizeof(float));
   form.means = std::make_shared<const KeyMeans>(std::move(means));
 }
 
 Status SessionFile::Contents::parse(const Session& session, const char* name) {
   const size_t n = header.n_tokens;
-  const std::byte* at = head.data();
+  const std::byte* at = head.data() + ((header.form & kHasResident) ? sizeof resident : 0);
   token_room.resize(n);
   if (n > 0) std::memcpy(token_room.data(), at, n * sizeof(int32_t));
   tokens = token_room;
@@ -283,6 +373,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   ORRERY_TRY(session->resume());
   const bool had_tokens = !session->tokens_.empty();
   contents->read_form();
+  if (contents->checked) ORRERY_TRY(contents->check_resident(session, name));
   Runtime& runtime = session->model_->runtime();
   session->truncate(0);
   Status status = ok_status();
@@ -314,7 +405,12 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     return ok_status();
   };
   if (status.ok()) status = pages.read(upload);
-  if (status.ok() && !contents->checked) status = contents->parse(*session, name);
+  if (status.ok() && !contents->checked) {
+    status = contents->parse(*session, name);
+    if (status.ok()) status = contents->check_resident(session, name);
+  }
+  const bool goes_on = keeps_form && contents->policy;
+  if (status.ok() && goes_on) status = session->take_resident(contents->resident_state(), h.n_tokens, std::move(contents->policy));
   if (!status.ok()) {
     session->pages_->truncate(0);
     session->tokens_.clear(), session->made_.clear();
@@ -325,8 +421,19 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   session->made_.assign(contents->phases, contents->phases + h.n_tokens);
   for (uint8_t& made : session->made_) made |= kv::Made::kFromFile;
   session->n_computed_ = h.n_tokens;
-  session->selects_again_ = session->resident_ != nullptr && h.n_tokens > 0;
+  session->selects_again_ = goes_on ? (contents->resident.flags & kSelectsAgain) != 0 : session->resident_ != nullptr && h.n_tokens > 0;
   session->logits_at_ = 0;
+  if (goes_on && (contents->resident.flags & kHasLogits)) {
+    {
+      const Turn turn = runtime.take_turn();
+      session->model_->waiting_rows(turn).drop(&session->row_waits_);
+    }
+    const std::byte* const floats = contents->state_part().data();
+    const size_t n_logits = session->logits_.size() * sizeof(float);
+    std::memcpy(session->logits_.data(), floats, n_logits);
+    std::memcpy(session->embedding_.data(), floats + n_logits, session->embedding_.size() * sizeof(float));
+    session->logits_at_ = h.n_tokens;
+  }
   if (contents->state) {
     if (const uint64_t n = session->pages_->windows_bytes(); n > 0 && !keeps_form) {
       auto state = std::make_shared<std::vector<std::byte>>(*contents->state);
@@ -341,12 +448,18 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   return ok_status();
 }
 
+uint64_t SessionFile::most_resident_bytes(const Session& session) {
+  return session.layout_.device_bytes() + session.layout_.host_bytes() + kResidentMargin;
+}
+
 Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel) {
   Contents contents;
   SessionFileHeader& h = contents.header;
-  if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
-  std::memcpy(&h, bytes.data(), sizeof h);
-  ORRERY_TRY(check_header(*session, session->ropes_, h, bytes.size(), name));
+  ORRERY_TRY(
+      contents.open(*session, session->ropes_, most_resident_bytes(*session), bytes.size(), name, [&](uint64_t at, Span<std::byte> to) {
+        std::memcpy(to.data(), bytes.data() + at, to.size());
+        return ok_status();
+      }));
   const size_t summed = bytes.size() - kChecksumBytes;
   Hash128 hash;
   for (size_t at = 0; at < summed;) {
@@ -356,7 +469,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
     at += n;
   }
   ORRERY_TRY(check_sum(hash, bytes.data() + summed, bytes.size(), name));
-  contents.head = bytes.subspan(sizeof h, head_bytes(h));
+  contents.head = bytes.subspan(sizeof h, head_bytes(h, contents.resident));
   ORRERY_TRY(contents.parse(*session, name));
   ORRERY_TRY(go_on(cancel, "loading"));
   const std::byte* const pages = contents.head.data() + contents.head.size();
@@ -373,9 +486,8 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
   const char* const name = path.c_str();
   Contents contents;
   SessionFileHeader& h = contents.header;
-  if (file.size() < sizeof h + kChecksumBytes) return damaged(name, file.size(), "ends inside the header");
-  ORRERY_TRY(file.read_at(0, {reinterpret_cast<std::byte*>(&h), sizeof h}));
-  ORRERY_TRY(check_header(*session, session->ropes_, h, file.size(), name));
+  ORRERY_TRY(contents.open(*session, session->ropes_, most_resident_bytes(*session), file.size(), name,
+                           [&](uint64_t at, Span<std::byte> to) { return file.read_at(at, to); }));
   const bool has_tokens = !session->tokens_.empty();
   if (has_tokens && file.size() <= whole_bytes) {
     ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
@@ -383,7 +495,7 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
     return load(session, {copy.data(), file.size()}, name, cancel);
   }
 
-  const uint64_t n_head = head_bytes(h), first_page = sizeof h + n_head;
+  const uint64_t n_head = head_bytes(h, contents.resident), first_page = sizeof h + n_head;
   ORRERY_ASSIGN(const os::Region head, os::Region::allocate(n_head));
   ORRERY_TRY(file.read_at(sizeof h, {head.data(), n_head}));
   contents.head = {head.data(), n_head};

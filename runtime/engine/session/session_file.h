@@ -1,6 +1,10 @@
 // Sessions as bytes: header, tokens, phases, conversation, KV pages, and a checksum over all of them. The file is bound to the model's
 // fingerprint, the KV type and the RoPE frequencies (longrope's depend on the context size). Little-endian.
 //
+// Under a policy a file also has the state of the resident part (Resident::save) and the last logits. A session of the same options takes
+// them, and goes on as the saved one, to the bit. A session of other options, or one that stores its KV in another form, passes over them
+// and chooses its resident KV again. A file without them is read as before; a version that does not know them refuses a file that has them.
+//
 // After an error of loading, the session is unchanged. A session without tokens loads a file's pages while it checks them, once, and
 // drops them after an error. A session with tokens checks the whole file first. It reads a file of more than kWholeBytes twice, piece by
 // piece. If the second reading fails or finds another file, the session has lost its tokens and keeps its conversation.
@@ -38,6 +42,7 @@ class SessionFile {
  private:
   struct Contents;
   struct PageReader;
+  static uint64_t most_resident_bytes(const Session& session);
   static Status replace(Session* session, Contents* contents, const PageReader& pages, const char* name);
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
+#include "runtime/kv/memory/device_pieces.h"
 
 namespace orrery::kv {
 
@@ -69,6 +70,29 @@ void CompensationTokens::copy_from(Backend* backend, const CompensationTokens& o
   backend->copy(region_.data(), other.region_.data(), region_.bytes());
   heads_ = other.heads_;
   n_wanted_ = other.n_wanted_;
+}
+
+Status CompensationTokens::state(Backend* backend, StateBytes* s, uint32_t n_tokens, uint32_t n_heads) {
+  std::vector<Head> heads(heads_.size());
+  uint32_t n_wanted = 0;
+  DevicePieces pieces;
+  for (uint32_t i = 0; i < n_heads; ++i) {
+    Head& head = heads[i] = heads_[i];
+    bool wanted = head.index != kNone;
+    ORRERY_TRY(s->flag(&wanted, "whether a head has a compensation token is neither yes nor no"));
+    if (!wanted) {
+      head = Head{};
+      continue;
+    }
+    if (s->reads()) head = Head{};
+    ORRERY_TRY(s->number(&head.n, uint64_t{n_tokens} + 1, "a compensation token stands for more tokens than the session has"));
+    ORRERY_TRY(s->value(&head.weight));
+    if (s->reads()) head.index = n_wanted;
+    ORRERY_TRY(s->check(++n_wanted <= jobs_.capacity(), "more compensation tokens than the session has"));
+    pieces.add({at(head).address}, bytes_of(1, head_dim_));
+  }
+  if (s->takes()) heads_ = std::move(heads), n_wanted_ = n_wanted;
+  return pieces.state(backend, s);
 }
 
 }  // namespace orrery::kv

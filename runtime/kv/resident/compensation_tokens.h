@@ -14,6 +14,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/page_table.h"
@@ -49,6 +50,8 @@ class CompensationTokens {
   void truncate(uint32_t) {}  // nothing to do: the session settles, and so calls clear(), before it uses them again
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const CompensationTokens& other);
+  // The tokens of the first n_heads heads; later heads have none.
+  Status state(Backend* backend, StateBytes* s, uint32_t n_tokens, uint32_t n_heads);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
+#include "runtime/kv/memory/device_pieces.h"
 
 namespace orrery::kv {
 
@@ -80,6 +81,26 @@ void Digests::copy_from(Backend* backend, const Digests& other) {
   backend->copy(region_.data(), other.region_.data(), region_.bytes());
   n_pages_ = other.n_pages_;
   cosines_ = other.cosines_;
+}
+
+Status Digests::state(Backend* backend, StateBytes* s, uint32_t n_tokens) {
+  const uint32_t n_pages = n_tokens / spec_.page_tokens;
+  ORRERY_TRY(s->known(n_pages, "digests of another number of pages"));
+  const bool has_cosines = !cosines_.empty();
+  std::vector<float> cosines;
+  DevicePieces pieces;
+  for (const uint32_t head : spec_.heads) {
+    pieces.add({tiles_of_[head][0]}, n_pages * digest_bytes());
+    if (has_cosines) cosines.insert(cosines.end(), &cosines_[first_cosine(head)], &cosines_[first_cosine(head)] + n_pages);
+  }
+  ORRERY_TRY(s->values(&cosines, has_cosines ? spec_.heads.size() * n_pages : 0));
+  if (s->takes()) {
+    n_pages_ = n_pages;
+    for (size_t i = 0; has_cosines && i < spec_.heads.size(); ++i)
+      std::copy_n(cosines.begin() + static_cast<ptrdiff_t>(i * n_pages), n_pages,
+                  cosines_.begin() + static_cast<ptrdiff_t>(first_cosine(spec_.heads[i])));
+  }
+  return pieces.state(backend, s);
 }
 
 }  // namespace orrery::kv

@@ -12,6 +12,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/page_table.h"
@@ -56,6 +57,8 @@ class Digests {
   void hide(Backend* backend, const PageTable& reservoir, uint32_t head, uint32_t page, bool hidden);
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const Digests& other);
+  // The digests, of all whole pages of n_tokens.
+  Status state(Backend* backend, StateBytes* s, uint32_t n_tokens);
 
  private:
   Digests(const DigestSpec& spec, const KvFormat& format, uint32_t n_context, ArenaRegion region);

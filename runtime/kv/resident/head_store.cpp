@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "runtime/base/checked.h"
+#include "runtime/kv/memory/device_pieces.h"
 
 namespace orrery::kv {
 
@@ -233,6 +234,46 @@ void HeadStore::copy_from(Backend* backend, const HeadStore& other) {
     for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
   backend->copy(region_.data(), other.region_.data(), other.positions_.size() * format_.token_bytes());
   if (keeps_tiles_) backend->upload({tiles_there({}).address}, tiles_.data(), tiles_.size() * sizeof(uint64_t));
+}
+
+SlotTable HeadStore::table() const {
+  SlotTable table;
+  for (uint32_t head = 0; head < n_heads(); ++head) {
+    table.capacity.push_back(capacity(head)), table.length.push_back(length(head));
+    table.first.push_back(table.positions.size());
+    table.positions.insert(table.positions.end(), positions(head).begin(), positions(head).end());
+  }
+  return table;
+}
+
+Status HeadStore::state(Backend* backend, StateBytes* s, uint32_t n_tokens, SlotTable* table) {
+  SlotTable& t = *table;
+  ORRERY_TRY(s->numbers(&t.capacity, n_heads(), n_slots() + 1, "a head has more slots than the session"));
+  ORRERY_TRY(s->numbers(&t.length, n_heads(), n_slots() + 1, "a head holds more tokens than the session has slots"));
+  uint64_t n_all = 0, n_held = 0;
+  t.first.resize(n_heads());
+  for (uint32_t head = 0; head < n_heads(); ++head) {
+    ORRERY_TRY(s->check(t.length[head] <= t.capacity[head], "a head holds more tokens than it has slots"));
+    t.first[head] = n_held;
+    n_all += t.capacity[head], n_held += t.length[head];
+  }
+  ORRERY_TRY(s->check(n_all <= n_slots(), "the heads have more slots than the session"));
+  ORRERY_TRY(s->numbers(&t.positions, n_held, n_tokens, "a slot holds a token that the session has not"));
+  if (s->takes()) {
+    lay_out(t.capacity);
+    for (uint32_t i = 0; i < n_heads(); ++i) {
+      Head& head = heads_[i];
+      head.length = t.length[i];
+      std::copy(t.of(i).begin(), t.of(i).end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
+    }
+    if (keeps_tiles_ && !tiles_.empty()) backend->upload({tiles_there({}).address}, tiles_.data(), tiles_.size() * sizeof(uint64_t));
+  }
+  if (in_place_) return ok_status();
+  DevicePieces pieces;
+  uint64_t first = 0;
+  for (uint32_t head = 0; head < n_heads(); first += t.capacity[head++])
+    pieces.add({region_.data().address + first * format_.token_bytes()}, t.length[head] * format_.token_bytes());
+  return pieces.state(backend, s);
 }
 
 }  // namespace orrery::kv

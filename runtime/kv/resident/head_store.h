@@ -19,10 +19,12 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/page_table.h"
 #include "runtime/kv/resident/replacement.h"
+#include "runtime/kv/resident/slot_table.h"
 
 namespace orrery::kv {
 
@@ -95,6 +97,9 @@ class HeadStore {
   void truncate(uint32_t) {}  // nothing to do: the session settles, and so fills the store, before it uses it again
   // Copies the layout and content of `other`, which has the same format and size.
   void copy_from(Backend* backend, const HeadStore& other);
+  // Layout and content. table: what the slots hold; written from there, or read into it. Positions are below n_tokens.
+  Status state(Backend* backend, StateBytes* s, uint32_t n_tokens, SlotTable* table);
+  SlotTable table() const;
 
  private:
   struct Head {

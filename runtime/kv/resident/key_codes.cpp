@@ -1,8 +1,10 @@
 #include "runtime/kv/resident/key_codes.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "runtime/base/checked.h"
+#include "runtime/kv/memory/device_pieces.h"
 
 namespace orrery::kv {
 
@@ -126,6 +128,34 @@ void KeyCodes::copy_from(Backend* backend, const KeyCodes& other) {
   const auto n_tokens = static_cast<uint32_t>(n_tiles_) * static_cast<uint32_t>(kPageTokens);
   backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, shape_.codes.head_dim, n_tokens));
   n_tokens_ = other.n_tokens_, n_in_mean_ = other.n_in_mean_;
+}
+
+Status KeyCodes::state(Backend* backend, StateBytes* s, uint32_t n_tokens) {
+  uint32_t n_codes = n_tokens_, n_in_mean = n_in_mean_;
+  ORRERY_TRY(s->number(&n_codes, uint64_t{n_tokens} + 1, "codes of more tokens than the session has"));
+  ORRERY_TRY(s->number(&n_in_mean, uint64_t{n_tokens} + 1, "means of more tokens than the session has"));
+  // Means first: turns name dimensions, which kernels trust.
+  std::vector<uint8_t> means(spec_.heads.size() * shape_.codes.mean_bytes());
+  DevicePieces of_means, of_tiles;
+  const uint64_t n_tiles = div_up(uint64_t{n_codes}, static_cast<uint64_t>(kPageTokens));
+  for (const KeyCodesJob& job : jobs_) {
+    of_means.add({job.mean.address}, shape_.codes.mean_bytes());
+    of_tiles.add({job.tiles.address}, n_tiles * shape_.codes.tile_bytes());
+  }
+  if (StateBytes probe = *s; s->reads()) {
+    ORRERY_TRY(probe.raw(means.data(), means.size()));
+    for (size_t i = 0; i < spec_.heads.size(); ++i)
+      for (uint32_t turn = 0; turn < spec_.n_turns; ++turn) {
+        KeyTurn t;
+        std::memcpy(&t, &means[i * shape_.codes.mean_bytes() + shape_.codes.turns_offset() + turn * sizeof t], sizeof t);
+        const auto below = [](int32_t x, int64_t end) { return x >= 0 && x < end; };
+        ORRERY_TRY(s->check(below(t.first, shape_.codes.head_dim) && below(t.second, shape_.codes.head_dim) && below(t.pair, spec_.n_pairs),
+                            "a turn of key codes is outside the head"));
+      }
+  }
+  if (s->takes()) make_turn_tables(backend), n_tokens_ = n_codes, n_in_mean_ = n_in_mean;
+  ORRERY_TRY(of_means.state(backend, s));
+  return of_tiles.state(backend, s);
 }
 
 }  // namespace orrery::kv

@@ -2,7 +2,7 @@
 // The reservoir holds the keys; a policy finds tokens by their codes, and a found token is fetched whole.
 //
 // settle() takes each head's mean key from the tokens present, and encodes all of them. extend() adds codes of later tokens by the same
-// means. So codes follow from the reservoir's tokens: a loaded session makes them again. The memory is one region of the arena, taken when
+// means. So codes follow from the reservoir's tokens; a saved session has them, for its mean values do not. The memory is one region of the arena, taken when
 // the session opens. Nothing here allocates after make().
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/page_table.h"
@@ -70,6 +71,8 @@ class KeyCodes {
   }
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const KeyCodes& other);
+  // Codes and means, of at most n_tokens.
+  Status state(Backend* backend, StateBytes* s, uint32_t n_tokens);
 
  private:
   KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, const float* frequencies, ArenaRegion region,

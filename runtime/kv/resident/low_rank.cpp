@@ -7,6 +7,7 @@
 #include "runtime/base/checked.h"
 #include "runtime/base/half.h"
 #include "runtime/base/subspace.h"
+#include "runtime/kv/memory/device_pieces.h"
 #include "runtime/os/thread_pool.h"
 #include "runtime/os/os.h"
 
@@ -256,6 +257,19 @@ void LowRank::copy_from(Backend* backend, const LowRank& other) {
   backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, format_, n_context_));
   n_tokens_ = other.n_tokens_;
   if (other.has_rotations_) make_rotations(backend);
+}
+
+Status LowRank::state(Backend* backend, StateBytes* s, uint32_t n_tokens) {
+  uint32_t n_rows = n_tokens_;
+  ORRERY_TRY(s->number(&n_rows, uint64_t{n_tokens} + 1, "low-rank keys of more tokens than the session has"));
+  DevicePieces pieces;
+  for (size_t i = 0; i < n_units(); ++i) {
+    const LowRankKeys keys = unit(i, nullptr);
+    pieces.add(keys.basis, basis_bytes(spec_, format_));
+    pieces.add(keys.rows, rows_bytes(spec_, n_rows));
+  }
+  if (s->takes()) make_rotations(backend), n_tokens_ = n_rows;
+  return pieces.state(backend, s);
 }
 
 }  // namespace orrery::kv

@@ -16,6 +16,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/page_table.h"
@@ -71,6 +72,8 @@ class LowRank {
   void truncate(uint32_t) {}  // rows stay until settle(): a policy asks for no tokens behind the end
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const LowRank& other);
+  // Bases and rows, of at most n_tokens.
+  Status state(Backend* backend, StateBytes* s, uint32_t n_tokens);
 
  private:
   LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope, uint32_t n_context, ArenaRegion region, ArenaRegion work);

@@ -336,4 +336,36 @@ Status Refills::apply_below(Backend* backend, HeadStore* store, uint64_t step, u
   return ok_status();
 }
 
+Status Refills::state(Backend* backend, StateBytes* s, uint32_t n_tokens, const SlotTable& slots, const PageTable* reservoir,
+                      std::vector<SavedRefill>* list) {
+  uint32_t n = static_cast<uint32_t>(pending_.size());
+  ORRERY_TRY(s->number(&n, has_pending_.size() + 1, "more refills than heads"));
+  uint64_t n_what = 0;
+  list->clear();
+  for (uint32_t i = 0; i < n; ++i) {
+    SavedRefill refill;
+    if (!s->reads()) {
+      const Pending& p = pending_[i];
+      refill = {p.head, p.visible_at, {what(p).begin(), what(p).end()}};
+    }
+    auto count = static_cast<uint32_t>(refill.what.size());
+    ORRERY_TRY(s->number(&refill.head, has_pending_.size(), "a refill of a head that the model has not"));
+    ORRERY_TRY(s->value(&refill.visible_at));
+    ORRERY_TRY(s->number(&count, max_pending_ - n_what + 1, "more refills than slots"));
+    n_what += count;
+    for (const SavedRefill& other : *list) ORRERY_TRY(s->check(other.head != refill.head, "two refills of one head"));
+    if (s->reads() && count > s->left() / sizeof(Replacement)) return s->wrong("the state ends too early");
+    refill.what.resize(count);
+    ORRERY_TRY(s->raw(refill.what.data(), count));
+    for (const Replacement& r : refill.what) {
+      const bool in_range = r.slot < slots.length[refill.head] && r.count <= slots.length[refill.head] - r.slot && r.position < n_tokens &&
+                            r.count <= n_tokens - r.position;
+      ORRERY_TRY(s->check(in_range, "a refill of tokens or slots that the session has not"));
+    }
+    if (s->takes()) ORRERY_TRY(add(backend, *reservoir, refill.head, refill.what, refill.visible_at));
+    list->push_back(std::move(refill));
+  }
+  return ok_status();
+}
+
 }  // namespace orrery::kv

@@ -20,6 +20,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/cancel.h"
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/resident/head_store.h"
@@ -104,6 +105,10 @@ class Refills {
   void truncate(uint32_t) { drop(); }        // a pending refresh may name a removed position
   // Adds the pending refreshes of `other`. `reservoir` shares the pages of its reservoir.
   Status copy_from(Backend* backend, const Refills& other, const PageTable& reservoir);
+  // The pending refreshes, as `list` has them afterwards. Of these each has its positions below n_tokens, and its slots hold tokens.
+  // reservoir: null while `s` is checked.
+  Status state(Backend* backend, StateBytes* s, uint32_t n_tokens, const SlotTable& slots, const PageTable* reservoir,
+               std::vector<SavedRefill>* list);
 
  private:
   // A part of a refresh that is in the ring or on its way there.

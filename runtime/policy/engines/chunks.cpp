@@ -1,6 +1,7 @@
 #include "runtime/policy/engines/chunks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/checked.h"
 #include "runtime/base/reserved_vector.h"
@@ -85,13 +86,7 @@ class ChunkPolicy final : public Policy {
     n_outliers_ = std::min(settings_.outliers, n_whole / 6);
     n_best_ = n_whole - n_window_ - n_outliers_;
     n_candidates_ = n_tokens / chunk - n_window_;
-    resize_discarding(&best_, heads_.size() * n_best_);
-    resize_discarding(&outliers_, heads_.size() * n_outliers_);
-    free_.resize(n_best_);
-    marks_.resize(n_context_ / settings_.chunk + 1);
-    order_.reserve(marks_.size());
-    queries_.reserve(heads_.size());
-    misses_.reserve(marks_.size());
+    make_room();
     for (size_t i = 0; i < heads_.size(); ++i) find_outliers(heads, i);
     if (settings_.rank > 0) ORRERY_TRY(heads->make_low_rank(n_tokens, true));
     return select_best(heads, 0, heads_.size(), n_tokens - 1);
@@ -154,9 +149,21 @@ class ChunkPolicy final : public Policy {
     return ok_status();
   }
 
+  Status state(StateBytes* s, const SavedMoment& at) override;
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
+  // The working memory of steps.
+  void make_room() {
+    resize_discarding(&best_, heads_.size() * n_best_);
+    resize_discarding(&outliers_, heads_.size() * n_outliers_);
+    free_.resize(n_best_);
+    marks_.resize(n_context_ / settings_.chunk + 1);
+    order_.reserve(marks_.size());
+    queries_.reserve(heads_.size());
+    misses_.reserve(marks_.size());
+  }
+  Status check_slots(StateBytes* s, const SavedMoment& at, size_t i);
   Span<uint32_t> best(size_t i) { return {best_.data() + i * n_best_, n_best_}; }
   Span<uint32_t> outliers(size_t i) { return {outliers_.data() + i * n_outliers_, n_outliers_}; }
 
@@ -275,6 +282,55 @@ class ChunkPolicy final : public Policy {
   std::vector<uint32_t> free_;      // (n_best_)
   ReservedVector<Replacement> misses_;
 };
+
+// Each step selects for itself, before it attends. Outliers stay.
+Status ChunkPolicy::state(StateBytes* s, const SavedMoment& at) {
+  const uint32_t n_whole = at.n_tokens / settings_.chunk;
+  const uint64_t end = uint64_t{n_whole} + 1;
+  ORRERY_TRY(rings_.state(s, *at.slots));
+  ORRERY_TRY(s->flag(&paged_, "whether heads hold chunks is neither yes nor no"));
+  for (const uint32_t head : full_) ORRERY_TRY(s->check(at.slots->capacity[head] == n_context_, "a whole head has too few slots"));
+  if (!paged_) return ok_status();
+  ORRERY_TRY(s->check(!heads_.empty() && at.refills.empty(), "refills between two steps"));
+  ORRERY_TRY(s->number(&n_best_, end, "heads have more chunks than the session"));
+  ORRERY_TRY(s->number(&n_outliers_, end, "more outliers than chunks"));
+  ORRERY_TRY(s->number(&n_window_, end, "more window chunks than chunks"));
+  ORRERY_TRY(s->number(&n_candidates_, end, "more candidates than chunks"));
+  ORRERY_TRY(s->check(
+      n_best_ > 0 && n_window_ > 0 && uint64_t{n_best_} + n_outliers_ <= n_candidates_ &&
+          (settings_.ages ? n_candidates_ == n_whole - std::min(n_window_, n_whole) : n_candidates_ + uint64_t{n_window_} <= n_whole),
+      "a head's chunks do not add up"));
+  if (s->reads()) make_room(), std::fill(best_.begin(), best_.end(), 0u);
+  ORRERY_TRY(s->numbers(&outliers_, heads_.size() * n_outliers_, n_candidates_, "an outlier is no candidate"));
+  for (size_t i = 0; s->reads() && i < heads_.size(); ++i) ORRERY_TRY(check_slots(s, at, i));
+  return ok_status();
+}
+
+// The first slots hold whole candidates, each once. With `ages` outliers, window and the chunk that is written are behind them, and nothing
+// else.
+Status ChunkPolicy::check_slots(StateBytes* s, const SavedMoment& at, size_t i) {
+  const uint32_t head = heads_[i], chunk = settings_.chunk, n_whole = at.n_tokens / chunk;
+  const uint64_t n_held = uint64_t{n_best_} + n_outliers_ + n_window_, n_length = at.slots->length[head];
+  ORRERY_TRY(s->check((n_held + settings_.ages) * chunk <= at.slots->capacity[head] && n_held * chunk <= n_length &&
+                          (!settings_.ages || n_length == n_held * chunk + at.n_tokens % chunk),
+                      "a head lacks chunks"));
+  const Span<const uint32_t> held = at.slots->of(head);
+  std::vector<uint8_t> marks(n_whole + size_t{1});
+  for (const uint32_t c : outliers(i)) ORRERY_TRY(s->check(!std::exchange(marks[c], uint8_t{1}), "a chunk is twice an outlier"));
+  for (size_t slot = 0; slot < (settings_.ages ? n_length : uint64_t{n_best_} * chunk); ++slot) {
+    const uint32_t c = held[slot] / chunk;
+    const bool begins = slot % chunk == 0, is_best = slot < uint64_t{n_best_} * chunk;
+    ORRERY_TRY(s->check(held[slot] % chunk == slot % chunk && (begins || c == held[slot - 1] / chunk), "a head's slots are no chunks"));
+    if (!begins) continue;
+    // Bit 1: an outlier; bit 2: it was here.
+    const bool wanted = is_best                  ? c < n_candidates_ && marks[c] == 0
+                        : slot >= n_held * chunk ? c == n_whole
+                                                 : marks[c] == 1 || (c >= n_candidates_ && c < n_whole && marks[c] == 0);
+    ORRERY_TRY(s->check(wanted, "a head holds another chunk"));
+    marks[c] |= 2;
+  }
+  return ok_status();
+}
 
 }  // namespace
 

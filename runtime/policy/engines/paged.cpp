@@ -137,6 +137,57 @@ void PagedPolicy::set_selected_pages(Span<const uint64_t> counts, Span<uint32_t>
   }
 }
 
+Status PagedPolicy::paged_state(StateBytes* s, const SavedMoment& at, bool selects) {
+  const kv::SlotTable& slots = *at.slots;
+  const uint32_t page = settings_.page, n_whole = at.n_tokens / page;
+  const uint64_t end = uint64_t{n_whole} + 1;
+  ORRERY_TRY(rings_.state(s, slots));
+  ORRERY_TRY(s->flag(&paged_, "whether heads hold pages is neither yes nor no"));
+  for (const uint32_t head : full_) ORRERY_TRY(s->check(slots.capacity[head] == n_context_, "a whole head has too few slots"));
+  if (!paged_) return ok_status();
+  ORRERY_TRY(s->check(!heads_.empty(), "no head holds pages"));
+  ORRERY_TRY(s->number(&n_pages_, end, "heads have more pages than the session"));
+  ORRERY_TRY(s->number(&n_sink_pages_, end, "more sink pages than pages"));
+  ORRERY_TRY(s->number(&n_window_pages_, end, "more window pages than pages"));
+  ORRERY_TRY(s->number(&n_selected_pages_, end, "more selected pages than pages"));
+  ORRERY_TRY(s->check(n_selected_pages_ > 0 && uint64_t{n_sink_pages_} + n_window_pages_ + n_selected_pages_ == n_pages_,
+                      "a head's pages do not add up"));
+  const uint32_t n = n_whole - std::min(n_whole, n_sink_pages_ + n_window_pages_);  // candidates
+  if (s->reads()) selected_begin_.assign(heads_.size() + 1, 0);
+  std::vector<uint8_t> marks;
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    const uint32_t head = heads_[i];
+    auto count = static_cast<uint32_t>(s->reads() ? 0 : selected(i).size());
+    ORRERY_TRY(s->number(&count, uint64_t{n} + 1, "a head selects more pages than there are"));
+    ORRERY_TRY(s->check(count > 0, "a head selects no page"));
+    if (!s->reads()) continue;
+    selected_begin_[i + 1] = selected_begin_[i] + count;
+    const uint64_t n_held = uint64_t{n_sink_pages_} + count + n_window_pages_, n_slots = slots.capacity[head];
+    ORRERY_TRY(s->check((n_held + 1) * page <= n_slots, "a head has too few slots for its pages"));
+    if (settings_.in_place) continue;
+    ORRERY_TRY(s->check(slots.length[head] >= n_held * page, "a head lacks pages"));
+    if (page == 1) {  // tokens: sinks, selected ones, a ring of the last
+      ORRERY_TRY(s->check(slots.holds(head, n_sink_pages_, uint64_t{n_sink_pages_} + count, n_sink_pages_, uint64_t{n_sink_pages_} + n),
+                          "a selected token is none that can be"));
+      continue;
+    }
+    ORRERY_TRY(s->check(slots.length[head] == n_held * page + at.n_tokens % page, "a head's last page is another"));
+    const Span<const uint32_t> held = slots.of(head);
+    marks.assign(n_whole + size_t{1}, 0);
+    for (size_t slot = 0; slot < held.size(); ++slot) {
+      const uint32_t of = held[slot] / page;
+      const bool begins = slot % page == 0, last = slot >= n_held * page;
+      ORRERY_TRY(s->check(
+          held[slot] % page == slot % page && (begins || of == held[slot - 1] / page) && last == (of == n_whole) && (!begins || !marks[of]),
+          "a head's slots are no pages"));
+      marks[of] = 1;
+    }
+  }
+  if (s->reads()) selected_.assign(selected_begin_.back(), n_sink_pages_);
+  if (!selects) return ok_status();
+  return s->numbers(&selected_, selected_begin_.back(), n_whole, "a selected page is not the session's");
+}
+
 Status PagedPolicy::divide_by_attention(Heads* heads, uint32_t n_tokens, double floor, Span<uint32_t> capacity) {
   const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), group = heads->group();
   const size_t n_heads = heads_.size();

@@ -77,6 +77,8 @@ class PagedPolicy : public Policy {
   void set_sink_pages(uint32_t n);
   // heads_[i] gets counts[i] selected pages, at least one; n_selected_pages_ on average.
   void set_selected_pages(Span<const uint64_t> counts, Span<uint32_t> capacity);
+  // The state of this base. selects: selected() is a part of it. Of tokens in place, and of others: what the heads' slots hold, page by page.
+  Status paged_state(StateBytes* s, const SavedMoment& at, bool selects);
   // heads=adaptive, in settle(): for each of the last queries (kPageQueries), counts whose the best pages of all heads are. Heads get room
   // in proportion to their counts, at least `floor` of the average. Working memory: dividing_bytes().
   Status divide_by_attention(Heads* heads, uint32_t n_tokens, double floor, Span<uint32_t> capacity);

@@ -31,22 +31,7 @@ class PagePolicy final : public PagedPolicy {
     begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
     if (options_.adaptive) ORRERY_TRY(divide_by_attention(heads, n_tokens, options_.floor, capacity));
-    marks_.resize(n_context_pages_ + size_t{1});
-    queries_.reserve(heads_.size()), next_queries_.reserve(n_kv_heads_);
-    misses_.reserve(n_context_pages_);
-    similarity_.resize(n_kv_heads_);
-    uint32_t most = 0;
-    for (size_t i = 0; i < heads_.size(); ++i) most = std::max(most, head_pages(i));
-    free_.resize(most);
-    corrected_.assign(n_layers_, 0);
-    queries_.clear();
-    if (options_.selects_by_scores()) {
-      scores_.assign(heads_.size() * n_context_pages_, INFINITY);
-      bounds_.resize(size_t{n_kv_heads_} * heads->group() * n_context_pages_);
-      reduced_.resize(n_context_pages_);
-      best_.reserve(n_context_pages_);
-      bounds_queries_.reserve(n_kv_heads_);
-    }
+    make_room(heads->group());
     settling_ = true;  // the first selection fills all room
     for (size_t i = 0; i < heads_.size(); ++i) ask(i, n_tokens - 1, n_tokens);
     Status status = select_best(heads);
@@ -108,9 +93,37 @@ class PagePolicy final : public PagedPolicy {
     return ok_status();
   }
 
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    ORRERY_TRY(paged_state(s, at, true));
+    if (!paged_) return ok_status();
+    if (s->reads()) make_room(at.group);
+    const size_t n_whole = at.n_tokens / settings_.page;
+    for (size_t i = 0; i < heads_.size() && options_.selects_by_scores(); ++i) ORRERY_TRY(s->raw(&scores_[i * n_context_pages_], n_whole));
+    return ok_status();
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
+  // The working memory of steps.
+  void make_room(uint32_t group) {
+    marks_.resize(n_context_pages_ + size_t{1});
+    queries_.reserve(heads_.size()), next_queries_.reserve(n_kv_heads_);
+    misses_.reserve(n_context_pages_);
+    similarity_.resize(n_kv_heads_);
+    uint32_t most = 0;
+    for (size_t i = 0; i < heads_.size(); ++i) most = std::max(most, head_pages(i));
+    free_.resize(most);
+    corrected_.assign(n_layers_, 0);
+    queries_.clear();
+    if (!options_.selects_by_scores()) return;
+    scores_.assign(heads_.size() * n_context_pages_, INFINITY);
+    bounds_.resize(size_t{n_kv_heads_} * group * n_context_pages_);
+    reduced_.resize(n_context_pages_);
+    best_.reserve(n_context_pages_);
+    bounds_queries_.reserve(n_kv_heads_);
+  }
+
   // Asks for the best pages of n_tokens by the query at `position`: into selected(i).
   PageQuery query_of(size_t i, uint32_t position, uint32_t n_tokens) {
     PageQuery query = {heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_asked(i), selected(i).data()};

@@ -61,6 +61,7 @@ class PivotPolicy final : public TailedPolicy {
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override;
   uint64_t host_bytes(const HostShape& host) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
+  Status state(StateBytes* s, const SavedMoment& at) override;
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
@@ -74,6 +75,7 @@ class PivotPolicy final : public TailedPolicy {
     size_t base = 0;  // index of a pivot's K_base in base_
   };
   void use_profile();
+  void make_room();  // the working memory of steps, for pivots_ and the selections
   void assign(const std::vector<LayerRoles>& layers);
   Status find_roles(Heads* heads, uint32_t n_tokens);
   Status fit_budget(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics);
@@ -290,6 +292,11 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   for (const uint32_t head : pivots_) queries_.push_back({head, last, 1, n_tokens, l_base_, false, &base_[heads_[head].base]});
   ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
 
+  make_room();
+  return ok_status();
+}
+
+void PivotPolicy::make_room() {
   queries_.reserve(pivots_.size());
   common_.resize(pivots_.size());
   resize_discarding(&best_, settings_.speculative ? max_selected_ * pivots_.size() : max_selected_);
@@ -299,6 +306,59 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   blocks_.assign(pivots_.size(), {});
   measuring_.reserve(pivots_.size());
   end_settling(max_selected_);
+}
+
+// Selections are those of the slots. K_base and the blocks' overlaps decide the next refills.
+Status PivotPolicy::state(StateBytes* s, const SavedMoment& at) {
+  ORRERY_TRY(tailed_state(s, at));
+  const kv::SlotTable& slots = *at.slots;
+  ORRERY_TRY(s->number(&l_base_, uint64_t{n_tokens_} + 1, "a pivot has more tokens than were settled"));
+  if (s->reads()) pivots_.clear(), max_selected_ = 0, report_.roles = {};
+  for (uint32_t head = 0; head < heads_.size(); ++head) {
+    if (rings_.has(head)) continue;
+    Head& h = heads_[head];
+    auto role = static_cast<uint8_t>(h.role);
+    ORRERY_TRY(s->number(&role, 5, "a head's role is unknown"));
+    ORRERY_TRY(s->check(role > 0, "a head's role is unknown"));
+    const Role was = h.role;
+    h.role = static_cast<Role>(role), h.full = is_full(h.role);
+    ORRERY_TRY(s->check(!profile_ || h.role == was, "a head has another role than in the head profile"));
+    ORRERY_TRY(s->value(&h.pivot));
+    ORRERY_TRY(s->number(&h.n_selected, uint64_t{n_tokens_} + 1, "a head selects more tokens than were settled"));
+    if (!s->reads()) continue;
+    RoleCounts& n = report_.roles;
+    ++(h.role == Role::anchor ? n.anchor : h.role == Role::pivot ? n.pivot : h.role == Role::satellite ? n.satellite : n.volatile_heads);
+    if (h.role == Role::satellite) max_selected_ = std::max(max_selected_, h.n_selected);
+    if (h.role == Role::pivot) h.base = pivots_.size() * l_base_, pivots_.push_back(head);
+  }
+  n_full_ = report_.roles.full();
+  for (uint32_t head = 0; s->reads() && head < heads_.size(); ++head) {
+    if (rings_.has(head)) continue;
+    const Head& h = heads_[head];
+    ORRERY_TRY(s->check(h.role != Role::pivot || (l_base_ > 0 && slots.holds(head, 0, n_tokens_, 0, at.n_tokens)), "a pivot lacks tokens"));
+    const bool follows = h.pivot != kNoHead;
+    ORRERY_TRY(s->check(follows == (h.role == Role::satellite), "a satellite has no pivot"));
+    if (!follows) continue;
+    ORRERY_TRY(s->check(h.pivot < heads_.size() && h.pivot / n_kv_heads_ == head / n_kv_heads_ && heads_[h.pivot].role == Role::pivot,
+                        "a satellite's pivot is none"));
+    ORRERY_TRY(s->check(slots.holds(head, 0, h.n_selected, 0, n_tokens_), "a satellite lacks tokens"));
+  }
+  for (const kv::SavedRefill& refill : at.refills)
+    for (const kv::Replacement& r : refill.what)
+      ORRERY_TRY(s->check(r.count <= n_tokens_ && r.position <= n_tokens_ - r.count, "a refill of tokens behind the settled ones"));
+  ORRERY_TRY(s->numbers(&base_, pivots_.size() * l_base_, n_tokens_, "a pivot's token was not settled"));
+  std::vector<Block> blocks = blocks_;
+  std::vector<double> overlaps = overlaps_;
+  if (s->reads()) make_room(), blocks = blocks_;
+  for (uint32_t p = 0; p < pivots_.size(); ++p) {
+    const uint32_t place = place_in_block(p, n_steps_), n_most = place == kNotYet || place + 1 == settings_.block ? 0 : place + 1;
+    ORRERY_TRY(s->number(&blocks[p].n_measured, uint64_t{n_most} + 1, "more queries of a block than steps"));
+    ORRERY_TRY(s->number(&blocks[p].n_below, uint64_t{blocks[p].n_measured} + 1, "more overlaps of a block than queries"));
+  }
+  ORRERY_TRY(s->values(&overlaps, pivots_.size() * settings_.block));
+  ORRERY_TRY(
+      s->check(std::all_of(overlaps.begin(), overlaps.end(), [](double x) { return x >= 0 && x <= 1; }), "an overlap is outside 0 to 1"));
+  if (s->reads()) blocks_ = std::move(blocks), overlaps_ = std::move(overlaps);
   return ok_status();
 }
 

@@ -60,6 +60,7 @@ class RepresentativePolicy final : public TailedPolicy {
     return tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(2 * n_full_heads() * budget_.head_max()) +
            (settings_.window == 1 ? 0 : last_queries_bytes(settings_.window, host.group) + bytes_of<float>(n) + bytes_of<uint32_t>(n));
   }
+  Status state(StateBytes* s, const SavedMoment& at) override;
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
@@ -157,6 +158,41 @@ Status RepresentativePolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32
   for (KeyQuery& query : queries_) query.out = &sets_[heads_[query.head].set];
   ORRERY_TRY(settings_.window == 1 ? heads->top_keys(queries_, calibration_.rule) : select_by_window(heads, n_tokens));
   end_settling(n_tokens);
+  return ok_status();
+}
+
+Status RepresentativePolicy::state(StateBytes* s, const SavedMoment& at) {
+  ORRERY_TRY(tailed_state(s, at));
+  const auto n_heads = static_cast<uint32_t>(heads_.size());
+  size_t room = 0;
+  for (uint32_t head = 0; head < n_heads; ++head) {
+    if (rings_.has(head)) continue;
+    Head& h = heads_[head];
+    ORRERY_TRY(s->number(&h.representative, n_heads, "a head's representative is none"));
+    ORRERY_TRY(s->number(&h.k, uint64_t{n_tokens_} + 1, "a head holds more tokens than were settled"));
+    ORRERY_TRY(s->number(&h.n_static, uint64_t{h.k} + 1, "a head has more static tokens than tokens"));
+    if (h.representative == head) h.set = room, room += h.k;
+  }
+  for (uint32_t head = 0; s->reads() && head < n_heads; ++head) {
+    if (rings_.has(head)) continue;
+    Head& h = heads_[head];
+    const Head& of = heads_[h.representative];
+    ORRERY_TRY(s->check(h.representative / n_kv_heads_ == head / n_kv_heads_ && of.representative == h.representative && of.k == h.k &&
+                            of.n_static == h.n_static,
+                        "a head's representative is none"));
+    h.set = of.set;
+    const bool represents = h.representative == head;
+    ORRERY_TRY(s->check(represents ? at.slots->holds(head, 0, n_tokens_, 0, at.n_tokens) : at.slots->holds(head, 0, h.k, 0, n_tokens_),
+                        "a head lacks tokens"));
+  }
+  for (const kv::SavedRefill& refill : at.refills)
+    for (const kv::Replacement& r : refill.what)
+      ORRERY_TRY(s->check(r.count <= n_tokens_ && r.position <= n_tokens_ - r.count, "a refill of tokens behind the settled ones"));
+  ORRERY_TRY(s->numbers(&sets_, room, n_tokens_, "a cluster's token was not settled"));
+  if (!s->reads()) return ok_status();
+  resize_discarding(&best_, room);
+  queries_.reserve(n_heads);
+  end_settling(n_tokens_);
   return ok_status();
 }
 

@@ -87,6 +87,19 @@ class StaticHeads final : public TailedPolicy {
            heads_.size() * (2 * sizeof(double) + 2 * sizeof(uint32_t));
   }
 
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    ORRERY_TRY(tailed_state(s, at));
+    for (uint32_t head = 0; head < heads_.size(); ++head) {
+      if (rings_.has(head)) continue;
+      Head& h = heads_[head];
+      const uint32_t n = at.slots->capacity[head];
+      ORRERY_TRY(s->flag(&h.full, "whether a head retrieves is neither yes nor no"));
+      ORRERY_TRY(s->check(n > 0, "a head has no slots"));
+      ORRERY_TRY(s->number(&h.next, n - sinks(n), "the oldest slot of a ring is outside it"));
+    }
+    return ok_status();
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:

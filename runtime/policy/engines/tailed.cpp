@@ -46,6 +46,13 @@ void TailedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
   for (uint32_t head = 0; head < capacity.size(); ++head) capacity[head] = rings_.capacity(head);
 }
 
+Status TailedPolicy::tailed_state(StateBytes* s, const SavedMoment& at) {
+  ORRERY_TRY(rings_.state(s, *at.slots));
+  ORRERY_TRY(s->number(&n_tokens_, uint64_t{at.n_tokens} + 1, "more tokens were settled than the session has"));
+  ORRERY_TRY(s->value(&n_steps_));
+  return s->check(at.settled() || n_tokens_ == at.n_settling, "another number of tokens is being settled");
+}
+
 uint64_t TailedPolicy::tailed_bytes() const {
   const uint64_t calibrated = profile_ ? 0 : calibration_bytes(shape(), calibration_);
   return bytes_of<uint8_t>(n_context_) + bytes_of<Replacement>(n_context_ + uint64_t{1}) +

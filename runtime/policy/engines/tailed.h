@@ -29,6 +29,8 @@ class TailedPolicy : public Policy {
  protected:
   TailedPolicy(const Shape& shape, const Budget& budget, Tail tail, const Calibration& calibration, SharedProfile profile,
                Ratio extra = {});
+  // The state of this base. A policy that refills selections then calls end_settling().
+  Status tailed_state(StateBytes* s, const SavedMoment& at);
   Shape shape() const { return {n_layers_, n_kv_heads_, n_context_, window_}; }
   // The budget's slots for layers without window.
   uint64_t max_slots(const Budget& budget) const { return budget.max_slots - std::min(budget.max_slots, rings_.slots()); }

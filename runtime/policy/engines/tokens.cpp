@@ -32,13 +32,30 @@ Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t 
   begin_settling(n_tokens, capacity);
   if (!paged_) return ok_status();
   n_steps_ = 0, n_found_ = n_tokens;
+  make_room();
+  ORRERY_TRY(make_digests(heads, n_tokens, true));
+  ORRERY_TRY(divide(heads, n_tokens, capacity));
+  return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
+}
+
+void TokenPolicy::make_room() {
   plans_.resize(n_plans());
   for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
   queries_.reserve(heads_.size());
   n_read_.resize(settings_.in_place ? n_kv_heads_ : 0);
-  ORRERY_TRY(make_digests(heads, n_tokens, true));
-  ORRERY_TRY(divide(heads, n_tokens, capacity));
-  return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
+}
+
+// Each step selects for itself, before it attends: what the last one has selected counts in the slots alone.
+Status TokenPolicy::state(StateBytes* s, const SavedMoment& at) {
+  ORRERY_TRY(paged_state(s, at, false));
+  if (!paged_) return ok_status();
+  ORRERY_TRY(s->check(at.refills.empty(), "refills between two steps"));
+  ORRERY_TRY(s->value(&n_steps_));
+  ORRERY_TRY(s->number(&n_found_, uint64_t{at.n_tokens} + 1, "more tokens can be found than the session has"));
+  ORRERY_TRY(s->value(&stay_));
+  ORRERY_TRY(s->check(stay_ >= 1 && stay_ <= 64, "the score of a resident token counts another number of times"));
+  if (s->reads()) make_room();
+  return ok_status();
 }
 
 void TokenPolicy::ask(size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {

@@ -32,6 +32,7 @@ class TokenPolicy : public PagedPolicy {
   bool refills_its_layer() const override { return asks_before_attend() && !asks_a_layer_ahead(); }
   bool fetches_pages() const override { return refills_its_layer() && !settings_.in_place; }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
+  Status state(StateBytes* s, const SavedMoment& at) override;
 
  protected:
   TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind)
@@ -69,6 +70,7 @@ class TokenPolicy : public PagedPolicy {
   Status make_digests(Heads* heads, uint32_t n_tokens, bool with_basis) const {
     return kind_ == PageDigest::codes ? heads->make_codes(n_tokens) : heads->make_low_rank(n_tokens, with_basis);
   }
+  void make_room();  // the working memory of this base
   uint64_t n_plans() const { return heads_.empty() || settings_.in_place ? 0 : n_kv_heads_; }
   const PageDigest kind_;
   // Since settle():

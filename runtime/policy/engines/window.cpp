@@ -105,6 +105,66 @@ class WindowPolicy final : public TailedPolicy {
     return kept + std::max({scoring, counting, layers, bytes_of<uint32_t>(host.n_threads * n)});
   }
 
+  // Selections and shares count until the heads are filled; scores until they are allocated; past scores until the next settlement.
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    ORRERY_TRY(tailed_state(s, at));
+    const uint64_t n_compressed = layers_.size() * n_kv_heads_;
+    const uint64_t end = uint64_t{n_context_} + 1;
+    ORRERY_TRY(s->number(&past_.n_tokens, uint64_t{at.n_tokens} + 1, "past scores of more tokens than the session has"));
+    ORRERY_TRY(s->number(&past_.n_old, uint64_t{at.n_tokens} + 1, "past scores of more tokens than the session has"));
+    auto n_preferences = static_cast<uint32_t>(scores_.preference.size());
+    ORRERY_TRY(s->number(&n_preferences, layers_.size() + 1, "more preferences than layers"));
+    const bool counts = settings_.renew > 0 && past_.n_tokens > 0;
+    ORRERY_TRY(s->check(n_preferences == (scores_by_moments() ? layers_.size() : 0) || (n_preferences == 0 && !counts),
+                        "layers lack their preferences"));
+    ORRERY_TRY(s->values(&scores_.preference, n_preferences));
+    if (s->reads() && settings_.renew > 0) past_.values.resize(n_compressed * n_context_);
+    for (uint64_t i = 0; i < n_compressed && settings_.renew > 0 && past_.n_old > 0; ++i)
+      ORRERY_TRY(s->raw(&past_.values[i * n_context_], past_.n_old));
+    if (at.settled()) return ok_status();
+    bool evicts = at.phase == SavedMoment::Phase::scoring && !scores_.values.empty();
+    ORRERY_TRY(s->flag(&evicts, "whether a settlement evicts is neither yes nor no"));
+    if (at.phase == SavedMoment::Phase::scoring) {
+      if (s->reads())
+        for (Head& h : heads_) h = {0, n_tokens_, 0, 0.0f};
+      const TailedBudget::Division division = budget_.divide(n_tokens_, n_full_);
+      ORRERY_TRY(s->check(evicts == (division.selected < n_compressed * n_tokens_), "a settlement evicts other tokens"));
+      if (!evicts) return ok_status();
+      ORRERY_TRY(s->number(&scores_.n_old, n_tokens_, "scores of more tokens than are settled"));
+      const uint32_t w = n_tokens_ - scores_.n_old;
+      ORRERY_TRY(
+          s->check(w <= at.n_settling && w <= settings_.window && uint64_t{w} * n_compressed <= division.selected, "a window is too long"));
+      ORRERY_TRY(s->number(&scores_.n_queries, uint64_t{w} + 1, "more queries than the window has"));
+      ORRERY_TRY(s->check(scores_.n_queries > 0, "a window without queries"));
+      ORRERY_TRY(s->value(&scores_.share));
+      return s->values(&scores_.values, n_compressed * scores_.n_old);
+    }
+    auto n_selected = static_cast<uint64_t>(selected_.size()), n_shares = static_cast<uint64_t>(shares_.size());
+    ORRERY_TRY(s->number(&n_selected, n_compressed * end, "more selected tokens than the session has"));
+    ORRERY_TRY(s->numbers(&selected_, n_selected, n_tokens_, "a selected token is not the session's"));
+    if (settings_.compensation == 0) n_shares = 0;
+    ORRERY_TRY(s->number(&n_shares, n_compressed * end, "more shares than tokens"));
+    if (s->reads() || n_shares > 0) ORRERY_TRY(s->values(&shares_, n_shares));
+    for (uint32_t head = 0; head < heads_.size(); ++head) {
+      if (rings_.has(head)) continue;
+      Head& h = heads_[head];
+      auto first = static_cast<uint64_t>(h.first), shares = static_cast<uint64_t>(h.shares);
+      ORRERY_TRY(s->number(&first, n_selected + 1, "a head's selection is outside the selected tokens"));
+      ORRERY_TRY(s->number(&h.n_selected, uint64_t{n_tokens_} + 1, "a head selects more tokens than there are"));
+      ORRERY_TRY(
+          s->check(h.n_selected == n_tokens_ || h.n_selected <= n_selected - first, "a head's selection is outside the selected tokens"));
+      ORRERY_TRY(s->check(uint64_t{h.n_selected} + at.n_steps <= at.slots->capacity[head], "a head selects more tokens than it has slots"));
+      ORRERY_TRY(s->number(&shares, n_shares + 1, "a head's shares are outside the shares"));
+      ORRERY_TRY(s->value(&h.compensation_weight));
+      const bool compresses = std::binary_search(layers_.begin(), layers_.end(), head / n_kv_heads_);
+      ORRERY_TRY(s->check(h.compensation_weight == 0 ||
+                              (h.compensation_weight > 0 && compresses && max_compensation_tokens() > 0 && n_tokens_ <= n_shares - shares),
+                          "a head's compensation token has no shares"));
+      h.first = first, h.shares = shares;
+    }
+    return ok_status();
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
@@ -390,7 +450,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettin
   ORRERY_TRY(reader.count("first_layers", 0, 4096, &s.first_layers));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.fraction("compensation", &s.compensation));
-  ORRERY_TRY(reader.count("steps", 0, 32, &s.steps));
+  ORRERY_TRY(reader.count("steps", 0, kMostSettleSteps, &s.steps));
   ORRERY_TRY(reader.number("renew", 0, 64, &s.renew));
   ORRERY_TRY(reader.finish());
   if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;  // nothing is evicted

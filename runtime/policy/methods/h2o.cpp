@@ -34,9 +34,9 @@ constexpr char kPage[] =
     "- The code forgets the sum of an evicted token. Here a later prompt's queries add to all sums, and may bring tokens back.\n"
     "  A generated token's query adds to the resident tokens.\n"
     "- Keys keep the rotary position of the text. The code's streaming variant rotates them by slot.\n"
-    "- Queries are not kept, so sums cannot be taken back. After a rewind, or in a loaded or parked session, the next answer\n"
-    "  begins by computing all tokens once more for their queries, as a prompt: loaded answers count as if they had attended to\n"
-    "  everything. A fork takes the sums along.\n";
+    "- Queries are not kept, so sums cannot be taken back. After a rewind the next answer begins by computing all tokens once\n"
+    "  more for their queries, as a prompt: earlier answers count as if they had attended to everything. So it does in a session\n"
+    "  that was loaded under other options. Forks and saved sessions take the sums along.\n";
 
 class H2O final : public Policy {
  public:
@@ -111,6 +111,17 @@ class H2O final : public Policy {
   // Selections, and the best tokens of one head.
   uint64_t host_bytes(const HostShape&) const override {
     return bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(uint64_t{rings_.n_other_heads()} * uniform_.head_max() + n_context_);
+  }
+
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    ORRERY_TRY(rings_.state(s, *at.slots));
+    for (uint32_t head = 0; head < heads_.size(); ++head) {
+      if (rings_.has(head)) continue;
+      ORRERY_TRY(s->check(at.slots->capacity[head] > 0, "a head has no slots"));
+      ORRERY_TRY(s->value(&heads_[head].n_recent));
+      ORRERY_TRY(s->number(&heads_[head].victim, at.slots->capacity[head], "the slot that the next token takes is outside its head"));
+    }
+    return ok_status();
   }
 
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }

@@ -59,13 +59,15 @@ class InfiniGen final : public TokenPolicy {
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     ORRERY_TRY(settle_tokens(heads, {GroupReduce::mean, Pooling::none, 1, true, true}, n_tokens, capacity));
-    if (!paged_) return ok_status();
-    rows_.resize(size_t{n_kv_heads_} * heads->group() * n_context_);
-    n_within_alpha_.resize(n_kv_heads_);
-    best_.resize(n_kv_heads_), free_.resize(n_kv_heads_);
-    for (ReservedVector<uint32_t>& best : best_) best.reserve(n_context_);
-    for (ReservedVector<uint32_t>& free : free_) free.reserve(n_selected_pages_ + 1);
-    scores_queries_.reserve(n_kv_heads_);
+    if (paged_) make_room(heads->group());
+    return ok_status();
+  }
+
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    ORRERY_TRY(TokenPolicy::state(s, at));
+    for (size_t i = 0; s->reads() && paged_ && i < heads_.size(); ++i)
+      ORRERY_TRY(s->check(selected(i).size() == n_selected_pages_, "a head selects another number of tokens"));
+    if (s->reads() && paged_) make_room(at.group);
     return ok_status();
   }
 
@@ -100,6 +102,16 @@ class InfiniGen final : public TokenPolicy {
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
+  // The working memory of steps.
+  void make_room(uint32_t group) {
+    rows_.resize(size_t{n_kv_heads_} * group * n_context_);
+    n_within_alpha_.resize(n_kv_heads_);
+    best_.resize(n_kv_heads_), free_.resize(n_kv_heads_);
+    for (ReservedVector<uint32_t>& best : best_) best.reserve(n_context_);
+    for (ReservedVector<uint32_t>& free : free_) free.reserve(n_selected_pages_ + 1);
+    scores_queries_.reserve(n_kv_heads_);
+  }
+
   // rows (group, n) of products: the first row becomes the maximum over the group of the distances. Returns how many products lie less than
   // alpha below their row's best.
   uint64_t max_distances(float* rows, uint32_t group, uint32_t n) const {

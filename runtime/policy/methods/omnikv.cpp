@@ -83,14 +83,28 @@ class OmniKv final : public TailedPolicy {
     for (uint32_t head = 0; head < capacity.size(); ++head)
       if (!rings_.has(head)) capacity[head] = (dense(head / n_kv_heads_) ? n_tokens : k_) + division.tail;
     if (k_ == n_tokens) return ok_status();
-    resize_discarding(&sets_, size_t{n_layers_} * k_);
-    resize_discarding(&rows_, size_t{n_kv_heads_} * heads->group() * n_tokens);
-    scores_queries_.reserve(n_kv_heads_);
-    scores_.resize(n_tokens);
-    best_.reserve(n_tokens);
-    held_.reserve(k_);
+    make_room(heads->group());
     for (uint32_t l = 0; l < n_layers_; ++l)
       if (is_filter(l)) ORRERY_TRY(find_tokens(heads, l, n_tokens - 1));
+    end_settling(k_);
+    return ok_status();
+  }
+
+  // The filters' sets are found again by each step.
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    ORRERY_TRY(tailed_state(s, at));
+    ORRERY_TRY(s->number(&k_, uint64_t{n_tokens_} + 1, "heads hold more tokens than were settled"));
+    if (!s->reads()) return ok_status();
+    ORRERY_TRY(s->check(at.refills.empty(), "refills between two steps"));
+    for (uint32_t head = 0; k_ != n_tokens_ && head < filter_of_.size() * n_kv_heads_; ++head) {
+      if (rings_.has(head)) continue;
+      const bool whole = dense(head / n_kv_heads_);
+      ORRERY_TRY(s->check(whole ? at.slots->holds(head, 0, n_tokens_, 0, at.n_tokens) : at.slots->holds(head, 0, k_, 0, n_tokens_),
+                          "a head lacks tokens"));
+    }
+    if (k_ == n_tokens_) return ok_status();
+    make_room(at.group);
+    std::fill(sets_.begin(), sets_.end(), 0u);
     end_settling(k_);
     return ok_status();
   }
@@ -122,6 +136,16 @@ class OmniKv final : public TailedPolicy {
   bool dense(uint32_t layer) const { return filter_of_[layer] == kDense; }
   bool is_filter(uint32_t layer) const { return std::find(filter_of_.begin(), filter_of_.end(), layer) != filter_of_.end(); }
   Span<uint32_t> set_of(uint32_t filter) { return Span<uint32_t>(sets_).subspan(size_t{filter} * k_, k_); }
+
+  // For n_tokens_.
+  void make_room(uint32_t group) {
+    resize_discarding(&sets_, size_t{n_layers_} * k_);
+    resize_discarding(&rows_, size_t{n_kv_heads_} * group * n_tokens_);
+    scores_queries_.reserve(n_kv_heads_);
+    scores_.resize(n_tokens_);
+    best_.reserve(n_tokens_);
+    held_.reserve(k_);
+  }
 
   // Reuses the misses of the last head where it held the same tokens, slot by slot.
   Status fetch(Heads* heads, uint32_t head, Span<const uint32_t> set, uint64_t step) {

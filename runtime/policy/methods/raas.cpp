@@ -58,13 +58,7 @@ class Raas final : public PagedPolicy {
     const uint32_t page = settings_.page, n_pages = n_tokens / page, of_prompt = div_up(n_prompt_, page);
     if (options_.keep_prompt && of_prompt + n_window_pages_ < n_pages_ && of_prompt + n_window_pages_ <= n_pages)
       set_sink_pages(std::max(n_sink_pages_, of_prompt));
-    bounds_.resize(bounds_at_once(heads->group()));
-    rows_.resize(heads->group() * size_t{n_pages_});
-    weights_.resize(n_pages_);
-    pages_.resize(n_pages_);
-    best_.reserve(n_pages_);
-    stamps_.assign(heads_.size() * n_pages_, 0);
-    queries_.reserve(heads_.size());
+    make_room(heads->group());
     now_ = 1;
 
     std::vector<PageQuery> queries;
@@ -115,9 +109,32 @@ class Raas final : public PagedPolicy {
     return ok_status();
   }
 
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    ORRERY_TRY(s->number(&n_prompt_, uint64_t{at.n_tokens} + 1, "the prompt is longer than the session"));
+    ORRERY_TRY(paged_state(s, at, false));
+    if (!paged_) return ok_status();
+    ORRERY_TRY(s->check(at.refills.empty(), "refills, where the policy has none"));
+    for (size_t i = 0; s->reads() && i < heads_.size(); ++i)
+      ORRERY_TRY(s->check(selected(i).size() == n_selected_pages_, "a head selects another number of pages"));
+    if (s->reads()) make_room(at.group);
+    ORRERY_TRY(s->value(&now_));
+    return s->values(&stamps_, heads_.size() * n_pages_);
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
+  // The working memory of steps.
+  void make_room(uint32_t group) {
+    bounds_.resize(bounds_at_once(group));
+    rows_.resize(group * size_t{n_pages_});
+    weights_.resize(n_pages_);
+    pages_.resize(n_pages_);
+    best_.reserve(n_pages_);
+    stamps_.assign(heads_.size() * n_pages_, 0);
+    queries_.reserve(heads_.size());
+  }
+
   // Floats of bounds_: rows of all heads, or of as many as kMostBounds floats hold.
   size_t bounds_at_once(uint32_t group) const {
     const size_t of_head = size_t{group} * (n_context_ / settings_.page);

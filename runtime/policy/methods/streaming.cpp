@@ -61,6 +61,15 @@ class Streaming final : public Policy {
 
   uint64_t host_bytes(const HostShape&) const override { return bytes_of<uint32_t>(next_.size()); }
 
+  Status state(StateBytes* s, const SavedMoment& at) override {
+    for (uint32_t head = 0; head < next_.size(); ++head) {
+      const uint32_t n = at.slots->capacity[head];
+      ORRERY_TRY(s->check(n > 0, "a head has no slots"));
+      ORRERY_TRY(s->number(&next_[head], n - sinks(head, n), "the oldest slot of a ring is outside it"));
+    }
+    return ok_status();
+  }
+
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:

@@ -27,4 +27,13 @@ uint32_t WindowRings::slot_for(uint32_t head, uint32_t length) {
   return slot;
 }
 
+Status WindowRings::state(StateBytes* s, const kv::SlotTable& slots) {
+  for (uint32_t head = 0; head < next_.size(); ++head) {
+    if (!has(head)) continue;
+    ORRERY_TRY(s->check(slots.capacity[head] == capacity(head), "a window has another number of slots"));
+    ORRERY_TRY(s->number(&next_[head], capacity(head), "the oldest slot of a window is outside it"));
+  }
+  return ok_status();
+}
+
 }  // namespace orrery::policy

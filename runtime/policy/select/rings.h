@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "runtime/base/span.h"
+#include "runtime/base/state_bytes.h"
+#include "runtime/kv/resident/slot_table.h"
 #include "runtime/policy/given/budget.h"
 #include "runtime/policy/select/top_k.h"
 
@@ -25,6 +27,8 @@ class WindowRings {
   void settle() { std::fill(next_.begin(), next_.end(), 0); }
   void select(uint32_t head, uint32_t n_tokens, Tokens* out) const { sinks_and_recent(n_tokens, 0, capacity(head), out); }
   uint32_t slot_for(uint32_t head, uint32_t length);
+  // slots: of a saved session, whose windows have as many slots.
+  Status state(StateBytes* s, const kv::SlotTable& slots);
 
  private:
   uint32_t n_kv_heads_, n_other_ = 0;

@@ -17,6 +17,7 @@
 #include "tests/emulation/cuda/memory.h"
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/session_bytes.h"
 
 namespace orrery::cuda::strict_test {
 namespace {
@@ -456,6 +457,14 @@ TEST_P(GpuSchedules, ChangeNothing) {
     emulated::set_schedule(schedule);
     std::vector<float> out = answer(session.get(), random_tokens(*model, 100, 1), 3);
     const auto fork = unwrap(session->fork());
+    if (schedule == 0 && session->resident()) {  // so does a saved session, in which device memory starts with other bytes
+      const auto options = with_mode(mode, 0.6, 160, KvType::f16, 40);
+      const auto loaded = unwrap(engine::Session::open(model, options)), second = unwrap(unwrap(session->fork())->fork());
+      unwrap(engine::SessionFile::load(loaded.get(), save_bytes(session.get()), "a session"));
+      std::vector<float> of_loaded, of_second;
+      greedy(loaded.get(), 3, &of_loaded), greedy(second.get(), 3, &of_second);
+      EXPECT_TRUE(same_bits(of_loaded, of_second));
+    }
     greedy(session.get(), 2, &out), greedy(fork.get(), 2, &out);
     emulated::set_schedule(0);
     return out;

@@ -6,6 +6,7 @@
 
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/session_bytes.h"
 
 namespace orrery::hybrid_policy_test {
 namespace {
@@ -36,14 +37,8 @@ std::vector<PolicyMode> running_modes() {
   return modes;
 }
 
-std::vector<std::byte> saved(Session* session) {
-  std::vector<std::byte> bytes;
-  unwrap(SessionFile::save(session, [&](Span<const std::byte> piece) {
-    bytes.insert(bytes.end(), piece.begin(), piece.end());
-    return ok_status();
-  }));
-  return bytes;
-}
+// Without a resident state: the sessions choose their resident KV again.
+std::vector<std::byte> saved(Session* session) { return without_resident(save_bytes(session)); }
 
 std::vector<float> continued(Session* session, size_t n) {
   std::vector<float> trace;

@@ -12,6 +12,7 @@
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/kv_tokens.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/session_bytes.h"
 
 namespace orrery::key_means_test {
 namespace {
@@ -22,14 +23,7 @@ using engine::SessionOptions;
 
 constexpr size_t kFormAt = 80, kHeaderBytes = 88, kChecksumBytes = 16;  // of a session's file
 
-std::vector<std::byte> saved(Session* session) {
-  std::vector<std::byte> bytes;
-  unwrap(engine::SessionFile::save(session, [&](Span<const std::byte> piece) {
-    bytes.insert(bytes.end(), piece.begin(), piece.end());
-    return ok_status();
-  }));
-  return bytes;
-}
+std::vector<std::byte> saved(Session* session) { return without_resident(save_bytes(session)); }
 uint32_t form_of(const std::vector<std::byte>& file) {
   uint32_t form;
   std::memcpy(&form, file.data() + kFormAt, sizeof form);

@@ -4,6 +4,7 @@
 
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/session_bytes.h"
 
 namespace orrery::recover_test {
 namespace {
@@ -14,14 +15,8 @@ using engine::SessionFile;
 
 class EngineRecoverChunks : public ::testing::TestWithParam<PolicyMode> {};
 
-std::vector<std::byte> saved(Session* session) {
-  std::vector<std::byte> bytes;
-  unwrap(SessionFile::save(session, [&](Span<const std::byte> piece) {
-    bytes.insert(bytes.end(), piece.begin(), piece.end());
-    return ok_status();
-  }));
-  return bytes;
-}
+// Files without a resident state, whose sessions choose their resident KV again.
+std::vector<std::byte> saved(Session* session) { return without_resident(save_bytes(session)); }
 
 TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
   const auto model = open_demo();
@@ -68,6 +63,13 @@ TEST(EngineRecover, ASessionTellsThatItSelectsAgain) {
     unwrap(loaded->refresh_logits());
     greedy(loaded.get(), 1);
     EXPECT_FALSE(loaded->selects_again());
+    unwrap(SessionFile::load(loaded.get(), save_bytes(session.get()), "a session"));  // with the resident state
+    EXPECT_FALSE(loaded->selects_again());
+    auto other = options;
+    other.kv_share = compressed ? 0.6 : 1;
+    const auto of_other_options = unwrap(Session::open(model, other));
+    unwrap(SessionFile::load(of_other_options.get(), save_bytes(session.get()), "a session"));
+    EXPECT_EQ(of_other_options->selects_again(), compressed);
     unwrap(session->rewind(115));
     EXPECT_EQ(session->selects_again(), compressed);
     EXPECT_EQ(unwrap(session->fork())->selects_again(), compressed);

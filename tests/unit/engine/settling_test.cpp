@@ -4,6 +4,7 @@
 
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/policy_sessions.h"
+#include "tests/support/session_bytes.h"
 #include "tests/support/temp_dir.h"
 
 namespace orrery::settling_test {
@@ -95,7 +96,8 @@ TEST_F(SettlingInParts, ThreadsChunksAndLinksDoNotShow) {
   }
 }
 
-// Between any two parts: a fork goes on alike, a rewind and a file's session begin with the first part, and attend to everything.
+// Between any two parts: a fork and a file's session go on alike. A rewind begins with the first part, and so does a session of a file
+// without a resident state: they attend to everything.
 TEST_F(SettlingInParts, ForksRewindsAndFiles) {
   const TempDir folder;
   const std::vector<float> fresh = trace(prompted(in_parts()).get(), 20);
@@ -105,10 +107,13 @@ TEST_F(SettlingInParts, ForksRewindsAndFiles) {
     const auto fork = unwrap(session->fork());
     const std::string path = folder.file(std::to_string(n));
     unwrap(engine::SessionFile::save_to_file(session.get(), path));
-    const auto loaded = unwrap(Session::open(model_, in_parts())), everything = unwrap(Session::open(model_, full()));
-    unwrap(engine::SessionFile::load_from_file(loaded.get(), path));
+    const auto loaded = unwrap(Session::open(model_, in_parts())), everything = unwrap(Session::open(model_, full())),
+               restored = unwrap(Session::open(model_, in_parts()));
+    unwrap(engine::SessionFile::load_from_file(restored.get(), path));
+    unwrap(engine::SessionFile::load(loaded.get(), without_resident(save_bytes(session.get())), "a session"));
     const std::vector<float> expected = trace(session.get(), 20);
     EXPECT_TRUE(same_bits(expected, trace(fork.get(), 20))) << n;
+    EXPECT_TRUE(same_bits(expected, trace(restored.get(), 20))) << n;
     for (Session* s : {loaded.get(), everything.get()}) {
       if (s == everything.get()) unwrap(s->prefill(random_tokens(*model_, kPrompt, 1), nullptr, nullptr));
       for (size_t i = s->tokens().size(); i < kPrompt + n + kSteps; ++i) feed(s, session->tokens()[i]);

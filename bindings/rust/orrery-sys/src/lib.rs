@@ -706,8 +706,8 @@ pub struct orrery_stats {
     pub policy: *const c_char,
     /// as in the plan
     pub kv_share: f32,
-    /// 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some
-    /// policies then give other tokens, and log-probabilities that differ by up to .2
+    /// 1: the session was cut, or saved with other options, so its next generated token selects the resident KV again.
+    /// Some policies then give other tokens, and log-probabilities that differ by up to .2
     pub selects_again: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_stats>() == 248);
@@ -1115,8 +1115,7 @@ extern "C" {
     /// Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes
     /// a page. If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use
     /// fails with ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than
-    /// "full", a fork continues exactly as the session does. A parked fork and a loaded session select the resident KV
-    /// again (selects_again of orrery_stats).
+    /// "full", a fork continues exactly as the session does, a parked one too.
     pub fn orrery_session_fork(session: *mut orrery_session, fork: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
     /// Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
     /// path of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not

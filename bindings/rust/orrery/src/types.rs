@@ -1639,8 +1639,8 @@ pub struct Stats {
     pub policy: String,
     /// as in the plan
     pub kv_share: f32,
-    /// 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some
-    /// policies then give other tokens, and log-probabilities that differ by up to .2
+    /// 1: the session was cut, or saved with other options, so its next generated token selects the resident KV again.
+    /// Some policies then give other tokens, and log-probabilities that differ by up to .2
     pub selects_again: u32,
 }
 

@@ -1,0 +1,134 @@
+// A saved session of a policy holds its resident KV and its policy's state: the loaded one, in a fresh session and in a fresh runtime, goes
+// on as the live one, to the bit.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "runtime/engine/session/session_file.h"
+#include "tests/support/policy_sessions.h"
+#include "tests/support/random_blocks.h"
+#include "tests/support/session_bytes.h"
+#include "tests/support/temp_dir.h"
+
+namespace orrery::restore_test {
+namespace {
+
+using namespace orrery::testing;
+using engine::Session;
+using engine::SessionFile;
+using Bytes = SessionBytes;
+
+
+class EngineRestore : public ::testing::TestWithParam<PolicyMode> {};
+
+// A conversation: the logits of each step.
+constexpr size_t kAnswer = 36, kAgain = 20;
+std::vector<float> next_turn(Session* session, const std::vector<int32_t>& question) {
+  std::vector<float> trace;
+  greedy(session, kAgain, &trace);
+  const std::vector<float> second = answer(session, question, 12);
+  trace.insert(trace.end(), second.begin(), second.end());
+  return trace;
+}
+
+TEST_P(EngineRestore, TheLoadedSessionAnswersAsTheLiveOne) {
+  engine::RuntimeOptions linked = runtime_options(1);
+  if (GetParam().refills && !GetParam().codes()) linked.link = {100'000'000, 100};  // codes read in place, which a link forbids
+  const auto model = open_demo(), other = open_demo(linked);
+  const auto options = with_mode(GetParam(), 0.4), coarse = with_mode(GetParam(), 0.4, 320, KvType::f16, 48);
+  const std::vector<int32_t> prompt = random_tokens(*model, 180, 1), question = random_tokens(*model, 9, 2);
+  for (const size_t at : {size_t{0}, size_t{2}, kAnswer}) {
+    const auto live = unwrap(Session::open(model, options));
+    answer(live.get(), prompt, at);
+    const Bytes bytes = save_bytes(live.get());
+    EXPECT_EQ(unwrap(SessionFile::size(live.get())), bytes.size());
+    const bool selects = live->selects_again();
+    const std::vector<float> expected = next_turn(live.get(), question);
+    const auto fresh = unwrap(Session::open(model, options)), elsewhere = unwrap(Session::open(other, coarse));
+    for (Session* loaded : {fresh.get(), elsewhere.get()}) {
+      unwrap(SessionFile::load(loaded, bytes, "a session"));
+      EXPECT_EQ(loaded->selects_again(), selects);
+      EXPECT_TRUE(save_bytes(loaded) == bytes) << at;
+      ASSERT_TRUE(loaded->has_logits());
+      EXPECT_TRUE(same_bits(expected, next_turn(loaded, question))) << at << (loaded == fresh.get() ? "" : ", elsewhere");
+    }
+    if (at != 2) continue;  // into a session that is in the middle of another answer
+    unwrap(SessionFile::load(fresh.get(), bytes, "a session"));
+    EXPECT_TRUE(same_bits(expected, next_turn(fresh.get(), question)));
+  }
+}
+
+// Bytes of the state that somebody has written, under a right checksum: an error that leaves the session as it was, or a session that goes
+// on somehow.
+TEST_P(EngineRestore, AnyStateIsRefusedOrTaken) {
+  const auto model = open_demo();
+  const auto live = unwrap(Session::open(model, with_mode(GetParam(), 0.4))), victim = unwrap(Session::open(model, with_mode(GetParam(), 0.4)));
+  answer(live.get(), random_tokens(*model, 150, 1), 11);
+  answer(victim.get(), random_tokens(*model, 40, 3), 3);
+  const Bytes file = save_bytes(live.get()), before = save_bytes(victim.get());
+  const SessionLayout layout(file);
+  ASSERT_TRUE(layout.has_resident);
+  Random random(7);
+  int n_refused = 0;
+  const char* const wanted = std::getenv("ORRERY_TEST_STATES");
+  const int n_tries = wanted ? std::atoi(wanted) : 16;
+  for (int i = 0; i < n_tries; ++i) {
+    Bytes bad = file;
+    if (i % 8 == 7) {  // too short
+      const uint64_t cut = 1 + random.below(layout.state - 1), left = layout.state - cut;
+      bad.erase(bad.begin() + static_cast<ptrdiff_t>(layout.state_at + left), bad.begin() + static_cast<ptrdiff_t>(layout.state_at + layout.state));
+      std::memcpy(bad.data() + SessionLayout::kHeader + 32, &left, sizeof left);
+    } else {
+      for (uint64_t n = 1 + random.below(3); n > 0; --n) {
+        // The tables of the host are at the beginning and at the end.
+        const uint64_t near = std::min<uint64_t>(layout.state, 600), place = random.below(3);
+        const uint64_t at = place == 0 ? random.below(near) : place == 1 ? layout.state - 1 - random.below(near) : random.below(layout.state);
+        bad[layout.state_at + at] = static_cast<std::byte>(random.below(4) == 0 ? 0xFF : random.below(256));
+      }
+    }
+    put_checksum(&bad);
+    const Status status = SessionFile::load(victim.get(), bad, "bad.orrery");
+    if (!status.ok()) {
+      ++n_refused;
+      EXPECT_EQ(status.code(), Code::bad_session) << status.message();
+      EXPECT_EQ(std::string(status.message()).rfind("bad.orrery: ", 0), 0u) << status.message();
+      ASSERT_TRUE(save_bytes(victim.get()) == before) << i;
+      continue;
+    }
+    for (int step = 0; step < 9; ++step) {  // steps may fail, with an error
+      victim->push_generated(step);
+      if (!victim->decode().ok()) break;
+    }
+    unwrap(SessionFile::load(victim.get(), before, "before"));
+    ASSERT_TRUE(save_bytes(victim.get()) == before) << i;
+  }
+  EXPECT_GT(n_refused, 0);
+}
+
+// A version without the state has written a file of the same form, but for the state.
+TEST(EngineRestoreFile, FilesWithoutAStateAreReadAndNewerOnesAreRefused) {
+  const auto model = open_demo();
+  const auto live = unwrap(Session::open(model, with_mode(mode_of("snapkv"), 0.4))), full = open_session(model, 320, KvType::f16);
+  answer(live.get(), random_tokens(*model, 180, 1), 11);
+  const Bytes file = save_bytes(live.get()), old = without_resident(file);
+  const auto loaded = unwrap(Session::open(model, with_mode(mode_of("snapkv"), 0.4)));
+  unwrap(SessionFile::load(loaded.get(), old, "old"));
+  EXPECT_TRUE(loaded->selects_again());
+  EXPECT_FALSE(loaded->has_logits());
+  unwrap(SessionFile::load(full.get(), file, "of a policy"));  // policy full passes over the state
+  EXPECT_TRUE(save_bytes(full.get()) == old);
+  for (const size_t at : {SessionLayout::kForm, SessionLayout::kHeader, SessionLayout::kHeader + 4}) {
+    Bytes newer = file;
+    newer[at] |= std::byte{0x40};
+    put_checksum(&newer);
+    const Status status = SessionFile::load(loaded.get(), newer, "newer");
+    EXPECT_EQ(status.code(), Code::bad_session);
+    EXPECT_NE(std::string(status.message()).find("was written by a newer version"), std::string::npos) << status.message();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, EngineRestore, ::testing::ValuesIn(policy_modes()),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+}  // namespace
+}  // namespace orrery::restore_test
