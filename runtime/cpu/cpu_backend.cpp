@@ -126,6 +126,7 @@ class CpuBackend final : public Backend,
   EncoderOperations* encoder() override { return this; }
   Status check_encoder() const override { return ok_status(); }
   HeadProducts* head_products() override { return this; }
+  Status check_adapters() const override { return ok_status(); }
   Status check_experts(const RouterShape&) const override { return ok_status(); }
 
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
@@ -256,10 +257,10 @@ class CpuBackend final : public Backend,
   KvHead kv_head(int64_t row, KvLayer layer, int32_t head) const;  // the pages of the row's sequence
   const HeadView* head_view(int64_t row, KvLayer layer, int32_t head) const { return step_rows().head_view(row, layer, head); }
 
-  // True for weights in the arena: place_weight() stores weights there only in bands.
+  // True for weights in the arena: place_weight() stores weights there only in bands. Adapters lie there as float32.
   bool in_bands(const Weight& w) const {
     const uint64_t at = w.data.address - arena().address;
-    return at < arena_.size();
+    return at < arena_.size() && w.type != TensorType::f32;
   }
   // Bytes from row to row; in bands, an eighth of a band's.
   uint64_t placed_row_bytes(const Weight& w) const {

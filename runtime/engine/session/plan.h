@@ -28,6 +28,7 @@ struct LayoutInput {
     uint64_t weights_bytes = 0, weights_mapped_bytes = 0;
   };
   Draft draft = {};
+  uint64_t adapters_bytes = 0;  // of adapters that are not open yet, or in a plan of all memory; else 0
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 

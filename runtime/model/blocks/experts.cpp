@@ -207,7 +207,7 @@ void run_beside(Pass& pass, const LayerShape& layer, const feed_forward::Weights
   const int64_t n = pass.d.n_embd;
   feed_forward::activate(pass, layer.feed_forward, dense);
   const Product down{&dense.down, {}, work.branch, n, false};
-  b.matmul({&down, 1}, work.act, layer.feed_forward.width, pass.n_rows);
+  pass.matmul({&down, 1}, work.act, layer.feed_forward.width);
   pass.norm(work.branch, w.ffn_post_norm, work.branch);
 
   pass.norm(work.x, w.router_norm, work.normed);

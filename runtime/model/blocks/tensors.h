@@ -18,6 +18,8 @@ class TensorVisitor {
  public:
   virtual ~TensorVisitor() = default;
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
+  // The matrices of several heads as one.
+  virtual Status heads(const gguf::Tensor& t, Weight* out) { return matrix(t, out); }
   // A tensor with n matrices of equal shape, one after another.
   virtual Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) = 0;
   virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
