@@ -239,7 +239,7 @@ static const field_layout session_options_fields[] = {
     {"draft_model", FIELD_SOURCE, 80, 8, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
-static const struct_layout session_options_layout = {"session_options", 88, 14, session_options_fields, init_session_options};
+static const struct_layout session_options_layout = {"session_options", 96, 14, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

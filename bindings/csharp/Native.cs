@@ -541,6 +541,14 @@ internal unsafe struct orrery_embed_options {
 }
 
 [StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_adapter_use {
+    public IntPtr adapter;
+    public IntPtr source;
+    public float @scale;
+    public uint @reserved;
+}
+
+[StructLayout(LayoutKind.Sequential)]
 internal unsafe struct orrery_option {
     public IntPtr name;
     public IntPtr value;
@@ -563,8 +571,9 @@ internal unsafe struct orrery_session_options {
     public uint @speculate;
     public uint @speculate_tokens;
     public uint @reuse_prompts;
-    public uint @reserved;
+    public uint @n_adapters;
     public IntPtr draft_model;
+    public IntPtr adapters;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
         Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
@@ -792,6 +801,13 @@ internal sealed class ModelHandle : SafeHandle {
     protected override bool ReleaseHandle() { Native.orrery_model_free(handle); return true; }
 }
 
+internal sealed class AdapterHandle : SafeHandle {
+    internal object Keep;  // callbacks that C may call as long as the handle is there
+    public AdapterHandle() : base(IntPtr.Zero, true) {}
+    public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
+    protected override bool ReleaseHandle() { Native.orrery_adapter_free(handle); return true; }
+}
+
 internal sealed class SessionHandle : SafeHandle {
     internal object Keep;  // callbacks that C may call as long as the handle is there
     public SessionHandle() : base(IntPtr.Zero, true) {}
@@ -921,6 +937,10 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_rank(ModelHandle @model, byte[] @query, IntPtr[] @texts, UIntPtr @n_texts, ref orrery_embed_options @options, float[] @scores, UIntPtr @n_scores, uint[] @n_tokens, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_adapter_open(ModelHandle @model, ref orrery_source @source, out AdapterHandle @adapter, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_adapter_free(IntPtr @adapter);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_overflow_name(uint @overflow);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_speculate_name(uint @speculate);
@@ -950,6 +970,8 @@ internal static partial class Native {
     internal static extern int orrery_session_tokens(SessionHandle @session, int[] @tokens, UIntPtr @capacity, ref UIntPtr @n_tokens, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_rewind(SessionHandle @session, UIntPtr @n_tokens, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_session_set_adapters(SessionHandle @session, orrery_adapter_use[] @adapters, UIntPtr @n_adapters, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_fork(SessionHandle @session, out SessionHandle @fork, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]

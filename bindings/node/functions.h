@@ -6,7 +6,7 @@
 
 typedef union { void *p; int64_t i; double d; } slot;
 enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_F32, P_OUT_STRUCTS,
-       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY };
+       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY, P_USES };
 enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };
 typedef struct { int kind, slots; const struct_layout *layout; } parameter;
 typedef struct {
@@ -20,6 +20,7 @@ typedef struct {
 static void free_orrery_runtime(void *p) { orrery_runtime_free(p); }
 static void free_orrery_vocab(void *p) { orrery_vocab_free(p); }
 static void free_orrery_model(void *p) { orrery_model_free(p); }
+static void free_orrery_adapter(void *p) { orrery_adapter_free(p); }
 static void free_orrery_session(void *p) { orrery_session_free(p); }
 static void free_orrery_generation(void *p) { orrery_generation_free(p); }
 static void free_orrery_calibration(void *p) { orrery_calibration_free(p); }
@@ -94,6 +95,10 @@ static void invoke_orrery_embed(slot *a, slot *result) { (void)a, result->i = or
 static const parameter parameters_orrery_embed[] = {{P_HANDLE, 1, 0}, {P_STRINGS, 2, 0}, {P_OPTIONS, 1, &embed_options_layout}, {P_OUT_F32, 3, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_rank(slot *a, slot *result) { (void)a, result->i = orrery_rank((orrery_model *)a[0].p, (const char *)a[1].p, (const char **)a[2].p, (size_t)a[3].i, (const orrery_embed_options *)a[4].p, (float *)a[5].p, (size_t)a[6].i, (uint32_t *)a[7].p, (orrery_error *)a[8].p); }
 static const parameter parameters_orrery_rank[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_STRINGS, 2, 0}, {P_OPTIONS, 1, &embed_options_layout}, {P_ARRAY, 2, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_adapter_open(slot *a, slot *result) { (void)a, result->i = orrery_adapter_open((orrery_model *)a[0].p, (const orrery_source *)a[1].p, (orrery_adapter **)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_adapter_open[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &source_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_adapter_free(slot *a, slot *result) { (void)a, (void)result, orrery_adapter_free((orrery_adapter *)a[0].p); }
+static const parameter parameters_orrery_adapter_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_overflow_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_overflow_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_overflow_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_speculate_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_speculate_name((uint32_t)a[0].i); }
@@ -122,6 +127,8 @@ static void invoke_orrery_session_tokens(slot *a, slot *result) { (void)a, resul
 static const parameter parameters_orrery_session_tokens[] = {{P_HANDLE, 1, 0}, {P_OUT_I32, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_rewind(slot *a, slot *result) { (void)a, result->i = orrery_session_rewind((orrery_session *)a[0].p, (size_t)a[1].i, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_session_rewind[] = {{P_HANDLE, 1, 0}, {P_U64, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_session_set_adapters(slot *a, slot *result) { (void)a, result->i = orrery_session_set_adapters((orrery_session *)a[0].p, (const orrery_adapter_use *)a[1].p, (size_t)a[2].i, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_session_set_adapters[] = {{P_HANDLE, 1, 0}, {P_USES, 2, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_fork(slot *a, slot *result) { (void)a, result->i = orrery_session_fork((orrery_session *)a[0].p, (orrery_session **)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_session_fork[] = {{P_HANDLE, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_save(slot *a, slot *result) { (void)a, result->i = orrery_session_save((orrery_session *)a[0].p, (const char *)a[1].p, (orrery_error *)a[2].p); }
@@ -241,6 +248,8 @@ static const function functions[] = {
     {"orrery_pooling_name", R_STRING, 1, invoke_orrery_pooling_name, 0, parameters_orrery_pooling_name},
     {"orrery_embed", R_STATUS, 6, invoke_orrery_embed, 0, parameters_orrery_embed},
     {"orrery_rank", R_STATUS, 7, invoke_orrery_rank, 0, parameters_orrery_rank},
+    {"orrery_adapter_open", R_STATUS, 4, invoke_orrery_adapter_open, free_orrery_adapter, parameters_orrery_adapter_open},
+    {"orrery_adapter_free", R_VOID, 1, invoke_orrery_adapter_free, 0, parameters_orrery_adapter_free},
     {"orrery_overflow_name", R_STRING, 1, invoke_orrery_overflow_name, 0, parameters_orrery_overflow_name},
     {"orrery_speculate_name", R_STRING, 1, invoke_orrery_speculate_name, 0, parameters_orrery_speculate_name},
     {"orrery_session_open", R_STATUS, 4, invoke_orrery_session_open, free_orrery_session, parameters_orrery_session_open},
@@ -255,6 +264,7 @@ static const function functions[] = {
     {"orrery_session_n_tokens", R_INTEGER, 1, invoke_orrery_session_n_tokens, 0, parameters_orrery_session_n_tokens},
     {"orrery_session_tokens", R_STATUS, 3, invoke_orrery_session_tokens, 0, parameters_orrery_session_tokens},
     {"orrery_session_rewind", R_STATUS, 3, invoke_orrery_session_rewind, 0, parameters_orrery_session_rewind},
+    {"orrery_session_set_adapters", R_STATUS, 3, invoke_orrery_session_set_adapters, 0, parameters_orrery_session_set_adapters},
     {"orrery_session_fork", R_STATUS, 3, invoke_orrery_session_fork, free_orrery_session, parameters_orrery_session_fork},
     {"orrery_session_save", R_STATUS, 3, invoke_orrery_session_save, 0, parameters_orrery_session_save},
     {"orrery_session_load", R_STATUS, 3, invoke_orrery_session_load, 0, parameters_orrery_session_load},

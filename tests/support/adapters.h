@@ -19,7 +19,7 @@ struct AdapterSpec {
   uint64_t seed = 1;
   int64_t rank = 4;
   float alpha = 8.0f;
-  float deviation = 0.12f;                                             // of the values of A and B
+  float deviation = 0.12f;                                                                  // of the values of A and B
   std::function<bool(const std::string&)> takes = [](const std::string&) { return true; };  // the matrices that have a pair
 };
 

@@ -376,6 +376,22 @@ orrery_progress_fn = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
 orrery_logits_fn = CFUNCTYPE(c_int32, c_void_p, POINTER(c_float), c_size_t, POINTER(c_int32), c_size_t)
 
 
+class orrery_source(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_uint32),
+        ("path", c_char_p),
+        ("memory", c_void_p),
+        ("memory_bytes", c_uint64),
+        ("fd_offset", c_uint64),
+        ("fd_bytes", c_uint64),
+        ("fd", c_int32),
+        ("reserved", c_uint32),
+    ]
+    INIT = "orrery_source_init"
+    COUNTS: dict[str, str] = {"memory": "memory_bytes"}
+
+
 class orrery_option(Structure):
     _fields_ = [
         ("name", c_char_p),
@@ -394,6 +410,15 @@ class orrery_token_logprob(Structure):
     _fields_ = [
         ("token", c_int32),
         ("logprob", c_float),
+    ]
+
+
+class orrery_adapter_use(Structure):
+    _fields_ = [
+        ("adapter", c_void_p),
+        ("source", POINTER(orrery_source)),
+        ("scale", c_float),
+        ("reserved", c_uint32),
     ]
 
 
@@ -466,22 +491,6 @@ class orrery_runtime_info(Structure):
     ]
     INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
-
-
-class orrery_source(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("kind", c_uint32),
-        ("path", c_char_p),
-        ("memory", c_void_p),
-        ("memory_bytes", c_uint64),
-        ("fd_offset", c_uint64),
-        ("fd_bytes", c_uint64),
-        ("fd", c_int32),
-        ("reserved", c_uint32),
-    ]
-    INIT = "orrery_source_init"
-    COUNTS: dict[str, str] = {"memory": "memory_bytes"}
 
 
 class orrery_vocab_info(Structure):
@@ -635,11 +644,12 @@ class orrery_session_options(Structure):
         ("speculate", c_uint32),
         ("speculate_tokens", c_uint32),
         ("reuse_prompts", c_uint32),
-        ("reserved", c_uint32),
+        ("n_adapters", c_uint32),
         ("draft_model", POINTER(orrery_source)),
+        ("adapters", POINTER(orrery_adapter_use)),
     ]
     INIT = "orrery_session_options_init"
-    COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
+    COUNTS: dict[str, str] = {"policy_options": "n_policy_options", "adapters": "n_adapters"}
 
 
 class orrery_stats(Structure):
@@ -832,6 +842,7 @@ STRUCTS = [orrery_error,
            orrery_model_info,
            orrery_layer_info,
            orrery_embed_options,
+           orrery_adapter_use,
            orrery_option,
            orrery_session_options,
            orrery_stats,
@@ -894,6 +905,8 @@ FUNCTIONS = {
     "orrery_embed_options_init": (None, [POINTER(orrery_embed_options), c_size_t]),
     "orrery_embed": (c_int32, [c_void_p, POINTER(c_char_p), c_size_t, POINTER(orrery_embed_options), POINTER(c_float), c_size_t, POINTER(c_size_t), POINTER(c_uint32), POINTER(orrery_error)]),
     "orrery_rank": (c_int32, [c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(orrery_embed_options), POINTER(c_float), c_size_t, POINTER(c_uint32), POINTER(orrery_error)]),
+    "orrery_adapter_open": (c_int32, [c_void_p, POINTER(orrery_source), POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_adapter_free": (None, [c_void_p]),
     "orrery_overflow_name": (c_char_p, [c_uint32]),
     "orrery_speculate_name": (c_char_p, [c_uint32]),
     "orrery_session_options_init": (None, [POINTER(orrery_session_options), c_size_t]),
@@ -909,6 +922,7 @@ FUNCTIONS = {
     "orrery_session_n_tokens": (c_size_t, [c_void_p]),
     "orrery_session_tokens": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_rewind": (c_int32, [c_void_p, c_size_t, POINTER(orrery_error)]),
+    "orrery_session_set_adapters": (c_int32, [c_void_p, POINTER(orrery_adapter_use), c_size_t, POINTER(orrery_error)]),
     "orrery_session_fork": (c_int32, [c_void_p, POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_session_save": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
     "orrery_session_load": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
@@ -1107,6 +1121,10 @@ class SessionOptions(TypedDict, total=False):
     """DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
     has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
     vocabularies differ; the message names the first difference
+    """
+    adapters: Sequence[tuple[object, float]]
+    """(n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
+    Embeddings, calibrations and draft models have none
     """
 
 

@@ -79,21 +79,21 @@ Status check_shapes(const gguf::File& file, const std::string& name, const Pair&
   for (const gguf::Tensor* t : {&a, &b}) {
     ORRERY_TRY(check_type(file, *t));
     if (t->dims[2] != 1 || t->dims[3] != 1)
-      return about_tensor(
-          error(Code::bad_model, "%s: tensor '%s' has %u dimensions, expected a matrix", file.path().c_str(), gguf::printable(t->name).c_str(),
-                t->n_dims),
-          *t);
+      return about_tensor(error(Code::bad_model, "%s: tensor '%s' has %u dimensions, expected a matrix", file.path().c_str(),
+                                gguf::printable(t->name).c_str(), t->n_dims),
+                          *t);
   }
   if (a.dims[0] != w.dims[0])
-    return about_tensor(error(Code::bad_model, "%s: tensor '%s%s' has shape (%llu, %llu), expected (rank, %llu) by the model's tensor",
-                              file.path().c_str(), name.c_str(), kA.data(), static_cast<ull>(a.dims[1]), static_cast<ull>(a.dims[0]),
-                              static_cast<ull>(w.dims[0])),
-                        a);
+    return about_tensor(
+        error(Code::bad_model, "%s: tensor '%s%s' has shape (%llu, %llu), expected (rank, %llu) by the model's tensor", file.path().c_str(),
+              name.c_str(), kA.data(), static_cast<ull>(a.dims[1]), static_cast<ull>(a.dims[0]), static_cast<ull>(w.dims[0])),
+        a);
   if (b.dims[1] != w.dims[1] || b.dims[0] != a.dims[1])
-    return about_tensor(error(Code::bad_model, "%s: tensor '%s%s' has shape (%llu, %llu), expected (%llu, %llu) by the model's tensor and %s",
-                              file.path().c_str(), name.c_str(), kB.data(), static_cast<ull>(b.dims[1]), static_cast<ull>(b.dims[0]),
-                              static_cast<ull>(w.dims[1]), static_cast<ull>(a.dims[1]), kA.data()),
-                        b);
+    return about_tensor(
+        error(Code::bad_model, "%s: tensor '%s%s' has shape (%llu, %llu), expected (%llu, %llu) by the model's tensor and %s",
+              file.path().c_str(), name.c_str(), kB.data(), static_cast<ull>(b.dims[1]), static_cast<ull>(b.dims[0]),
+              static_cast<ull>(w.dims[1]), static_cast<ull>(a.dims[1]), kA.data()),
+        b);
   if (a.dims[1] > static_cast<uint64_t>(most_rank))
     return about_tensor(error(Code::bad_model, "%s: tensor '%s%s' has a rank of %llu, expected at most %lld", file.path().c_str(),
                               name.c_str(), kA.data(), static_cast<ull>(a.dims[1]), static_cast<long long>(most_rank)),
@@ -128,8 +128,7 @@ Result<Contents> read(const gguf::File& file, const gguf::File& model, const Des
       return about_tensor(error(Code::bad_model, "%s: tensor '%s%s' changes '%s', which the model has not", file.path().c_str(),
                                 shown.c_str(), kA.data(), shown.c_str()),
                           any);
-    const auto found =
-        std::find_if(matrices.begin(), matrices.end(), [&](const NamedMatrix& m) { return m.tensor == pair.tensor; });
+    const auto found = std::find_if(matrices.begin(), matrices.end(), [&](const NamedMatrix& m) { return m.tensor == pair.tensor; });
     if (found == matrices.end())
       return about_tensor(error(Code::unsupported,
                                 "%s: tensor '%s%s' changes '%s', which adapters cannot change here: expected a matrix of attention, of a "

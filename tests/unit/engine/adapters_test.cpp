@@ -111,7 +111,8 @@ TEST(EngineAdapters, AdaptersOfEveryType) {
         gguf::quantize_row(type, values.data(), bytes.data(), n);
         gguf::dequantize_row(type, bytes.data(), values.data(), n);
         const std::vector<uint64_t> dims = b ? std::vector<uint64_t>{32, m.n_out} : std::vector<uint64_t>{m.n_in, 32};
-        out.tensor(m.name + (b ? ".lora_b" : ".lora_a"), dequantized ? TensorType::f32 : type, dims, dequantized ? as_bytes(values) : bytes);
+        out.tensor(m.name + (b ? ".lora_b" : ".lora_a"), dequantized ? TensorType::f32 : type, dims,
+                   dequantized ? as_bytes(values) : bytes);
       }
     return logits_of(open(model, adapters_of({{open_adapter(model, out.build()), 1.0f}})).get(), prompt, {3, 4});
   };
@@ -327,13 +328,12 @@ TEST(EngineAdapters, PlansHaveTheirMemory) {
   const auto adapter = unwrap(engine::LoadedAdapter::open(model, *engine::ModelSource::of_path(lora)));
   const uint64_t taken = arena.used() - before;
   EXPECT_GT(taken, 0u);
-  const auto planned = [&](const Adapters& set) {
-    return unwrap(engine::plan_file(path, runtime_wishes, {}, wishes(set))).device_bytes;
-  };
+  const auto planned = [&](const Adapters& set) { return unwrap(engine::plan_file(path, runtime_wishes, {}, wishes(set))).device_bytes; };
   const uint64_t without = planned(nullptr);
   EXPECT_EQ(planned(adapters_of({{adapter, 1.0f}})), without + taken);
   EXPECT_EQ(planned(adapters_of({{adapter, 1.0f}, {adapter, 2.0f}})), without + taken);  // open once
-  const Adapters source = unwrap(engine::AdapterSet::make(std::vector<engine::AdapterChoice>{{nullptr, engine::ModelSource::of_path(lora), 1.0f}}));
+  const Adapters source =
+      unwrap(engine::AdapterSet::make(std::vector<engine::AdapterChoice>{{nullptr, engine::ModelSource::of_path(lora), 1.0f}}));
   EXPECT_EQ(planned(source), without + taken);
   // Sessions and swaps take nothing more than without adapters, and the whole is what the plan says.
   const auto session = open(model, nullptr);
@@ -381,8 +381,8 @@ TEST(EngineAdapters, ArenaWithoutRoom) {
 // The keys of an adapter, one of them with another value or without any.
 GgufBuilder keys_but(const std::string& key, const char* value) {
   GgufBuilder b;
-  for (const auto& [name, text] : {std::pair{"general.type", "adapter"}, std::pair{"adapter.type", "lora"},
-                                   std::pair{"general.architecture", "llama"}})
+  for (const auto& [name, text] :
+       {std::pair{"general.type", "adapter"}, std::pair{"adapter.type", "lora"}, std::pair{"general.architecture", "llama"}})
     if (name != key) b.key(name, text);
     else if (value) b.key(name, value);
   return b;

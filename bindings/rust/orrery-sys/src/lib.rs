@@ -223,6 +223,10 @@ pub struct orrery_model {
     _private: [u8; 0],
 }
 #[repr(C)]
+pub struct orrery_adapter {
+    _private: [u8; 0],
+}
+#[repr(C)]
 pub struct orrery_session {
     _private: [u8; 0],
 }
@@ -573,6 +577,19 @@ const _: () = assert!(std::mem::size_of::<orrery_embed_options>() == 40);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct orrery_adapter_use {
+    /// of the session's model; the session keeps it. NULL: `source`
+    pub adapter: *mut orrery_adapter,
+    /// orrery_plan() alone: an adapter that is not open yet
+    pub source: *const orrery_source,
+    /// finite; 0: as if the adapter were not in the list
+    pub scale: f32,
+    pub reserved: u32,
+}
+const _: () = assert!(std::mem::size_of::<orrery_adapter_use>() == 24);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct orrery_option {
     pub name: *const c_char,
     pub value: *const c_char,
@@ -626,13 +643,17 @@ pub struct orrery_session_options {
     /// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
     /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
-    pub reserved: u32,
+    /// at most 64
+    pub n_adapters: u32,
     /// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The
     /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
     /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
     pub draft_model: *const orrery_source,
+    /// (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
+    /// Embeddings, calibrations and draft models have none
+    pub adapters: *const orrery_adapter_use,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 88);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 96);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1021,6 +1042,20 @@ extern "C" {
     /// scores (n_scores) floats, one of each text; more is better. n_scores: n_texts, else ORRERY_INVALID_ARGUMENT
     /// ORRERY_UNSUPPORTED: the model has no such head. Other errors as of orrery_embed().
     pub fn orrery_rank(model: *mut orrery_model, query: *const c_char, texts: *const *const c_char, n_texts: usize, options: *const orrery_embed_options, scores: *mut f32, n_scores: usize, n_tokens: *mut u32, error: *mut orrery_error) -> orrery_status;
+    /// Opens an adapter of `model`: a GGUF file with general.type "adapter", adapter.type "lora", and pairs NAME.lora_a
+    /// (rank, n_in), NAME.lora_b (n_out, rank) in F32, F16, BF16 or Q8_0. It is copied to the arena as float32: then
+    /// the source may go, and sessions take no memory for it. Errors are those of orrery_source. ORRERY_BAD_MODEL: it
+    /// is for another architecture, or a tensor fits none of the model's. ORRERY_UNSUPPORTED: pairs of the token
+    /// embedding, of norms, of experts' matrices or of heads' (MLA's attn_k_b, attn_v_b); CUDA. The message names the
+    /// tensor.
+    pub fn orrery_adapter_open(model: *mut orrery_model, source: *const orrery_source, adapter: *mut *mut orrery_adapter, error: *mut orrery_error) -> orrery_status;
+    /// Opens an adapter of `model`: a GGUF file with general.type "adapter", adapter.type "lora", and pairs NAME.lora_a
+    /// (rank, n_in), NAME.lora_b (n_out, rank) in F32, F16, BF16 or Q8_0. It is copied to the arena as float32: then
+    /// the source may go, and sessions take no memory for it. Errors are those of orrery_source. ORRERY_BAD_MODEL: it
+    /// is for another architecture, or a tensor fits none of the model's. ORRERY_UNSUPPORTED: pairs of the token
+    /// embedding, of norms, of experts' matrices or of heads' (MLA's attn_k_b, attn_v_b); CUDA. The message names the
+    /// tensor.
+    pub fn orrery_adapter_free(adapter: *mut orrery_adapter);
     /// DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the
     /// beginning stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at
     /// most a quarter of the context), it drops the fewest turns that leave a quarter free: then the next turns can
@@ -1071,6 +1106,11 @@ extern "C" {
     /// Cuts the tokens to the first n_tokens. The messages stay, and the next turn computes the missing tokens again,
     /// or takes kept KV (reuse_prompts). ORRERY_INVALID_ARGUMENT: the session holds fewer.
     pub fn orrery_session_rewind(session: *mut orrery_session, n_tokens: usize, error: *mut orrery_error) -> orrery_status;
+    /// Replaces the adapters: (n_adapters) as in orrery_session_options. KV belongs to the list that made it, by
+    /// contents, order and scales: if it changes, the session drops its tokens. The conversation stays, and the next
+    /// turn computes it again or takes KV kept under the same list (reuse_prompts). Forks have the session's list; a
+    /// saved session with tokens loads under an equal list, else ORRERY_BAD_SESSION.
+    pub fn orrery_session_set_adapters(session: *mut orrery_session, adapters: *const orrery_adapter_use, n_adapters: usize, error: *mut orrery_error) -> orrery_status;
     /// Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes
     /// a page. If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use
     /// fails with ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than
