@@ -91,7 +91,8 @@ int measure(int argc, char** argv) {
                              {"4 sessions, one each", {set(0), set(1), set(2), set(3)}}};
   for (int round = 0; round < rounds; ++round)
     for (Case& c : cases) run(model, &c, n_prompt, n_tokens);
-  std::printf("| adapters | prompt tok/s | of none | tok/s | of none | tok/s of processor time | of none |\n|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| adapters | prompt tok/s | of none | tok/s | of none | tok/s of processor time | of none |\n|---|---|---|---|---|---|---|\n");
   for (const Case& c : cases) {
     const Case& none = cases[c.sessions.size() == 1 ? 0 : 4];
     const double tokens = static_cast<double>(n_tokens) * static_cast<double>(c.sessions.size());
