@@ -44,7 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const orrery_adapter_use use = {adapter, nullptr, 0.5f, 0};
     require(error.check(orrery_session_set_adapters(world->session.get(), &use, 1, error.get())) == ORRERY_OK, "an open adapter is used");
     const int32_t tokens[] = {70, 71, 72};
-    require(error.check(orrery_session_evaluate(world->session.get(), tokens, 3, nullptr, error.get())) == ORRERY_OK, "tokens are computed");
+    require(error.check(orrery_session_evaluate(world->session.get(), tokens, 3, nullptr, error.get())) == ORRERY_OK,
+            "tokens are computed");
     require(error.check(orrery_session_set_adapters(world->session.get(), nullptr, 0, error.get())) == ORRERY_OK, "and without it");
     orrery_adapter_free(adapter);
   }

@@ -9,21 +9,21 @@ namespace {
 // out += scale * B (A x) of n rows, at most Adapter::kRows, for at most Adapter::kPairs products.
 void add_pairs(Backend* backend, const AdapterUse& use, Span<const Product> products, Span<const LowRankPair* const> pairs,
                Ptr<const float> x, int64_t x_stride, int64_t out_row, int32_t n) {
-  std::array<Product, static_cast<size_t>(Adapter::kPairs)> a;
+  constexpr auto kPairs = static_cast<size_t>(Adapter::kPairs);
+  std::array<Product, kPairs> a;
+  std::array<AdapterProduct, kPairs> b;
   int64_t width = 0;
   for (const LowRankPair* pair : pairs) width += pair->a.n_rows;
   Ptr<float> low = use.adapter->low;
   for (size_t i = 0; i < pairs.size(); ++i) {
-    a[i] = {&pairs[i]->a, {}, low, width, false};
-    low = low + static_cast<uint64_t>(pairs[i]->a.n_rows);
+    const LowRankPair& pair = *pairs[i];
+    const Product& product = products[i];
+    a[i] = {&pair.a, {}, low, width, false};
+    b[i] = {pair.b, pair.n_out, pair.a.n_rows, low, product.out + static_cast<uint64_t>(out_row * product.out_stride), product.out_stride};
+    low = low + static_cast<uint64_t>(pair.a.n_rows);
   }
   backend->matmul({a.data(), pairs.size()}, x, x_stride, n);
-  if (use.scale != 1.0f) backend->soft_cap(use.adapter->low, n, width, use.scale, 0.0f);
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const Ptr<float> out = products[i].out + static_cast<uint64_t>(out_row * products[i].out_stride);
-    const Product b{&pairs[i]->b, {}, out, products[i].out_stride, true};
-    backend->matmul({&b, 1}, a[i].out, width, n);
-  }
+  backend->adapters()->add_low_rank({b.data(), pairs.size()}, width, use.scale, n);
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ namespace orrery::model {
 
 // What an adapter adds to one matrix (n_out, n_in).
 struct LowRankPair {
-  Weight a;  // (rank, n_in) float32
-  Weight b;  // (n_out, rank) float32, times alpha / rank
+  Weight a;            // (rank, n_in) float32
+  Ptr<const float> b;  // (n_out, rank) float32, times alpha / rank, in tiles (backend/adapters.h)
+  int64_t n_out = 0;
 };
 
 struct Adapter {

@@ -34,7 +34,8 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() > end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-uint64_t float_bytes(const gguf::Tensor& t) { return align_up(t.n_elements * sizeof(float), kAlignment); }
+uint64_t float_bytes(uint64_t n) { return align_up(n * sizeof(float), kAlignment); }
+uint64_t tiled_elements(const gguf::Tensor& b) { return align_up(b.dims[1], static_cast<uint64_t>(kAdapterTile)) * b.dims[0]; }
 
 Status about_tensor(Status status, const gguf::Tensor& t) {
   status.detail().offset = t.offset;
@@ -138,25 +139,33 @@ Result<Contents> read(const gguf::File& file, const gguf::File& model, const Des
     pair.matrix = found->weight;
     ORRERY_TRY(check_shapes(file, shown, pair, std::max(d.max_in(), int64_t{d.n_embd})));
     out.rank = std::max(out.rank, static_cast<int64_t>(pair.a->dims[1]));
-    out.bytes += float_bytes(*pair.a) + float_bytes(*pair.b);
+    out.bytes += float_bytes(pair.a->n_elements) + float_bytes(tiled_elements(*pair.b));
     out.pairs.push_back(pair);
   }
   out.bytes += static_cast<uint64_t>(Adapter::kRows * Adapter::kPairs * out.rank) * sizeof(float);
   return out;
 }
 
-// Writes a tensor times `factor` as float32 to the arena.
-Result<Weight> place(const gguf::Tensor& t, float factor, Turns* turns, Ptr<std::byte>* next) {
+std::vector<float> values_of(const gguf::Tensor& t) {
   std::vector<float> values(t.n_elements);
   gguf::dequantize_row(t.type, t.data, values.data(), t.n_elements);
-  if (factor != 1.0f)
-    for (float& v : values) v *= factor;
-  const Ptr<std::byte> at = *next;
-  *next = at + float_bytes(t);
+  return values;
+}
+
+// B times `factor` in tiles: (tiles, rank, kAdapterTile).
+std::vector<float> tiles_of(const gguf::Tensor& t, float factor) {
+  const std::vector<float> values = values_of(t);
+  const uint64_t rank = t.dims[0], n_out = t.dims[1], tile = kAdapterTile;
+  std::vector<float> tiles(tiled_elements(t));
+  for (uint64_t o = 0; o < n_out; ++o)
+    for (uint64_t k = 0; k < rank; ++k) tiles[(o / tile * rank + k) * tile + o % tile] = factor * values[o * rank + k];
+  return tiles;
+}
+
+Status place(const std::vector<float>& values, Turns* turns, Ptr<std::byte> at) {
   const Turn turn = turns->take();
   turn.backend().upload(at, values.data(), values.size() * sizeof(float));
-  ORRERY_TRY(turn.backend().synchronize());
-  return Weight{TensorType::f32, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]), at};
+  return turn.backend().synchronize();
 }
 
 }  // namespace
@@ -178,9 +187,14 @@ Result<std::unique_ptr<Adapter>> load_adapter(const gguf::File& file, const Mode
   for (const Pair& pair : contents.pairs) {
     const double rank = static_cast<double>(pair.a->dims[1]);
     const float factor = contents.alpha == 0 ? 1.0f : static_cast<float>(contents.alpha / rank);
+    const Ptr<std::byte> a = next, b = a + float_bytes(pair.a->n_elements);
+    ORRERY_TRY(place(values_of(*pair.a), turns, a));
+    ORRERY_TRY(place(tiles_of(*pair.b, factor), turns, b));
+    next = b + float_bytes(tiled_elements(*pair.b));
     LowRankPair placed;
-    ORRERY_ASSIGN(placed.a, place(*pair.a, 1.0f, turns, &next));
-    ORRERY_ASSIGN(placed.b, place(*pair.b, factor, turns, &next));
+    placed.a = {TensorType::f32, static_cast<int64_t>(pair.a->dims[1]), static_cast<int64_t>(pair.a->dims[0]), a};
+    placed.b = {b.address};
+    placed.n_out = static_cast<int64_t>(pair.b->dims[1]);
     adapter->pairs.emplace(pair.matrix->data.address, placed);
   }
   adapter->rank = contents.rank;
