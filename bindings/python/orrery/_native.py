@@ -238,7 +238,7 @@ def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict
             items = uses.__enter__()
             setattr(value, name, ctypes.cast(items, kind))
             setattr(value, struct.COUNTS[name], len(items))
-            value.__dict__.setdefault("kept", []).append(uses)
+            value.__dict__.setdefault("kept", []).extend((uses, items))
         elif name in struct.COUNTS:
             if kind is POINTER(c_char_p):
                 if isinstance(item, str):

@@ -27,7 +27,8 @@ struct Pair {
 };
 
 // The outputs of all rows, n_at_once at a time.
-std::vector<float> sums(const std::string& path, int32_t n_threads, const std::vector<const Pair*>& pairs, int32_t n_rows, int32_t n_at_once) {
+std::vector<float> sums(const std::string& path, int32_t n_threads, const std::vector<const Pair*>& pairs, int32_t n_rows,
+                        int32_t n_at_once) {
   StepLimits limits;
   limits.max_rows = n_rows, limits.max_context = 64, limits.n_heads = limits.n_kv_heads = 1, limits.head_dim = 32, limits.max_in = 64;
   Rig rig(path, n_threads, limits);
