@@ -37,6 +37,10 @@ struct orrery_model {
   orrery::AccountRef account;
   std::shared_ptr<orrery::engine::LanguageModel> model;
 };
+struct orrery_adapter {
+  orrery::AccountRef account;
+  std::shared_ptr<const orrery::engine::LoadedAdapter> adapter;
+};
 struct orrery_session {
   orrery::AccountRef account;
   std::shared_ptr<orrery::engine::Session> session;
@@ -210,6 +214,8 @@ Result<engine::ModelSource> model_source(const orrery_source* given);
 Result<engine::RuntimeOptions> runtime_options(const orrery_runtime_options* given);
 Result<engine::ModelOptions> model_options(const orrery_model_options* given);
 Result<engine::SessionOptions> session_options(const orrery_session_options* given);
+// A list of adapters; sources are a plan's.
+Result<engine::Adapters> adapters_of(const orrery_adapter_use* given, size_t n);
 Result<KvType> kv_type(uint32_t given);           // of an ORRERY_KV_ value
 uint32_t kv_type_number(KvType type);             // and back
 uint32_t pooling_number(model::Pooling pooling);  // ORRERY_POOLING_

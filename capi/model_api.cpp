@@ -104,6 +104,24 @@ void orrery_model_free(orrery_model* model) {
   if (model) free_handle(model, model->model->runtime());
 }
 
+orrery_status orrery_adapter_open(orrery_model* model, const orrery_source* source, orrery_adapter** adapter, orrery_error* error) {
+  if (adapter) *adapter = nullptr;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(model);
+    ORRERY_ASSIGN(const engine::ModelSource from, model_source(source));
+    ORRERY_REQUIRE(adapter);
+    ORRERY_TRY(check_process(model->model->runtime()));
+    return make_handle(adapter, [&](orrery_adapter* handle) -> Status {
+      ORRERY_ASSIGN(handle->adapter, engine::LoadedAdapter::open(model->model, from));
+      return ok_status();
+    });
+  });
+}
+
+void orrery_adapter_free(orrery_adapter* adapter) {
+  if (adapter) free_handle(adapter, adapter->adapter->model().runtime());
+}
+
 void orrery_model_info_init(orrery_model_info* info, size_t struct_size) { init_struct(info, struct_size); }
 
 orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info* info, orrery_error* error) {

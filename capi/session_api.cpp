@@ -28,6 +28,32 @@ uint32_t kv_type_number(KvType type) {
   return ORRERY_KV_K8V4;
 }
 
+Result<engine::Adapters> adapters_of(const orrery_adapter_use* adapters, size_t n) {
+  if (n > 0) ORRERY_REQUIRE(adapters);
+  if (n > engine::kMostAdapters)
+    return option_error(Code::invalid_argument, "adapters", "%zu adapters were given, expected at most %zu", n, engine::kMostAdapters);
+  std::vector<engine::AdapterChoice> choices;
+  for (size_t i = 0; i < n; ++i) {
+    const orrery_adapter_use& use = adapters[i];
+    if (use.reserved != 0) return option_error(Code::unsupported, "adapters", "adapter %zu: reserved is not zero", i);
+    if ((use.adapter == nullptr) == (use.source == nullptr))
+      return option_error(Code::invalid_argument, "adapters", "adapter %zu has %s: expected either an open adapter or a source", i,
+                          use.adapter ? "an open adapter and a source" : "neither an open adapter nor a source");
+    engine::AdapterChoice choice;
+    choice.scale = use.scale;
+    if (use.adapter) {
+      choice.adapter = use.adapter->adapter;
+      ORRERY_TRY(check_process(choice.adapter->model().runtime()));
+    } else {
+      auto source = about_option("adapters", model_source(use.source));
+      ORRERY_ASSIGN(engine::ModelSource from, std::move(source));
+      choice.source = std::make_shared<const engine::ModelSource>(std::move(from));
+    }
+    choices.push_back(std::move(choice));
+  }
+  return engine::AdapterSet::make(choices);
+}
+
 Result<engine::SessionOptions> session_options(const orrery_session_options* given) {
   orrery_session_options o;
   ORRERY_TRY(read_options(given, &orrery_session_options_init, "orrery_session_options", &o));
@@ -81,6 +107,7 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
     ORRERY_ASSIGN(engine::ModelSource source, std::move(draft));
     out.draft_source = std::make_shared<const engine::ModelSource>(std::move(source));
   }
+  ORRERY_ASSIGN(out.adapters, adapters_of(o.adapters, o.n_adapters));
   if (o.reuse_prompts > 1)
     return option_error(Code::invalid_argument, "reuse_prompts", "reuse_prompts is %u, expected 0 or 1", o.reuse_prompts);
   out.reuse_prompts = o.reuse_prompts == 1;
@@ -263,6 +290,14 @@ orrery_status orrery_session_rewind(orrery_session* session, size_t n_tokens, or
     if (n_tokens > s->n_computed())
       return orrery::error(Code::invalid_argument, "cannot rewind to %zu tokens: the session holds %u", n_tokens, s->n_computed());
     return s->rewind(static_cast<uint32_t>(n_tokens));
+  });
+}
+
+orrery_status orrery_session_set_adapters(orrery_session* session, const orrery_adapter_use* adapters, size_t n_adapters,
+                                          orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_ASSIGN(engine::Adapters set, adapters_of(adapters, n_adapters));
+    return s->set_adapters(std::move(set));
   });
 }
 

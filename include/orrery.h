@@ -104,7 +104,6 @@ ORRERY_API const char *orrery_version(void);       /* "0.1.0"; static */
 ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction sets; "cuda", "mimalloc" where the build has them; static */
 
 /* ---- Status ------------------------------------------------------------------------------------------------ */
-
 typedef int32_t orrery_status;
 #define ORRERY_OK 0
 #define ORRERY_INVALID_ARGUMENT 1          /* a NULL that may not be, a value out of range, an unknown name */
@@ -143,7 +142,6 @@ typedef struct orrery_error {
 ORRERY_API void orrery_error_init(orrery_error *error, size_t struct_size);
 
 /* ---- Runtime: threads, the device and its arena ------------------------------------------------------------ */
-
 typedef struct orrery_runtime orrery_runtime;
 
 #define ORRERY_LOG_ERROR 1
@@ -247,7 +245,6 @@ ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struc
 ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info, orrery_error *error);
 
 /* ---- Source: where a GGUF file lies --------------------------------------------------------------------------- */
-
 #define ORRERY_SOURCE_PATH 0    /* the file at `path`. A split model opens by this kind alone: else it is ORRERY_BAD_MODEL */
 #define ORRERY_SOURCE_FD 1      /* the open file `fd`, or a part of it, such as an asset that an archive (APK) stores uncompressed */
 #define ORRERY_SOURCE_MEMORY 2  /* memory of the caller */
@@ -274,7 +271,6 @@ typedef struct orrery_source {
 ORRERY_API void orrery_source_init(orrery_source *source, size_t struct_size);
 
 /* ---- Vocabulary: tokenizer and chat template, on their own -------------------------------------------------- */
-
 typedef struct orrery_vocab orrery_vocab;
 /* Opens the vocabulary of a GGUF file, which needs a tokenizer, and no tensors. Errors are those of orrery_source; ORRERY_BAD_MODEL: the file
    has no tokenizer. */
@@ -325,7 +321,6 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_chat_format(const orrery_vocab *
                                                             size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* ---- Plan: the memory of a model and a session, from the file's header alone ------------------------------------ */
-
 #define ORRERY_KV_F16 0
 #define ORRERY_KV_F32 1
 #define ORRERY_KV_Q8_0 2
@@ -377,7 +372,6 @@ ORRERY_API orrery_status orrery_plan(const orrery_source *source, const orrery_r
                                      const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
 
 /* ---- Model: immutable, shared freely ------------------------------------------------------------------------- */
-
 typedef struct orrery_model orrery_model;
 
 #define ORRERY_LOAD_MAP 0   /* map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented exception
@@ -400,9 +394,8 @@ struct orrery_model_options {
   float rope_base;                /* > 0: instead of the file's frequency base */
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   uint32_t reserved;
-  int64_t experts_on_device;      /* of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
-                                     reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all.
-                                     -1 (default): as many as fit beside sessions_bytes. orrery_model_experts() tells */
+  int64_t experts_on_device;      /* of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but for a CPU
+                                     without a link; the others are in the reservoir. -1 (default): as many as fit. orrery_model_experts() */
   uint64_t sessions_bytes;        /* of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs */
 };
 ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t struct_size);
@@ -436,36 +429,10 @@ typedef struct orrery_model_info {
 } orrery_model_info;
 ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
-#define ORRERY_LAYER_ATTENTION 0  /* attention to all tokens */
-#define ORRERY_LAYER_WINDOW 1     /* attention to the last `window` tokens */
-#define ORRERY_LAYER_LATENT 2     /* attention over one row for all heads, which holds keys and values (MLA) */
-#define ORRERY_LAYER_RECURRENT 3  /* a state of fixed size: delta net, Mamba, short convolution */
-#define ORRERY_LAYER_NONE 4       /* nothing mixes its tokens: a feed-forward layer alone */
-ORRERY_UNSTABLE ORRERY_API const char *orrery_layer_kind_name(uint32_t kind);
-
-/* One layer of a model whose layers may differ. One token's KV takes n_kv_heads * orrery_kv_type_bytes(type, head_dim, value_dim) bytes in it. */
-typedef struct orrery_layer_info {
-  uint32_t struct_size;
-  uint32_t kind;                  /* ORRERY_LAYER_: what mixes its tokens */
-  uint32_t n_heads;               /* of queries; 0: the layer has no attention */
-  uint32_t n_kv_heads;            /* whose KV the layer keeps; 0 where it reads another layer's */
-  uint32_t head_dim;              /* values of a key */
-  uint32_t value_dim;             /* values of a value; 0: it is a part of the key (LATENT) */
-  uint32_t window;                /* WINDOW: tokens; else 0 */
-  int32_t kv_of;                  /* the earlier layer whose KV it reads; -1: none */
-  uint32_t n_experts;             /* of its mixture; 0: it has none */
-  uint32_t n_used_experts;        /* of them, for each token; without a shared expert */
-  uint64_t state_bytes;           /* RECURRENT: its state in one session, however long; else 0 */
-} orrery_layer_info;
-ORRERY_UNSTABLE ORRERY_API void orrery_layer_info_init(orrery_layer_info *info, size_t struct_size);
-/* Describes layer i, from 0 to n_layers - 1 of orrery_model_info; ORRERY_INVALID_ARGUMENT: there is no such layer. */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_layer_info(const orrery_model *model, uint32_t i, orrery_layer_info *info,
-                                                                 orrery_error *error);
 /* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 
 /* ---- Embeddings and ranking: texts to vectors, and to scores ------------------------------------------------- */
-
 /* How the rows of a text's tokens, which are the hidden states after the output norm, become its vector. */
 #define ORRERY_POOLING_MODEL 0   /* as the model's file says; if it says nothing, MEAN in an encoder, else LAST */
 #define ORRERY_POOLING_MEAN 1    /* the mean of all rows */
@@ -509,8 +476,24 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_rank(orrery_model *model, const 
                                                      const orrery_embed_options *options, float *scores, size_t n_scores, uint32_t *n_tokens,
                                                      orrery_error *error);
 
-/* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
+/* ---- Adapters: LoRA, low-rank parts of a model's matrices ------------------------------------------------------- */
+typedef struct orrery_adapter orrery_adapter;
+/* Opens an adapter of `model`: a GGUF file with general.type "adapter", adapter.type "lora", and pairs NAME.lora_a (rank, n_in), NAME.lora_b (n_out,
+   rank) in F32, F16, BF16 or Q8_0. It is copied to the arena as float32: then the source may go, and sessions take no memory for it. Errors are those
+   of orrery_source. ORRERY_BAD_MODEL: it is for another architecture, or a tensor fits none of the model's. ORRERY_UNSUPPORTED: pairs of the token
+   embedding, of norms, of experts' matrices or of heads' (MLA's attn_k_b, attn_v_b); CUDA. The message names the tensor. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_adapter_open(orrery_model *model, const orrery_source *source, orrery_adapter **adapter,
+                                                             orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API void orrery_adapter_free(orrery_adapter *adapter);
+/* One adapter of a session's list: products W x become W x + scale * alpha / rank * B (A x), all of the list added up in its order. */
+typedef struct orrery_adapter_use {
+  orrery_adapter *adapter;        /* of the session's model; the session keeps it. NULL: `source` */
+  const orrery_source *source;    /* orrery_plan() alone: an adapter that is not open yet */
+  float scale;                    /* finite; 0: as if the adapter were not in the list */
+  uint32_t reserved;
+} orrery_adapter_use;
 
+/* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
 typedef struct orrery_session orrery_session;
 /* What happens when the context is full. */
 #define ORRERY_OVERFLOW_STOP 0         /* the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL */
@@ -578,10 +561,12 @@ struct orrery_session_options {
                                      reservoir (at most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves
                                      first, or when a session needs the room. Prompts take KV from there, with the bits of a fork: of
                                      all sessions' prompts, and of this session's and its forks' tokens. Not under "h2o". 0: off */
-  uint32_t reserved;
+  uint32_t n_adapters;            /* at most 64 */
   const orrery_source *draft_model; /* DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks.
                                      The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
                                      ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference */
+  const orrery_adapter_use *adapters; /* (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
+                                     Embeddings, calibrations and draft models have none */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -628,6 +613,11 @@ ORRERY_API orrery_status orrery_session_tokens(const orrery_session *session, in
    (reuse_prompts). ORRERY_INVALID_ARGUMENT: the session holds fewer. */
 ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n_tokens, orrery_error *error);
 
+/* Replaces the adapters: (n_adapters) as in orrery_session_options. KV belongs to the list that made it, by contents, order and scales: if it changes,
+   the session drops its tokens. The conversation stays, and the next turn computes it again or takes KV kept under the same list (reuse_prompts).
+   Forks have the session's list; a saved session with tokens loads under an equal list, else ORRERY_BAD_SESSION. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_set_adapters(orrery_session *session, const orrery_adapter_use *adapters,
+                                                                     size_t n_adapters, orrery_error *error);
 /* Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes a page.
    If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use fails with
    ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full", a fork continues exactly as

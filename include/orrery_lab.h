@@ -46,6 +46,39 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_regions(const orrery_source
                                                              orrery_plan_region *regions, size_t capacity, size_t *n_regions,
                                                              orrery_error *error);
 
+/* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. "path": of the source, or "descriptor 5",
+   "memory". See "Sizes out"; not NUL-terminated. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_inspect(const orrery_source *source, char *json, size_t capacity, size_t *json_bytes,
+                                                        orrery_error *error);
+
+/* ---- Layers and experts of a model -------------------------------------------------------------------------------- */
+
+#define ORRERY_LAYER_ATTENTION 0 /* attention to all tokens */
+#define ORRERY_LAYER_WINDOW 1    /* attention to the last `window` tokens */
+#define ORRERY_LAYER_LATENT 2    /* attention over one row for all heads, which holds keys and values (MLA) */
+#define ORRERY_LAYER_RECURRENT 3 /* a state of fixed size: delta net, Mamba, short convolution */
+#define ORRERY_LAYER_NONE 4      /* nothing mixes its tokens: a feed-forward layer alone */
+ORRERY_UNSTABLE ORRERY_API const char *orrery_layer_kind_name(uint32_t kind);
+
+/* One layer of a model whose layers may differ. One token's KV takes n_kv_heads * orrery_kv_type_bytes(type, head_dim, value_dim) bytes in it. */
+typedef struct orrery_layer_info {
+  uint32_t struct_size;
+  uint32_t kind;           /* ORRERY_LAYER_: what mixes its tokens */
+  uint32_t n_heads;        /* of queries; 0: the layer has no attention */
+  uint32_t n_kv_heads;     /* whose KV the layer keeps; 0 where it reads another layer's */
+  uint32_t head_dim;       /* values of a key */
+  uint32_t value_dim;      /* values of a value; 0: it is a part of the key (LATENT) */
+  uint32_t window;         /* WINDOW: tokens; else 0 */
+  int32_t kv_of;           /* the earlier layer whose KV it reads; -1: none */
+  uint32_t n_experts;      /* of its mixture; 0: it has none */
+  uint32_t n_used_experts; /* of them, for each token; without a shared expert */
+  uint64_t state_bytes;    /* RECURRENT: its state in one session, however long; else 0 */
+} orrery_layer_info;
+ORRERY_UNSTABLE ORRERY_API void orrery_layer_info_init(orrery_layer_info *info, size_t struct_size);
+/* Describes layer i, from 0 to n_layers - 1 of orrery_model_info; ORRERY_INVALID_ARGUMENT: there is no such layer. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_layer_info(const orrery_model *model, uint32_t i, orrery_layer_info *info,
+                                                                 orrery_error *error);
+
 /* Where the experts of a mixture lie, and what the link brought. An expert is one of one layer, with all of its matrices. */
 typedef struct orrery_experts_info {
   uint32_t struct_size;
@@ -67,11 +100,6 @@ typedef struct orrery_experts_info {
 ORRERY_UNSTABLE ORRERY_API void orrery_experts_info_init(orrery_experts_info *info, size_t struct_size);
 /* Fills `info`. Never waits for a step. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_experts(const orrery_model *model, orrery_experts_info *info, orrery_error *error);
-
-/* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. "path": of the source, or "descriptor 5",
-   "memory". See "Sizes out"; not NUL-terminated. */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_inspect(const orrery_source *source, char *json, size_t capacity, size_t *json_bytes,
-                                                        orrery_error *error);
 
 /* ---- KV policies ------------------------------------------------------------------------------------------------ */
 

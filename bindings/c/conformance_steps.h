@@ -60,6 +60,10 @@ static int make(const char *verb, void *from) { /* whether it is a verb that mak
     orrery_model_open(from, &file.source, &o, (orrery_model **)&p, &err);
     if (p) file.bytes = NULL; /* the model is mapped there */
     close_source(&file);
+  } else if (IS("adapter")) {
+    opened file = open_source(verb, 3);
+    orrery_adapter_open(from, &file.source, (orrery_adapter **)&p, &err);
+    close_source(&file);
   } else if (IS("session")) {
     OPTIONS(session, o);
     orrery_session_open(from, &o, (orrery_session **)&p, &err);
@@ -110,6 +114,7 @@ static void release(thing *t) {
   if (t->verb[0] == 'v') orrery_vocab_free(t->p);
   if (t->verb[0] == 'm') orrery_model_free(t->p);
   if (t->verb[0] == 's') orrery_session_free(t->p);
+  if (t->verb[0] == 'a') orrery_adapter_free(t->p);
   if (t->verb[0] == 'c') orrery_calibration_free(t->p);
   if (t->verb[0] == 'g') orrery_generation_free(t->p);
   if (t->verb[0] == 'x') orrery_matcher_free(t->p);
@@ -215,6 +220,12 @@ static void step(const char *verb, void *p, int i) {
   if (IS("say_json")) orrery_session_add_message_json(p, rest(2), &err);
   if (IS("rewind_messages")) orrery_session_rewind_messages(p, i, &err);
   if (IS("rewind")) orrery_session_rewind(p, i, &err);
+  if (IS("adapters")) {
+    orrery_adapter_use uses[8];
+    for (n = 0; n < 8 && w[2 * n + 2]; ++n)
+      uses[n] = (orrery_adapter_use){.adapter = at(w[2 * n + 2])->p, .scale = strtof(w[2 * n + 3], NULL)};
+    orrery_session_set_adapters(p, uses, n, &err);
+  }
   if (IS("save")) orrery_session_save(p, rest(2), &err);
   if (IS("load")) orrery_session_load(p, rest(2), &err);
   if (IS("load_buffer")) orrery_session_load_buffer(p, at(w[2])->p, at(w[2])->n, &err);

@@ -198,21 +198,6 @@ static const field_layout model_info_fields[] = {
 static void init_model_info(void *p) { orrery_model_info_init(p, sizeof(orrery_model_info)); }
 static const struct_layout model_info_layout = {"model_info", 120, 18, model_info_fields, init_model_info};
 
-static const field_layout layer_info_fields[] = {
-    {"kind", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
-    {"n_heads", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
-    {"n_kv_heads", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
-    {"head_dim", FIELD_U32, 16, 4, 0, 0, 0, 0, 0},
-    {"value_dim", FIELD_U32, 20, 4, 0, 0, 0, 0, 0},
-    {"window", FIELD_U32, 24, 4, 0, 0, 0, 0, 0},
-    {"kv_of", FIELD_I32, 28, 4, 0, 0, 0, 0, 0},
-    {"n_experts", FIELD_U32, 32, 4, 0, 0, 0, 0, 0},
-    {"n_used_experts", FIELD_U32, 36, 4, 0, 0, 0, 0, 0},
-    {"state_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
-};
-static void init_layer_info(void *p) { orrery_layer_info_init(p, sizeof(orrery_layer_info)); }
-static const struct_layout layer_info_layout = {"layer_info", 48, 10, layer_info_fields, init_layer_info};
-
 static const field_layout embed_options_fields[] = {
     {"pooling", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
     {"normalize", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
@@ -241,7 +226,7 @@ static const field_layout session_options_fields[] = {
     {"draft_model", FIELD_SOURCE, 80, 8, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
-static const struct_layout session_options_layout = {"session_options", 88, 14, session_options_fields, init_session_options};
+static const struct_layout session_options_layout = {"session_options", 96, 14, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -348,6 +333,21 @@ static const field_layout plan_region_fields[] = {
 static void init_plan_region(void *p) { orrery_plan_region_init(p, sizeof(orrery_plan_region)); }
 static const struct_layout plan_region_layout = {"plan_region", 48, 6, plan_region_fields, init_plan_region};
 
+static const field_layout layer_info_fields[] = {
+    {"kind", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"n_heads", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
+    {"n_kv_heads", FIELD_U32, 12, 4, 0, 0, 0, 0, 0},
+    {"head_dim", FIELD_U32, 16, 4, 0, 0, 0, 0, 0},
+    {"value_dim", FIELD_U32, 20, 4, 0, 0, 0, 0, 0},
+    {"window", FIELD_U32, 24, 4, 0, 0, 0, 0, 0},
+    {"kv_of", FIELD_I32, 28, 4, 0, 0, 0, 0, 0},
+    {"n_experts", FIELD_U32, 32, 4, 0, 0, 0, 0, 0},
+    {"n_used_experts", FIELD_U32, 36, 4, 0, 0, 0, 0, 0},
+    {"state_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+};
+static void init_layer_info(void *p) { orrery_layer_info_init(p, sizeof(orrery_layer_info)); }
+static const struct_layout layer_info_layout = {"layer_info", 48, 10, layer_info_fields, init_layer_info};
+
 static const field_layout experts_info_fields[] = {
     {"in_place", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
     {"n_experts", FIELD_U64, 8, 8, 0, 0, 0, 0, 0},
@@ -402,7 +402,6 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "kv_type") == 0) return orrery_kv_type_name((uint32_t)value);
   if (strcmp(kind, "rope_scaling") == 0) return orrery_rope_scaling_name((uint32_t)value);
   if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
-  if (strcmp(kind, "layer_kind") == 0) return orrery_layer_kind_name((uint32_t)value);
   if (strcmp(kind, "pooling") == 0) return orrery_pooling_name((uint32_t)value);
   if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
   if (strcmp(kind, "speculate") == 0) return orrery_speculate_name((uint32_t)value);
@@ -412,7 +411,8 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "event_type") == 0) return orrery_event_type_name((uint32_t)value);
   if (strcmp(kind, "finish_reason") == 0) return orrery_finish_reason_name((uint32_t)value);
   if (strcmp(kind, "region_kind") == 0) return orrery_region_kind_name((uint32_t)value);
+  if (strcmp(kind, "layer_kind") == 0) return orrery_layer_kind_name((uint32_t)value);
   return 0;
 }
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &layer_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &experts_info_layout, &head_roles_layout, &calibrate_options_layout};
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &layer_info_layout, &experts_info_layout, &head_roles_layout, &calibrate_options_layout};

@@ -151,19 +151,6 @@ public static class Purpose {
     public const uint Rank = 4;
 }
 
-public static class LayerKind {
-    /// <summary>attention to all tokens</summary>
-    public const uint Attention = 0;
-    /// <summary>attention to the last `window` tokens</summary>
-    public const uint Window = 1;
-    /// <summary>attention over one row for all heads, which holds keys and values (MLA)</summary>
-    public const uint Latent = 2;
-    /// <summary>a state of fixed size: delta net, Mamba, short convolution</summary>
-    public const uint Recurrent = 3;
-    /// <summary>nothing mixes its tokens: a feed-forward layer alone</summary>
-    public const uint None = 4;
-}
-
 public static class Pooling {
     /// <summary>as the model's file says; if it says nothing, MEAN in an encoder, else LAST</summary>
     public const uint Model = 0;
@@ -281,6 +268,19 @@ public static class Region {
     public const uint Staging = 4;
     /// <summary>host memory beside the KV</summary>
     public const uint Tables = 5;
+}
+
+public static class LayerKind {
+    /// <summary>attention to all tokens</summary>
+    public const uint Attention = 0;
+    /// <summary>attention to the last `window` tokens</summary>
+    public const uint Window = 1;
+    /// <summary>attention over one row for all heads, which holds keys and values (MLA)</summary>
+    public const uint Latent = 2;
+    /// <summary>a state of fixed size: delta net, Mamba, short convolution</summary>
+    public const uint Recurrent = 3;
+    /// <summary>nothing mixes its tokens: a feed-forward layer alone</summary>
+    public const uint None = 4;
 }
 
 [StructLayout(LayoutKind.Sequential)]
@@ -504,27 +504,6 @@ internal unsafe struct orrery_model_info {
 }
 
 [StructLayout(LayoutKind.Sequential)]
-internal unsafe struct orrery_layer_info {
-    public uint @struct_size;
-    public uint @kind;
-    public uint @n_heads;
-    public uint @n_kv_heads;
-    public uint @head_dim;
-    public uint @value_dim;
-    public uint @window;
-    public int @kv_of;
-    public uint @n_experts;
-    public uint @n_used_experts;
-    public ulong @state_bytes;
-    public static orrery_layer_info New() {
-        var value = new orrery_layer_info();
-        Native.orrery_layer_info_init(ref value, (UIntPtr)sizeof(orrery_layer_info));
-        Native.CheckSize("orrery_layer_info", value.struct_size, sizeof(orrery_layer_info));
-        return value;
-    }
-}
-
-[StructLayout(LayoutKind.Sequential)]
 internal unsafe struct orrery_embed_options {
     public uint @struct_size;
     public uint @pooling;
@@ -540,6 +519,14 @@ internal unsafe struct orrery_embed_options {
         Native.CheckSize("orrery_embed_options", value.struct_size, sizeof(orrery_embed_options));
         return value;
     }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_adapter_use {
+    public IntPtr adapter;
+    public IntPtr source;
+    public float @scale;
+    public uint @reserved;
 }
 
 [StructLayout(LayoutKind.Sequential)]
@@ -565,8 +552,9 @@ internal unsafe struct orrery_session_options {
     public uint @speculate;
     public uint @speculate_tokens;
     public uint @reuse_prompts;
-    public uint @reserved;
+    public uint @n_adapters;
     public IntPtr draft_model;
+    public IntPtr adapters;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
         Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
@@ -723,6 +711,27 @@ internal unsafe struct orrery_plan_region {
 }
 
 [StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_layer_info {
+    public uint @struct_size;
+    public uint @kind;
+    public uint @n_heads;
+    public uint @n_kv_heads;
+    public uint @head_dim;
+    public uint @value_dim;
+    public uint @window;
+    public int @kv_of;
+    public uint @n_experts;
+    public uint @n_used_experts;
+    public ulong @state_bytes;
+    public static orrery_layer_info New() {
+        var value = new orrery_layer_info();
+        Native.orrery_layer_info_init(ref value, (UIntPtr)sizeof(orrery_layer_info));
+        Native.CheckSize("orrery_layer_info", value.struct_size, sizeof(orrery_layer_info));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
 internal unsafe struct orrery_experts_info {
     public uint @struct_size;
     public uint @in_place;
@@ -817,6 +826,13 @@ internal sealed class ModelHandle : SafeHandle {
     public ModelHandle() : base(IntPtr.Zero, true) {}
     public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
     protected override bool ReleaseHandle() { Native.orrery_model_free(handle); return true; }
+}
+
+internal sealed class AdapterHandle : SafeHandle {
+    internal object Keep;  // callbacks that C may call as long as the handle is there
+    public AdapterHandle() : base(IntPtr.Zero, true) {}
+    public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
+    protected override bool ReleaseHandle() { Native.orrery_adapter_free(handle); return true; }
 }
 
 internal sealed class SessionHandle : SafeHandle {
@@ -932,12 +948,6 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_get_info(ModelHandle @model, ref orrery_model_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern IntPtr orrery_layer_kind_name(uint @kind);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_layer_info_init(ref orrery_layer_info @info, UIntPtr @struct_size);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_model_layer_info(ModelHandle @model, uint @i, ref orrery_layer_info @info, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern VocabHandle orrery_model_vocab(ModelHandle @model);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_pooling_name(uint @pooling);
@@ -947,6 +957,10 @@ internal static partial class Native {
     internal static extern int orrery_embed(ModelHandle @model, IntPtr[] @texts, UIntPtr @n_texts, ref orrery_embed_options @options, float[] @vectors, UIntPtr @capacity, ref UIntPtr @n_floats, uint[] @n_tokens, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_rank(ModelHandle @model, byte[] @query, IntPtr[] @texts, UIntPtr @n_texts, ref orrery_embed_options @options, float[] @scores, UIntPtr @n_scores, uint[] @n_tokens, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_adapter_open(ModelHandle @model, ref orrery_source @source, out AdapterHandle @adapter, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_adapter_free(IntPtr @adapter);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_overflow_name(uint @overflow);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -977,6 +991,8 @@ internal static partial class Native {
     internal static extern int orrery_session_tokens(SessionHandle @session, int[] @tokens, UIntPtr @capacity, ref UIntPtr @n_tokens, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_rewind(SessionHandle @session, UIntPtr @n_tokens, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_session_set_adapters(SessionHandle @session, orrery_adapter_use[] @adapters, UIntPtr @n_adapters, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_fork(SessionHandle @session, out SessionHandle @fork, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -1032,11 +1048,17 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_plan_regions(ref orrery_source @source, ref orrery_runtime_options @runtime, ref orrery_model_options @model, ref orrery_session_options @session, [In, Out] orrery_plan_region[] @regions, UIntPtr @capacity, ref UIntPtr @n_regions, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_inspect(ref orrery_source @source, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_layer_kind_name(uint @kind);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_layer_info_init(ref orrery_layer_info @info, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_layer_info(ModelHandle @model, uint @i, ref orrery_layer_info @info, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_experts_info_init(ref orrery_experts_info @info, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_experts(ModelHandle @model, ref orrery_experts_info @info, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_inspect(ref orrery_source @source, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -1089,7 +1111,6 @@ public static partial class Library {
             case "kv_type": return Native.Text(Native.orrery_kv_type_name((uint)value));
             case "rope_scaling": return Native.Text(Native.orrery_rope_scaling_name((uint)value));
             case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
-            case "layer_kind": return Native.Text(Native.orrery_layer_kind_name((uint)value));
             case "pooling": return Native.Text(Native.orrery_pooling_name((uint)value));
             case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
             case "speculate": return Native.Text(Native.orrery_speculate_name((uint)value));
@@ -1099,6 +1120,7 @@ public static partial class Library {
             case "event_type": return Native.Text(Native.orrery_event_type_name((uint)value));
             case "finish_reason": return Native.Text(Native.orrery_finish_reason_name((uint)value));
             case "region_kind": return Native.Text(Native.orrery_region_kind_name((uint)value));
+            case "layer_kind": return Native.Text(Native.orrery_layer_kind_name((uint)value));
             default: return null;
         }
     }
@@ -1215,9 +1237,9 @@ public sealed class ModelOptions {
     public float RopeBase;
     /// <summary>the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's</summary>
     public uint RopeOriginalContext;
-    /// <summary>of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in
-    /// the reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default):
-    /// as many as fit beside sessions_bytes. orrery_model_experts() tells</summary>
+    /// <summary>of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but
+    /// for a CPU without a link; the others are in the reservoir. -1 (default): as many as fit.
+    /// orrery_model_experts()</summary>
     public long ExpertsOnDevice;
     /// <summary>of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16
     /// needs</summary>
@@ -1743,42 +1765,6 @@ public sealed class ModelInfo {
     }
 }
 
-/// <summary>orrery_layer_info of the header.</summary>
-public sealed class LayerInfo {
-    /// <summary>ORRERY_LAYER_: what mixes its tokens</summary>
-    public readonly uint Kind;
-    /// <summary>of queries; 0: the layer has no attention</summary>
-    public readonly uint NHeads;
-    /// <summary>whose KV the layer keeps; 0 where it reads another layer's</summary>
-    public readonly uint NKvHeads;
-    /// <summary>values of a key</summary>
-    public readonly uint HeadDim;
-    /// <summary>values of a value; 0: it is a part of the key (LATENT)</summary>
-    public readonly uint ValueDim;
-    /// <summary>WINDOW: tokens; else 0</summary>
-    public readonly uint Window;
-    /// <summary>the earlier layer whose KV it reads; -1: none</summary>
-    public readonly int KvOf;
-    /// <summary>of its mixture; 0: it has none</summary>
-    public readonly uint NExperts;
-    /// <summary>of them, for each token; without a shared expert</summary>
-    public readonly uint NUsedExperts;
-    /// <summary>RECURRENT: its state in one session, however long; else 0</summary>
-    public readonly ulong StateBytes;
-    internal unsafe LayerInfo(orrery_layer_info raw) {
-        Kind = raw.kind;
-        NHeads = raw.n_heads;
-        NKvHeads = raw.n_kv_heads;
-        HeadDim = raw.head_dim;
-        ValueDim = raw.value_dim;
-        Window = raw.window;
-        KvOf = raw.kv_of;
-        NExperts = raw.n_experts;
-        NUsedExperts = raw.n_used_experts;
-        StateBytes = raw.state_bytes;
-    }
-}
-
 /// <summary>orrery_stats of the header.</summary>
 public sealed class Stats {
     public readonly uint NContext;
@@ -1905,6 +1891,42 @@ public sealed class PlanRegion {
         FullHeadsBytes = raw.full_heads_bytes;
         ReservoirBytes = raw.reservoir_bytes;
         HostBytes = raw.host_bytes;
+    }
+}
+
+/// <summary>orrery_layer_info of the header.</summary>
+public sealed class LayerInfo {
+    /// <summary>ORRERY_LAYER_: what mixes its tokens</summary>
+    public readonly uint Kind;
+    /// <summary>of queries; 0: the layer has no attention</summary>
+    public readonly uint NHeads;
+    /// <summary>whose KV the layer keeps; 0 where it reads another layer's</summary>
+    public readonly uint NKvHeads;
+    /// <summary>values of a key</summary>
+    public readonly uint HeadDim;
+    /// <summary>values of a value; 0: it is a part of the key (LATENT)</summary>
+    public readonly uint ValueDim;
+    /// <summary>WINDOW: tokens; else 0</summary>
+    public readonly uint Window;
+    /// <summary>the earlier layer whose KV it reads; -1: none</summary>
+    public readonly int KvOf;
+    /// <summary>of its mixture; 0: it has none</summary>
+    public readonly uint NExperts;
+    /// <summary>of them, for each token; without a shared expert</summary>
+    public readonly uint NUsedExperts;
+    /// <summary>RECURRENT: its state in one session, however long; else 0</summary>
+    public readonly ulong StateBytes;
+    internal unsafe LayerInfo(orrery_layer_info raw) {
+        Kind = raw.kind;
+        NHeads = raw.n_heads;
+        NKvHeads = raw.n_kv_heads;
+        HeadDim = raw.head_dim;
+        ValueDim = raw.value_dim;
+        Window = raw.window;
+        KvOf = raw.kv_of;
+        NExperts = raw.n_experts;
+        NUsedExperts = raw.n_used_experts;
+        StateBytes = raw.state_bytes;
     }
 }
 

@@ -289,6 +289,16 @@ public sealed class Model : IDisposable {
         }
     }
 
+    /// <summary>Opens a LoRA adapter of the model, whose source may go afterwards.</summary>
+    public Adapter OpenAdapter(Source source) {
+        using (var keep = new Keep()) {
+            var from = Source.ToNative(source, keep);
+            AdapterHandle adapter = null;
+            Native.Check((ref orrery_error e) => Native.orrery_adapter_open(handle, ref from, out adapter, ref e));
+            return new Adapter(adapter);
+        }
+    }
+
     /// <summary>Computes vectors of texts. Progress cancels by returning false.</summary>
     public Embeddings Embed(IEnumerable<string> texts, EmbedOptions options = null) {
         using (var keep = new Keep()) {
@@ -391,6 +401,15 @@ public sealed class Embeddings {
     public uint[] NTokens { get; }
 
     internal Embeddings(float[][] vectors, uint[] nTokens) { Vectors = vectors; NTokens = nTokens; }
+}
+
+/// <summary>A LoRA adapter of a model. Sessions keep the adapters that they have.</summary>
+public sealed class Adapter : IDisposable {
+    internal readonly AdapterHandle Handle;
+
+    internal Adapter(AdapterHandle handle) { Handle = handle; }
+
+    public void Dispose() { Handle.Dispose(); }
 }
 
 /// <summary>What Model.Calibrate found out.</summary>

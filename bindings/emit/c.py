@@ -27,7 +27,7 @@ def layouts(header):
            "  void (*init)(void *);                  // NULL for elements of arrays",
            "};", ""]
     elements = header.elements()
-    ordered = elements + [s for s in header.structs.values() if s not in elements]
+    ordered = elements + [s for s in header.structs.values() if s not in elements and s.fields[0].kind != "handle"]
     for struct in ordered:
         out.append("static const field_layout %s_fields[] = {" % struct.short)
         for f in struct.visible:

@@ -20,6 +20,8 @@ def parameter(header, ctype):
         return "IntPtr[]"
     if ctype.base in header.handles:
         return ("out " if ctype.pointers == 2 else "") + handle(ctype.base)
+    if ctype.base in header.structs and header.structs[ctype.base].fields[0].kind == "handle":
+        return ctype.base + "[]"
     if ctype.base in header.structs:
         return "ref " + ctype.base
     if ctype.base == "size_t":

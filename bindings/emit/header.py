@@ -42,7 +42,8 @@ class Field:
 
     a scalar's kind (u8 ... f64); "cstr"; "bytes" (u8[length]); "chars" (char[length]); "fn" and its "user" pointer;
     "strings" (const char *const *) and "array" (pointer to structs), both counted by the field named `count`;
-    "source" (const orrery_source *, which languages take as a path at least); "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
+    "source" (const orrery_source *, which languages take as a path at least); "handle" (in an element of an array); "uses" (an array of such
+    elements, which languages set behind opening, by a function); "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
     """
 
     def __init__(self, name, ctype, length):
@@ -53,7 +54,7 @@ class Field:
     @property
     def visible(self):
         """Whether users of a language set or read it."""
-        return self.kind not in ("size", "reserved", "count", "user")
+        return self.kind not in ("size", "reserved", "count", "user", "uses")
 
 
 class Struct:
@@ -226,8 +227,11 @@ class Header:
                 field.kind, field.count = "text", name + "_bytes"
         elif ctype.base == "char" and ctype.pointers == 2 and "n_" + name in names:
             field.kind, field.count = "strings", "n_" + name
+        elif ctype.base in self.handles and ctype.pointers == 1:
+            field.kind = "handle"
         elif ctype.base in self.structs and ctype.pointers == 1 and "n_" + name in names:
-            field.kind, field.count = "array", "n_" + name
+            holds = any(f.type.base in self.handles for f in self.structs[ctype.base].fields)
+            field.kind, field.count = "uses" if holds else "array", "n_" + name
         else:
             raise ParseError("the field %s of %s" % (name, struct.name))
 
@@ -261,7 +265,7 @@ class Header:
 
     def elements(self):
         """Structs without struct_size: elements of arrays."""
-        return [s for s in self.structs.values() if s.fields[0].kind != "size"]
+        return [s for s in self.structs.values() if s.fields[0].kind not in ("size", "handle")]
 
     def options(self):
         return [s for s in self.structs.values() if s.is_options]

@@ -21,6 +21,8 @@ def parameters(header, function):
             kind, layout = ("NEW" if pointers == 2 else "HANDLE"), None
         elif base in header.structs and sized_out:
             kind, layout, slots = "OUT_STRUCTS", header.structs[base].short, 3
+        elif base in header.structs and header.structs[base].fields[0].kind == "handle":
+            kind, slots = "USES", 2
         elif base in header.structs:
             kind, layout = ("OPTIONS" if ctype.const else "RESULT"), header.structs[base].short
         elif base in header.callbacks:
@@ -64,7 +66,7 @@ def functions(header):
     out = [banner("//"), "#pragma once", '#include "../c/layouts.h"\n',
            "typedef union { void *p; int64_t i; double d; } slot;",
            "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_F32, P_OUT_STRUCTS,",
-           "       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY };",
+           "       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY, P_USES };",
            "enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };",
            "typedef struct { int kind, slots; const struct_layout *layout; } parameter;",
            "typedef struct {",

@@ -17,8 +17,10 @@ def field_type(header, struct, f):
         return "c_uint8 * %d" % f.length
     if f.kind == "chars":
         return "c_char * %d" % f.length
-    if f.kind == "array":
+    if f.kind in ("array", "uses"):
         return "POINTER(%s)" % f.type.base
+    if f.kind == "handle":
+        return "c_void_p"
     if f.kind == "fn":
         return f.type.base
     return CTYPES[f.kind]
@@ -43,6 +45,8 @@ def signature(header, function):
 
 
 def hint(f):
+    if f.kind == "uses":
+        return "Sequence[tuple[object, float]]"
     if f.kind == "array":
         return {"orrery_option": "Mapping[str, object]", "orrery_logit_bias": "Mapping[int, float]"}.get(
             f.type.base, "Sequence[tuple]")
@@ -53,7 +57,9 @@ def hint(f):
 
 def fields(header, struct, out):
     out += docs.quoted(header.doc(struct.name) or "%s of the header." % struct.name, "    ") + [""]
-    for f in struct.visible:
+    for f in struct.fields:
+        if not f.visible and f.kind != "uses":
+            continue
         out.append("    %s: %s" % (f.name, hint(f)))
         out += docs.quoted(header.doc(struct.name, f), "    ")
 
@@ -91,7 +97,8 @@ class Error(Exception):
     for callback in header.callbacks.values():
         if not any(t.base in header.structs for t, _ in callback.params):
             out.append("%s = CFUNCTYPE(%s, %s)" % (callback.name, argument(header, callback.result), signature(header, callback)))
-    elements = header.elements()
+    elements = [s for s in header.structs.values() if s.short == "source"] + header.elements()
+    elements += [s for s in header.structs.values() if s.fields[0].kind == "handle"]
     for struct in elements + [s for s in header.structs.values() if s not in elements]:
         out += ["\n", "class %s(Structure):" % struct.name, "    _fields_ = ["]
         out += ['        ("%s", %s),' % (f.name, field_type(header, struct, f)) for f in struct.fields]

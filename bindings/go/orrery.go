@@ -39,6 +39,11 @@ static orrery_status model_of_source(uint32_t kind, const char *path, const void
 	orrery_source s = source(kind, path, memory, bytes, fd, offset);
 	return orrery_model_open(r, &s, o, out, e);
 }
+static orrery_status adapter_of_source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset,
+		orrery_model *m, orrery_adapter **out, orrery_error *e) {
+	orrery_source s = source(kind, path, memory, bytes, fd, offset);
+	return orrery_adapter_open(m, &s, out, e);
+}
 static orrery_status plan_of_source(uint32_t kind, const char *path, const void *memory, uint64_t bytes, int32_t fd, uint64_t offset,
 		const orrery_runtime_options *r, const orrery_model_options *m, const orrery_session_options *o, orrery_plan_result *out,
 		orrery_error *e) {
@@ -441,6 +446,36 @@ func (m *Model) NewSession(options *SessionOptions) (*Session, error) {
 		return nil, err
 	}
 	return newSession(*out, int(info.NVocab), int(info.NEmbd), m.log), nil
+}
+
+// Adapter is a LoRA adapter of a model. Sessions keep the adapters that they have.
+type Adapter struct{ *handle }
+
+// OpenAdapter opens a LoRA adapter of the model.
+func (m *Model) OpenAdapter(path string) (*Adapter, error) { return m.OpenAdapterFrom(Path(path)) }
+
+// OpenAdapterFrom is OpenAdapter of any source, which may go afterwards.
+func (m *Model) OpenAdapterFrom(source Source) (*Adapter, error) {
+	k := newKeep()
+	defer k.free()
+	f, out := source.parts(k), new(*C.orrery_adapter)
+	if k.err != nil {
+		return nil, k.err
+	}
+	err := m.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.adapter_of_source(f.kind, f.path, f.memory, f.bytes, f.fd, f.offset, (*C.orrery_model)(p), out, e)
+	})
+	if err != nil {
+		return nil, err
+	}
+	free := func(p unsafe.Pointer) { C.orrery_adapter_free((*C.orrery_adapter)(p)) }
+	return &Adapter{newHandle(unsafe.Pointer(*out), free)}, nil
+}
+
+// AdapterUse is an adapter of a session, and the factor of what it adds.
+type AdapterUse struct {
+	Adapter *Adapter
+	Scale   float32
 }
 
 // Embeddings are vectors in the order of the texts, one of each text or, without pooling, of each token.

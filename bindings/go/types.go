@@ -217,22 +217,6 @@ const (
 	PurposeRank Purpose = 4
 )
 
-// LayerKind is one of the constants LayerKind..., or several of them, added
-type LayerKind uint32
-
-const (
-	// attention to all tokens
-	LayerKindAttention LayerKind = 0
-	// attention to the last `window` tokens
-	LayerKindWindow LayerKind = 1
-	// attention over one row for all heads, which holds keys and values (MLA)
-	LayerKindLatent LayerKind = 2
-	// a state of fixed size: delta net, Mamba, short convolution
-	LayerKindRecurrent LayerKind = 3
-	// nothing mixes its tokens: a feed-forward layer alone
-	LayerKindNone LayerKind = 4
-)
-
 // Pooling is one of the constants Pooling...
 type Pooling uint32
 
@@ -404,6 +388,22 @@ const (
 	RegionTables Region = 5
 )
 
+// LayerKind is one of the constants LayerKind..., or several of them, added
+type LayerKind uint32
+
+const (
+	// attention to all tokens
+	LayerKindAttention LayerKind = 0
+	// attention to the last `window` tokens
+	LayerKindWindow LayerKind = 1
+	// attention over one row for all heads, which holds keys and values (MLA)
+	LayerKindLatent LayerKind = 2
+	// a state of fixed size: delta net, Mamba, short convolution
+	LayerKindRecurrent LayerKind = 3
+	// nothing mixes its tokens: a feed-forward layer alone
+	LayerKindNone LayerKind = 4
+)
+
 // ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.
 func ConstantName(kind string, value int64) string {
 	switch kind {
@@ -423,8 +423,6 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_rope_scaling_name(C.uint32_t(value)))
 	case "load_mode":
 		return C.GoString(C.orrery_load_mode_name(C.uint32_t(value)))
-	case "layer_kind":
-		return C.GoString(C.orrery_layer_kind_name(C.uint32_t(value)))
 	case "pooling":
 		return C.GoString(C.orrery_pooling_name(C.uint32_t(value)))
 	case "overflow":
@@ -443,6 +441,8 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_finish_reason_name(C.uint32_t(value)))
 	case "region_kind":
 		return C.GoString(C.orrery_region_kind_name(C.uint32_t(value)))
+	case "layer_kind":
+		return C.GoString(C.orrery_layer_kind_name(C.uint32_t(value)))
 	}
 	return ""
 }
@@ -605,9 +605,8 @@ type ModelOptions struct {
 	RopeBase float32
 	// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
 	RopeOriginalContext uint32
-	// of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
-	// reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as
-	// many as fit beside sessions_bytes. orrery_model_experts() tells
+	// of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but for a CPU
+	// without a link; the others are in the reservoir. -1 (default): as many as fit. orrery_model_experts()
 	ExpertsOnDevice int64
 	// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
 	SessionsBytes uint64
@@ -1268,50 +1267,6 @@ func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
 	return r, nil
 }
 
-// LayerInfo is orrery_layer_info of the header.
-type LayerInfo struct {
-	// ORRERY_LAYER_: what mixes its tokens
-	Kind LayerKind
-	// of queries; 0: the layer has no attention
-	NHeads uint32
-	// whose KV the layer keeps; 0 where it reads another layer's
-	NKvHeads uint32
-	// values of a key
-	HeadDim uint32
-	// values of a value; 0: it is a part of the key (LATENT)
-	ValueDim uint32
-	// WINDOW: tokens; else 0
-	Window uint32
-	// the earlier layer whose KV it reads; -1: none
-	KvOf int32
-	// of its mixture; 0: it has none
-	NExperts uint32
-	// of them, for each token; without a shared expert
-	NUsedExperts uint32
-	// RECURRENT: its state in one session, however long; else 0
-	StateBytes uint64
-}
-
-func fillLayerInfo(call func(*C.orrery_layer_info) error) (LayerInfo, error) {
-	p, r := new(C.orrery_layer_info), LayerInfo{}
-	C.orrery_layer_info_init(p, C.sizeof_orrery_layer_info)
-	checkSize(uint32(p.struct_size), C.sizeof_orrery_layer_info)
-	if err := call(p); err != nil {
-		return r, err
-	}
-	r.Kind = LayerKind(p.kind)
-	r.NHeads = uint32(p.n_heads)
-	r.NKvHeads = uint32(p.n_kv_heads)
-	r.HeadDim = uint32(p.head_dim)
-	r.ValueDim = uint32(p.value_dim)
-	r.Window = uint32(p.window)
-	r.KvOf = int32(p.kv_of)
-	r.NExperts = uint32(p.n_experts)
-	r.NUsedExperts = uint32(p.n_used_experts)
-	r.StateBytes = uint64(p.state_bytes)
-	return r, nil
-}
-
 // Stats is orrery_stats of the header.
 type Stats struct {
 	NContext uint32
@@ -1454,6 +1409,50 @@ func fillPlanRegion(call func(*C.orrery_plan_region) error) (PlanRegion, error) 
 	r.FullHeadsBytes = uint64(p.full_heads_bytes)
 	r.ReservoirBytes = uint64(p.reservoir_bytes)
 	r.HostBytes = uint64(p.host_bytes)
+	return r, nil
+}
+
+// LayerInfo is orrery_layer_info of the header.
+type LayerInfo struct {
+	// ORRERY_LAYER_: what mixes its tokens
+	Kind LayerKind
+	// of queries; 0: the layer has no attention
+	NHeads uint32
+	// whose KV the layer keeps; 0 where it reads another layer's
+	NKvHeads uint32
+	// values of a key
+	HeadDim uint32
+	// values of a value; 0: it is a part of the key (LATENT)
+	ValueDim uint32
+	// WINDOW: tokens; else 0
+	Window uint32
+	// the earlier layer whose KV it reads; -1: none
+	KvOf int32
+	// of its mixture; 0: it has none
+	NExperts uint32
+	// of them, for each token; without a shared expert
+	NUsedExperts uint32
+	// RECURRENT: its state in one session, however long; else 0
+	StateBytes uint64
+}
+
+func fillLayerInfo(call func(*C.orrery_layer_info) error) (LayerInfo, error) {
+	p, r := new(C.orrery_layer_info), LayerInfo{}
+	C.orrery_layer_info_init(p, C.sizeof_orrery_layer_info)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_layer_info)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.Kind = LayerKind(p.kind)
+	r.NHeads = uint32(p.n_heads)
+	r.NKvHeads = uint32(p.n_kv_heads)
+	r.HeadDim = uint32(p.head_dim)
+	r.ValueDim = uint32(p.value_dim)
+	r.Window = uint32(p.window)
+	r.KvOf = int32(p.kv_of)
+	r.NExperts = uint32(p.n_experts)
+	r.NUsedExperts = uint32(p.n_used_experts)
+	r.StateBytes = uint64(p.state_bytes)
 	return r, nil
 }
 

@@ -141,18 +141,6 @@ export const Purpose: {
   /** it scores texts by a query: orrery_rank() */
   readonly RANK: 4;
 };
-export const LayerKind: {
-  /** attention to all tokens */
-  readonly ATTENTION: 0;
-  /** attention to the last `window` tokens */
-  readonly WINDOW: 1;
-  /** attention over one row for all heads, which holds keys and values (MLA) */
-  readonly LATENT: 2;
-  /** a state of fixed size: delta net, Mamba, short convolution */
-  readonly RECURRENT: 3;
-  /** nothing mixes its tokens: a feed-forward layer alone */
-  readonly NONE: 4;
-};
 export const Pooling: {
   /** as the model's file says; if it says nothing, MEAN in an encoder, else LAST */
   readonly MODEL: 0;
@@ -269,7 +257,19 @@ export const Region: {
   /** host memory beside the KV */
   readonly TABLES: 5;
 };
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'source_kind' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'layer_kind' | 'pooling' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind';
+export const LayerKind: {
+  /** attention to all tokens */
+  readonly ATTENTION: 0;
+  /** attention to the last `window` tokens */
+  readonly WINDOW: 1;
+  /** attention over one row for all heads, which holds keys and values (MLA) */
+  readonly LATENT: 2;
+  /** a state of fixed size: delta net, Mamba, short convolution */
+  readonly RECURRENT: 3;
+  /** nothing mixes its tokens: a feed-forward layer alone */
+  readonly NONE: 4;
+};
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'gpu_use' | 'source_kind' | 'kv_type' | 'rope_scaling' | 'load_mode' | 'pooling' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason' | 'region_kind' | 'layer_kind';
 export interface RuntimeOptions {
   /**
    * 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more than
@@ -342,9 +342,8 @@ export interface ModelOptions {
   /** the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   ropeOriginalContext?: number;
   /**
-   * of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
-   * reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as many
-   * as fit beside sessions_bytes. orrery_model_experts() tells
+   * of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but for a CPU
+   * without a link; the others are in the reservoir. -1 (default): as many as fit. orrery_model_experts()
    */
   expertsOnDevice?: number;
   /** of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs */
@@ -642,28 +641,6 @@ export interface ModelInfo {
   /** ORRERY_POOLING_: what ORRERY_POOLING_MODEL stands for */
   pooling: number;
 }
-export interface LayerInfo {
-  /** ORRERY_LAYER_: what mixes its tokens */
-  kind: number;
-  /** of queries; 0: the layer has no attention */
-  nHeads: number;
-  /** whose KV the layer keeps; 0 where it reads another layer's */
-  nKvHeads: number;
-  /** values of a key */
-  headDim: number;
-  /** values of a value; 0: it is a part of the key (LATENT) */
-  valueDim: number;
-  /** WINDOW: tokens; else 0 */
-  window: number;
-  /** the earlier layer whose KV it reads; -1: none */
-  kvOf: number;
-  /** of its mixture; 0: it has none */
-  nExperts: number;
-  /** of them, for each token; without a shared expert */
-  nUsedExperts: number;
-  /** RECURRENT: its state in one session, however long; else 0 */
-  stateBytes: number;
-}
 export interface Stats {
   nContext: number;
   nTokens: number;
@@ -746,6 +723,28 @@ export interface PlanRegion {
   reservoirBytes: number;
   /** in other host memory, at most; of WEIGHTS: mapped, or read */
   hostBytes: number;
+}
+export interface LayerInfo {
+  /** ORRERY_LAYER_: what mixes its tokens */
+  kind: number;
+  /** of queries; 0: the layer has no attention */
+  nHeads: number;
+  /** whose KV the layer keeps; 0 where it reads another layer's */
+  nKvHeads: number;
+  /** values of a key */
+  headDim: number;
+  /** values of a value; 0: it is a part of the key (LATENT) */
+  valueDim: number;
+  /** WINDOW: tokens; else 0 */
+  window: number;
+  /** the earlier layer whose KV it reads; -1: none */
+  kvOf: number;
+  /** of its mixture; 0: it has none */
+  nExperts: number;
+  /** of them, for each token; without a shared expert */
+  nUsedExperts: number;
+  /** RECURRENT: its state in one session, however long; else 0 */
+  stateBytes: number;
 }
 export interface ExpertsInfo {
   /** 1: steps use each where it lies, and nothing moves */

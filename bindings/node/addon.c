@@ -14,6 +14,7 @@
 #include "functions.h"
 
 #define MAX_OWNED 256
+#define MAX_ADAPTERS 64
 
 typedef struct callback { /* a function of JavaScript that C calls */
   napi_env env;
@@ -39,7 +40,7 @@ typedef struct call {
   size_t n;            /* of the out buffer, in elements */
   void *made, *filled; /* by P_NEW, P_RESULT */
   const struct_layout *filled_layout, *out_layout;
-  handle *used[4];
+  handle *used[4 + MAX_ADAPTERS];
   callback *callbacks[4];
   napi_ref arguments;
   napi_deferred deferred;

@@ -49,6 +49,32 @@ static int to_texts(napi_env env, call *c, napi_value value, slot *a) {
   return 1;
 }
 
+/* An array of [handle, scale] as the list of a session's adapters. */
+static int to_uses(napi_env env, call *c, napi_value value, slot *a) {
+  uint32_t count = 0;
+  bool is_array = false;
+  napi_is_array(env, value, &is_array);
+  if (!is_array) return fail(env, "%s: not an array of adapters", c->f->name);
+  napi_get_array_length(env, value, &count);
+  if (count > MAX_ADAPTERS) return fail(env, "%s: too many adapters", c->f->name);
+  orrery_adapter_use *uses = own(c, calloc(count + 1, sizeof *uses));
+  for (uint32_t i = 0; i < count; ++i) {
+    napi_value pair, item;
+    handle *h = NULL;
+    int64_t whole;
+    double scale;
+    napi_get_element(env, value, i, &pair);
+    if (napi_get_element(env, pair, 0, &item) != napi_ok || napi_get_value_external(env, item, (void **)&h) != napi_ok)
+      return fail(env, "%s: not an adapter", c->f->name);
+    if (h->p == NULL) return fail(env, "%s: the handle is closed", c->f->name);
+    if (napi_get_element(env, pair, 1, &item) != napi_ok || !to_number(env, item, &whole, &scale)) return 0;
+    uses[i].adapter = h->p, uses[i].scale = (float)scale;
+    c->used[c->n_used++] = h;
+  }
+  a->p = uses, a[1].i = count;
+  return 1;
+}
+
 /* One parameter of the header from the next argument; 0: an exception is pending. */
 static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_value value) {
   slot *a = &c->a[at];
@@ -75,6 +101,7 @@ static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_valu
     case P_U64: return to_integer(env, value, 8, 0, c->f->name, &a->i);
     case P_F64: return to_number(env, value, &whole, &a->d);
     case P_STRINGS: return to_texts(env, c, value, a);
+    case P_USES: return to_uses(env, c, value, a);
     case P_STRING: return (a->p = to_c_string(env, c, value, NULL)) != NULL;
     case P_CALLBACK:
       if ((b = new_callback(env, c, value, 0)) == NULL) return 0;

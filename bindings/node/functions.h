@@ -6,7 +6,7 @@
 
 typedef union { void *p; int64_t i; double d; } slot;
 enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_F32, P_OUT_STRUCTS,
-       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY };
+       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_STRINGS, P_BYTES, P_ARRAY, P_USES };
 enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };
 typedef struct { int kind, slots; const struct_layout *layout; } parameter;
 typedef struct {
@@ -20,6 +20,7 @@ typedef struct {
 static void free_orrery_runtime(void *p) { orrery_runtime_free(p); }
 static void free_orrery_vocab(void *p) { orrery_vocab_free(p); }
 static void free_orrery_model(void *p) { orrery_model_free(p); }
+static void free_orrery_adapter(void *p) { orrery_adapter_free(p); }
 static void free_orrery_session(void *p) { orrery_session_free(p); }
 static void free_orrery_generation(void *p) { orrery_generation_free(p); }
 static void free_orrery_calibration(void *p) { orrery_calibration_free(p); }
@@ -82,10 +83,6 @@ static void invoke_orrery_model_free(slot *a, slot *result) { (void)a, (void)res
 static const parameter parameters_orrery_model_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_model_get_info(slot *a, slot *result) { (void)a, result->i = orrery_model_get_info((const orrery_model *)a[0].p, (orrery_model_info *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_model_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &model_info_layout}, {P_ERROR, 1, 0}};
-static void invoke_orrery_layer_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_layer_kind_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_layer_kind_name[] = {{P_U32, 1, 0}};
-static void invoke_orrery_model_layer_info(slot *a, slot *result) { (void)a, result->i = orrery_model_layer_info((const orrery_model *)a[0].p, (uint32_t)a[1].i, (orrery_layer_info *)a[2].p, (orrery_error *)a[3].p); }
-static const parameter parameters_orrery_model_layer_info[] = {{P_HANDLE, 1, 0}, {P_U32, 1, 0}, {P_RESULT, 1, &layer_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_vocab(slot *a, slot *result) { (void)a, result->p = orrery_model_vocab((const orrery_model *)a[0].p); }
 static const parameter parameters_orrery_model_vocab[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_pooling_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_pooling_name((uint32_t)a[0].i); }
@@ -94,6 +91,10 @@ static void invoke_orrery_embed(slot *a, slot *result) { (void)a, result->i = or
 static const parameter parameters_orrery_embed[] = {{P_HANDLE, 1, 0}, {P_STRINGS, 2, 0}, {P_OPTIONS, 1, &embed_options_layout}, {P_OUT_F32, 3, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_rank(slot *a, slot *result) { (void)a, result->i = orrery_rank((orrery_model *)a[0].p, (const char *)a[1].p, (const char **)a[2].p, (size_t)a[3].i, (const orrery_embed_options *)a[4].p, (float *)a[5].p, (size_t)a[6].i, (uint32_t *)a[7].p, (orrery_error *)a[8].p); }
 static const parameter parameters_orrery_rank[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_STRINGS, 2, 0}, {P_OPTIONS, 1, &embed_options_layout}, {P_ARRAY, 2, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_adapter_open(slot *a, slot *result) { (void)a, result->i = orrery_adapter_open((orrery_model *)a[0].p, (const orrery_source *)a[1].p, (orrery_adapter **)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_adapter_open[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &source_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_adapter_free(slot *a, slot *result) { (void)a, (void)result, orrery_adapter_free((orrery_adapter *)a[0].p); }
+static const parameter parameters_orrery_adapter_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_overflow_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_overflow_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_overflow_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_speculate_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_speculate_name((uint32_t)a[0].i); }
@@ -122,6 +123,8 @@ static void invoke_orrery_session_tokens(slot *a, slot *result) { (void)a, resul
 static const parameter parameters_orrery_session_tokens[] = {{P_HANDLE, 1, 0}, {P_OUT_I32, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_rewind(slot *a, slot *result) { (void)a, result->i = orrery_session_rewind((orrery_session *)a[0].p, (size_t)a[1].i, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_session_rewind[] = {{P_HANDLE, 1, 0}, {P_U64, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_session_set_adapters(slot *a, slot *result) { (void)a, result->i = orrery_session_set_adapters((orrery_session *)a[0].p, (const orrery_adapter_use *)a[1].p, (size_t)a[2].i, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_session_set_adapters[] = {{P_HANDLE, 1, 0}, {P_USES, 2, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_fork(slot *a, slot *result) { (void)a, result->i = orrery_session_fork((orrery_session *)a[0].p, (orrery_session **)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_session_fork[] = {{P_HANDLE, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_save(slot *a, slot *result) { (void)a, result->i = orrery_session_save((orrery_session *)a[0].p, (const char *)a[1].p, (orrery_error *)a[2].p); }
@@ -166,10 +169,14 @@ static void invoke_orrery_region_kind_name(slot *a, slot *result) { (void)a, res
 static const parameter parameters_orrery_region_kind_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_plan_regions(slot *a, slot *result) { (void)a, result->i = orrery_plan_regions((const orrery_source *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_region *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
 static const parameter parameters_orrery_plan_regions[] = {{P_OPTIONS, 1, &source_layout}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_OUT_STRUCTS, 3, &plan_region_layout}, {P_ERROR, 1, 0}};
-static void invoke_orrery_model_experts(slot *a, slot *result) { (void)a, result->i = orrery_model_experts((const orrery_model *)a[0].p, (orrery_experts_info *)a[1].p, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_model_experts[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &experts_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_inspect(slot *a, slot *result) { (void)a, result->i = orrery_inspect((const orrery_source *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_inspect[] = {{P_OPTIONS, 1, &source_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_layer_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_layer_kind_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_layer_kind_name[] = {{P_U32, 1, 0}};
+static void invoke_orrery_model_layer_info(slot *a, slot *result) { (void)a, result->i = orrery_model_layer_info((const orrery_model *)a[0].p, (uint32_t)a[1].i, (orrery_layer_info *)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_model_layer_info[] = {{P_HANDLE, 1, 0}, {P_U32, 1, 0}, {P_RESULT, 1, &layer_info_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_model_experts(slot *a, slot *result) { (void)a, result->i = orrery_model_experts((const orrery_model *)a[0].p, (orrery_experts_info *)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_model_experts[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &experts_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i = orrery_policies((char *)a[0].p, (size_t)a[1].i, (size_t *)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_policies[] = {{P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_residency(slot *a, slot *result) { (void)a, result->i = orrery_session_residency((const orrery_session *)a[0].p, (uint32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
@@ -237,12 +244,12 @@ static const function functions[] = {
     {"orrery_model_open", R_STATUS, 5, invoke_orrery_model_open, free_orrery_model, parameters_orrery_model_open},
     {"orrery_model_free", R_VOID, 1, invoke_orrery_model_free, 0, parameters_orrery_model_free},
     {"orrery_model_get_info", R_STATUS, 3, invoke_orrery_model_get_info, 0, parameters_orrery_model_get_info},
-    {"orrery_layer_kind_name", R_STRING, 1, invoke_orrery_layer_kind_name, 0, parameters_orrery_layer_kind_name},
-    {"orrery_model_layer_info", R_STATUS, 4, invoke_orrery_model_layer_info, 0, parameters_orrery_model_layer_info},
     {"orrery_model_vocab", R_HANDLE, 1, invoke_orrery_model_vocab, free_orrery_vocab, parameters_orrery_model_vocab},
     {"orrery_pooling_name", R_STRING, 1, invoke_orrery_pooling_name, 0, parameters_orrery_pooling_name},
     {"orrery_embed", R_STATUS, 6, invoke_orrery_embed, 0, parameters_orrery_embed},
     {"orrery_rank", R_STATUS, 7, invoke_orrery_rank, 0, parameters_orrery_rank},
+    {"orrery_adapter_open", R_STATUS, 4, invoke_orrery_adapter_open, free_orrery_adapter, parameters_orrery_adapter_open},
+    {"orrery_adapter_free", R_VOID, 1, invoke_orrery_adapter_free, 0, parameters_orrery_adapter_free},
     {"orrery_overflow_name", R_STRING, 1, invoke_orrery_overflow_name, 0, parameters_orrery_overflow_name},
     {"orrery_speculate_name", R_STRING, 1, invoke_orrery_speculate_name, 0, parameters_orrery_speculate_name},
     {"orrery_session_open", R_STATUS, 4, invoke_orrery_session_open, free_orrery_session, parameters_orrery_session_open},
@@ -257,6 +264,7 @@ static const function functions[] = {
     {"orrery_session_n_tokens", R_INTEGER, 1, invoke_orrery_session_n_tokens, 0, parameters_orrery_session_n_tokens},
     {"orrery_session_tokens", R_STATUS, 3, invoke_orrery_session_tokens, 0, parameters_orrery_session_tokens},
     {"orrery_session_rewind", R_STATUS, 3, invoke_orrery_session_rewind, 0, parameters_orrery_session_rewind},
+    {"orrery_session_set_adapters", R_STATUS, 3, invoke_orrery_session_set_adapters, 0, parameters_orrery_session_set_adapters},
     {"orrery_session_fork", R_STATUS, 3, invoke_orrery_session_fork, free_orrery_session, parameters_orrery_session_fork},
     {"orrery_session_save", R_STATUS, 3, invoke_orrery_session_save, 0, parameters_orrery_session_save},
     {"orrery_session_load", R_STATUS, 3, invoke_orrery_session_load, 0, parameters_orrery_session_load},
@@ -279,8 +287,10 @@ static const function functions[] = {
     {"orrery_generation_free", R_VOID, 1, invoke_orrery_generation_free, 0, parameters_orrery_generation_free},
     {"orrery_region_kind_name", R_STRING, 1, invoke_orrery_region_kind_name, 0, parameters_orrery_region_kind_name},
     {"orrery_plan_regions", R_STATUS, 6, invoke_orrery_plan_regions, 0, parameters_orrery_plan_regions},
-    {"orrery_model_experts", R_STATUS, 3, invoke_orrery_model_experts, 0, parameters_orrery_model_experts},
     {"orrery_inspect", R_STATUS, 3, invoke_orrery_inspect, 0, parameters_orrery_inspect},
+    {"orrery_layer_kind_name", R_STRING, 1, invoke_orrery_layer_kind_name, 0, parameters_orrery_layer_kind_name},
+    {"orrery_model_layer_info", R_STATUS, 4, invoke_orrery_model_layer_info, 0, parameters_orrery_model_layer_info},
+    {"orrery_model_experts", R_STATUS, 3, invoke_orrery_model_experts, 0, parameters_orrery_model_experts},
     {"orrery_policies", R_STATUS, 2, invoke_orrery_policies, 0, parameters_orrery_policies},
     {"orrery_session_residency", R_STATUS, 3, invoke_orrery_session_residency, 0, parameters_orrery_session_residency},
     {"orrery_session_head_roles", R_STATUS, 3, invoke_orrery_session_head_roles, 0, parameters_orrery_session_head_roles},

@@ -81,10 +81,16 @@ export class Model extends Handle {
   layer(i: number): abi.LayerInfo;
   experts(): abi.ExpertsInfo;
   vocab(): Vocab;
-  session(options?: abi.SessionOptions): Promise<Session>;
+  adapter(source: Source): Promise<Adapter>; // LoRA; the source may go afterwards
+  session(options?: abi.SessionOptions & { adapters?: AdapterUse[] }): Promise<Session>;
   embed(texts: string[], options?: abi.EmbedOptions): Promise<{ vectors: Float32Array[]; nTokens: number[] }>;
   rank(query: string, texts: string[], options?: abi.EmbedOptions): Promise<Float32Array>; // more is better
   calibrate(texts: Array<ArrayLike<number>>, options?: abi.CalibrateOptions): Promise<Calibration>;
+}
+export class Adapter extends Handle {}
+export interface AdapterUse {
+  adapter: Adapter;
+  scale?: number; // default 1
 }
 export class Calibration extends Handle {
   profile(): string;
@@ -100,6 +106,7 @@ export class Session extends Handle {
   nTokens(): number;
   tokens(): Int32Array;
   rewind(nTokens: number): void;
+  setAdapters(adapters: AdapterUse[]): void; // where the list changes, the session drops its tokens
   cancel(): void; // what it does now
   fork(): Promise<Session>;
   save(path: string): Promise<void>;

@@ -105,8 +105,15 @@ class Model extends Handle {
   vocab() {
     return new Vocab(sync.orrery_model_vocab(this.handle));
   }
-  async session(options = {}) {
-    return new Session(await async.orrery_session_open(this.handle, options), this.info());
+  // A LoRA adapter of the model; its source may go afterwards.
+  async adapter(source) {
+    return new Adapter(await async.orrery_adapter_open(this.handle, sourceOf(source)));
+  }
+  // Beside the header's options: `adapters`, as Session.setAdapters() takes them.
+  async session({ adapters, ...options } = {}) {
+    const session = new Session(await async.orrery_session_open(this.handle, options), this.info());
+    if (adapters) session.setAdapters(adapters);
+    return session;
   }
   // Vectors of texts: {vectors: Float32Array[], nTokens: number[]}; without pooling a vector of each token.
   async embed(texts, options = {}) {
@@ -127,6 +134,11 @@ class Model extends Handle {
     const tokens = Int32Array.from(texts.flatMap((text) => Array.from(text)));
     return new Calibration(await async.orrery_calibrate(this.handle, tokens, lengths, options));
   }
+}
+
+// Sessions keep the adapters that they have.
+class Adapter extends Handle {
+  static free = 'orrery_adapter_free';
 }
 
 class Calibration extends Handle {
@@ -171,6 +183,10 @@ class Session extends Handle {
   }
   rewind(nTokens) {
     sync.orrery_session_rewind(this.handle, nTokens);
+  }
+  // Replaces the adapters: [{adapter, scale}], scale 1 where it is left out. Where the list changes, the session drops its tokens.
+  setAdapters(adapters) {
+    sync.orrery_session_set_adapters(this.handle, adapters.map(({ adapter, scale = 1 }) => [adapter.handle, scale]));
   }
   // What the session does now, a generation or a long call; what begins later is not cancelled.
   cancel() {

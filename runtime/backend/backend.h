@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/backend/adapters.h"
 #include "runtime/backend/device.h"
 #include "runtime/backend/encoder.h"
 #include "runtime/backend/experts.h"
@@ -112,6 +113,7 @@ class Backend : public Device, public StepOperations {
   virtual ExpertOperations* experts() { return nullptr; }       // not null where check_experts() accepts a router
   virtual EncoderOperations* encoder() { return nullptr; }      // not null where check_encoder() is ok
   virtual HeadProducts* head_products() { return nullptr; }
+  virtual AdapterOperations* adapters() { return nullptr; }  // not null where check_adapters() is ok
   virtual KeyOperations* keys() { return nullptr; }
   virtual FetchOperations* fetches() { return nullptr; }  // not null where BackendInfo::fetches
   virtual KvSummaries* summaries() { return nullptr; }

@@ -104,6 +104,10 @@ class Device {
                  "backend %s computes no encoders, whose rows see each other: expected backend cpu, or a model that generates text",
                  info().name);
   }
+  // The same of adapters: small products of float32 matrices in the arena.
+  virtual Status check_adapters() const {
+    return option_error(Code::unsupported, "adapters", "backend %s runs no adapters: expected backend cpu, or no adapters", info().name);
+  }
   // The same of a mixture of experts.
   virtual Status check_experts(const RouterShape& router) const {
     (void)router;

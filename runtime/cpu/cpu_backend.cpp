@@ -55,7 +55,8 @@ class CpuBackend final : public Backend,
                          RecurrentOperations,
                          ExpertOperations,
                          EncoderOperations,
-                         HeadProducts {
+                         HeadProducts,
+                         AdapterOperations {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors, bool traces)
@@ -130,6 +131,9 @@ class CpuBackend final : public Backend,
   EncoderOperations* encoder() override { return this; }
   Status check_encoder() const override { return ok_status(); }
   HeadProducts* head_products() override { return this; }
+  Status check_adapters() const override { return ok_status(); }
+  AdapterOperations* adapters() override { return this; }
+  void add_low_rank(Span<const AdapterProduct> products, int64_t low_stride, float scale, int32_t rows) override;
   Status check_experts(const RouterShape&) const override { return ok_status(); }
 
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
@@ -476,6 +480,30 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
                           thread_scratch(thread)};
     const StepTrace::Busy busy(trace_.get(), thread, traced[std::min(item.product, kMostTraced - 1)]);
     (shape.decodes ? kernels_.matmul_decode : kernels_.matmul_prefill)(task);
+  });
+}
+
+// Items are stretches of a product's outputs and of its rows: no cut changes a sum.
+void CpuBackend::add_low_rank(Span<const AdapterProduct> products, int64_t low_stride, float scale, int32_t rows) {
+  constexpr int64_t kRows = 32;
+  uint64_t bytes = 0;
+  int64_t most_out = 0, most_rank = 0;
+  for (const AdapterProduct& p : products) {
+    bytes += static_cast<uint64_t>(p.n_out * p.rank) * sizeof(float);
+    most_out = std::max(most_out, p.n_out), most_rank = std::max(most_rank, p.rank);
+  }
+  const StepTrace::Scope scope(trace_.get(), Operation::product, bytes, TensorType::f32, most_out, most_rank);
+  // Two items for each thread of a few rows; of many rows, items whose part of B stays in the first-level cache.
+  const int64_t least = std::max<int64_t>(64, (int64_t{16} << 10) / std::max<int64_t>(4 * most_rank, 1));
+  const int64_t n_row_items = div_up<int64_t>(rows, kRows), n_each = n_row_items > 1 ? 8 : 2 * pool_->n_threads();
+  const int64_t outs = align_up(std::max(least, div_up<int64_t>(most_out, n_each)), kAdapterTile);
+  const int64_t n_out_items = div_up(most_out, outs), n_products = static_cast<int64_t>(products.size());
+  run(n_products * n_out_items * n_row_items, [&](int64_t item, int32_t) {
+    const AdapterProduct& p = products[static_cast<size_t>(item / (n_out_items * n_row_items))];
+    const int64_t first = item / n_row_items % n_out_items * outs, row = item % n_row_items * kRows;
+    if (first >= p.n_out) return;
+    kernels_.add_low_rank({host(p.b), p.rank, host(p.low) + row * low_stride, low_stride, scale, host(p.out) + row * p.out_stride,
+                           p.out_stride, first, std::min(p.n_out, first + outs), std::min<int64_t>(kRows, rows - row)});
   });
 }
 

@@ -23,6 +23,7 @@ struct FreeHandle {
   void operator()(orrery_runtime* handle) const { orrery_runtime_free(handle); }
   void operator()(orrery_model* handle) const { orrery_model_free(handle); }
   void operator()(orrery_vocab* handle) const { orrery_vocab_free(handle); }
+  void operator()(orrery_adapter* handle) const { orrery_adapter_free(handle); }
   void operator()(orrery_session* handle) const { orrery_session_free(handle); }
   void operator()(orrery_generation* handle) const { orrery_generation_free(handle); }
   void operator()(orrery_matcher* handle) const { orrery_matcher_free(handle); }
@@ -30,6 +31,7 @@ struct FreeHandle {
 using Runtime = std::unique_ptr<orrery_runtime, FreeHandle>;
 using Model = std::unique_ptr<orrery_model, FreeHandle>;
 using Vocab = std::unique_ptr<orrery_vocab, FreeHandle>;
+using Adapter = std::unique_ptr<orrery_adapter, FreeHandle>;
 using Session = std::unique_ptr<orrery_session, FreeHandle>;
 using Generation = std::unique_ptr<orrery_generation, FreeHandle>;
 using Matcher = std::unique_ptr<orrery_matcher, FreeHandle>;
@@ -109,6 +111,7 @@ class ApiError : public Failure {
                                     {"repetition_penalty", "--repeat-penalty"},
                                     {"frequency_penalty", "--frequency-penalty"},
                                     {"presence_penalty", "--presence-penalty"},
+                                    {"adapters", "--lora"},
                                     {"backend", "--backend"},
                                     {"device", "--device"},
                                     {"policy", "--policy"},
@@ -116,7 +119,7 @@ class ApiError : public Failure {
                                     {"overflow", "--overflow"},
                                     {"stop", "--stop"},
                                     {"temperature", "--temperature"}};
-  static constexpr size_t kMembers = std::size(kNames) - 7;
+  static constexpr size_t kMembers = std::size(kNames) - 8;
 
   // The option of the command line that sets a member; "": none does.
   static std::string_view option_of(std::string_view member) {

@@ -39,6 +39,7 @@ constexpr const char* kForeignOptions[][2] = {{"--ctx-size", "--context"},
                                               {"--model-draft", "--draft-model"},
                                               {"-md", "--draft-model"},
                                               {"-s", "--seed"},
+                                              {"--lora-scaled", "--lora"},
                                               {"--chat-template-file", "--template"}};
 
 // The number of edits (insert, delete, replace, swap of neighbours) that change one word into the other.

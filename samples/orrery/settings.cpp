@@ -38,6 +38,17 @@ void parse_link(const std::string& text, orrery_runtime_options* options) {
   options->link_latency_us = static_cast<uint32_t>(parse_integer(latency.substr(0, latency.size() - 2), "--link", 0, 60'000'000));
 }
 
+// --lora FILE[:SCALE]: what follows the last colon is the scale if it is a number.
+std::pair<std::string, float> parse_lora(const std::string& text) {
+  constexpr double kMost = 1e6;
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || text.find_first_not_of("+-.0123456789eE", colon + 1) != std::string::npos || colon + 1 == text.size())
+    return {text, 1.0f};
+  const double scale = parse_real(std::string_view(text).substr(colon + 1), "--lora", -kMost, kMost);
+  if (colon == 0) throw UsageError("--lora: '" + text + "' is not FILE or FILE:SCALE");
+  return {text.substr(0, colon), static_cast<float>(scale)};
+}
+
 // --var NAME=VALUE: JSON if VALUE is JSON (true, 3, "text", [..]), otherwise the text itself.
 void add_variable(Json& variables, const std::string& text) {
   const size_t equals = text.find('=');
@@ -81,29 +92,33 @@ OptionGroup model_group() {
 }
 
 OptionGroup session_group() {
-  return {"Session",
-          {{"--context", "N", "Tokens that the session holds; 0: as trained, or as many as fit (default 0)."},
-           {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0, k8v4 (also k:q8_0,v:q4_0) or q4_0 (default f16)."},
-           {"--device-kv-type", "TYPE",
-            "Type of a policy's KV on the device: --kv-type (the type in host memory), or a coarser type (default: under "
-            "policy auto q8_0, k8v4 or q4_0, by the budget, if --kv-type is finer, else --kv-type)."},
-           {"--policy", "NAME",
-            "Which KV stays on the device: full, or a policy of `orrery policies`. Host memory holds the rest, and prompts "
-            "still attend to it (default full; auto with --kv-budget, or if --context does not fit)."},
-           {"--policy-option", "NAME=VALUE", "An option of the policy, as in sinks=8; may be given several times.", true},
-           {"--kv-budget", "SHARE|SIZE",
-            "KV cache on the device under a policy: 30% (of the bytes of the full KV cache in --kv-type), or 512MiB (default 100%)."},
-           {"--head-profile", "FILE",
-            "A profile of the model's heads: from `orrery profile` (its --import-gates converts DuoAttention's gates), or a "
-            "published HeteroCache head analysis. Policies heterocache and synckv use it (default: they measure the heads at the "
-            "prompt's end); duoattention and razorattention need it."},
-           {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest (drop the oldest turns) (default stop)."},
-           {"--speculate", "HOW",
-            "Guess tokens ahead: off, ngram (from earlier text: faster where the answer quotes it), policy (a KV policy's KV on the "
-            "device drafts, and all KV verifies), draft (--draft-model drafts), or mtp (the file's own block that guesses tokens drafts). "
-            "The answer is full attention's (default off; draft with --draft-model)."},
-           {"--draft-model", "FILE", "A smaller model with the same vocabulary, which guesses tokens for the model to verify."},
-           {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
+  return {
+      "Session",
+      {{"--context", "N", "Tokens that the session holds; 0: as trained, or as many as fit (default 0)."},
+       {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0, k8v4 (also k:q8_0,v:q4_0) or q4_0 (default f16)."},
+       {"--device-kv-type", "TYPE",
+        "Type of a policy's KV on the device: --kv-type (the type in host memory), or a coarser type (default: under "
+        "policy auto q8_0, k8v4 or q4_0, by the budget, if --kv-type is finer, else --kv-type)."},
+       {"--policy", "NAME",
+        "Which KV stays on the device: full, or a policy of `orrery policies`. Host memory holds the rest, and prompts "
+        "still attend to it (default full; auto with --kv-budget, or if --context does not fit)."},
+       {"--policy-option", "NAME=VALUE", "An option of the policy, as in sinks=8; may be given several times.", true},
+       {"--kv-budget", "SHARE|SIZE",
+        "KV cache on the device under a policy: 30% (of the bytes of the full KV cache in --kv-type), or 512MiB (default 100%)."},
+       {"--head-profile", "FILE",
+        "A profile of the model's heads: from `orrery profile` (its --import-gates converts DuoAttention's gates), or a "
+        "published HeteroCache head analysis. Policies heterocache and synckv use it (default: they measure the heads at the "
+        "prompt's end); duoattention and razorattention need it."},
+       {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest (drop the oldest turns) (default stop)."},
+       {"--speculate", "HOW",
+        "Guess tokens ahead: off, ngram (from earlier text: faster where the answer quotes it), policy (a KV policy's KV on the "
+        "device drafts, and all KV verifies), draft (--draft-model drafts), or mtp (the file's own block that guesses tokens drafts). "
+        "The answer is full attention's (default off; draft with --draft-model)."},
+       {"--draft-model", "FILE", "A smaller model with the same vocabulary, which guesses tokens for the model to verify."},
+       {"--lora", "FILE[:SCALE]",
+        "A LoRA adapter of the model, as GGUF, and the factor of what it adds (default 1); may be given several times: all are added up.",
+        true},
+       {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
 
 OptionGroup template_group() {
@@ -171,6 +186,10 @@ SessionSettings::SessionSettings(const Args& args) {
   options.chunk_tokens = static_cast<uint32_t>(args.tokens("--chunk", 0, kMaxTokens, options.chunk_tokens));
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;
   if (const std::string* path = args.find("--draft-model")) draft_model_.emplace(*path);
+  for (const std::string& text : args.all("--lora")) {
+    auto [path, scale] = parse_lora(text);
+    adapters_.emplace_back(std::make_unique<File>(model_file(path)), scale);
+  }
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
     const size_t equals = text.find('=');
@@ -190,6 +209,10 @@ orrery_session_options SessionSettings::options() const {
   options.policy = policy_.empty() ? nullptr : policy_.c_str();
   if (draft_model_) options.draft_model = *draft_model_;
   if (head_profile_) options.head_profile = head_profile_->c_str();
+  uses_.clear();
+  for (const auto& [file, scale] : adapters_) uses_.push_back({nullptr, *file, scale, 0});
+  options.adapters = uses_.data();
+  options.n_adapters = static_cast<uint32_t>(uses_.size());
   options.policy_options = pointers_.data();
   options.n_policy_options = static_cast<uint32_t>(pointers_.size());
   return options;
@@ -271,7 +294,17 @@ Loaded load(const std::string& path, const Args& args, const Interrupts& interru
   return loaded;
 }
 
-Session open_session(const Model& model, const orrery_session_options& options) {
+Session open_session(const Model& model, const orrery_session_options& given) {
+  orrery_session_options options = given;
+  std::vector<orrery_adapter_use> uses(given.adapters, given.adapters + given.n_adapters);
+  std::vector<Adapter> adapters;  // the session keeps what is open
+  for (orrery_adapter_use& use : uses) {
+    const orrery_source* source = std::exchange(use.source, nullptr);
+    adapters.push_back(
+        make<Adapter>([&](orrery_adapter** out, orrery_error* error) { return orrery_adapter_open(model.get(), source, out, error); }));
+    use.adapter = adapters.back().get();
+  }
+  options.adapters = uses.data();
   return make<Session>([&](orrery_session** out, orrery_error* error) { return orrery_session_open(model.get(), &options, out, error); });
 }
 

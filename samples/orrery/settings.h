@@ -3,6 +3,7 @@
 // group from Args.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@ namespace orrery::tool {
 OptionGroup runtime_group();   // --threads --backend --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
 OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --speculate
-                               // --draft-model --chunk
+                               // --draft-model --lora --chunk
 OptionGroup template_group();  // --template --template-name --tools --var --no-think
 
 // The structs point into `args`, which must outlive them.
@@ -39,9 +40,11 @@ class SessionSettings {
   orrery_session_options base_;
   std::string policy_;
   std::optional<File> draft_model_;
+  std::vector<std::pair<std::unique_ptr<File>, float>> adapters_;  // with their scales
   std::optional<std::string> head_profile_;
   std::vector<std::pair<std::string, std::string>> policy_options_;
   mutable std::vector<orrery_option> pointers_;
+  mutable std::vector<orrery_adapter_use> uses_;
 };
 
 // Owns the data that orrery_template_options points to.

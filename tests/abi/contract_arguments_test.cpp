@@ -43,6 +43,7 @@ class Arguments : public ::testing::Test {
 TEST_F(Arguments, NullIsRefusedByName) {
   orrery_model* md = nullptr;
   orrery_session* se = nullptr;
+  orrery_adapter* ad = nullptr;
   orrery_generation* ge = nullptr;
   orrery_vocab* vo = nullptr;
   size_t n = 0;
@@ -105,6 +106,11 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("session", orrery_session_tokens(nullptr, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("n_tokens", orrery_session_tokens(session.get(), nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_rewind(nullptr, 0, error));
+  EXPECT_NULL_REFUSED("session", orrery_session_set_adapters(nullptr, nullptr, 0, error));
+  EXPECT_NULL_REFUSED("adapters", orrery_session_set_adapters(session.get(), nullptr, 1, error));
+  EXPECT_NULL_REFUSED("model", orrery_adapter_open(nullptr, path_source(p), &ad, error));
+  EXPECT_NULL_REFUSED("source", orrery_adapter_open(model.get(), nullptr, &ad, error));
+  EXPECT_NULL_REFUSED("adapter", orrery_adapter_open(model.get(), path_source(p), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_fork(nullptr, &se, error));
   EXPECT_NULL_REFUSED("fork", orrery_session_fork(session.get(), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_save(nullptr, "x", error));

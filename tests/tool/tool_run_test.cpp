@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "program.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/temp_dir.h"
 
 namespace orrery::testing {
 namespace {
@@ -110,6 +112,45 @@ TEST(Run, ADraftModelChangesTheSpeedAlone) {
   EXPECT_EQ(ask(words).out, off);
   words.insert(words.end(), {"--speculate", "ngram"});
   EXPECT_NE(ask(words).err.find("a draft model needs --speculate draft"), std::string::npos) << ask(words).err;
+}
+
+// An adapter of the bundled model's first layer.
+std::vector<std::byte> demo_adapter() {
+  GgufBuilder file;
+  file.key("general.type", "adapter").key("adapter.type", "lora").key("general.architecture", "llama").key("adapter.lora.alpha", 2.0f);
+  for (const bool b : {false, true}) {
+    std::vector<float> values(2 * (b ? 256 : 704));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 19) / 9.0f - 1.0f;
+    const std::vector<uint64_t> dims = b ? std::vector<uint64_t>{2, 256} : std::vector<uint64_t>{704, 2};
+    file.tensor(b ? "blk.0.ffn_down.weight.lora_b" : "blk.0.ffn_down.weight.lora_a", TensorType::f32, dims, as_bytes(values));
+  }
+  return file.build();
+}
+
+TEST(Run, LoraAdaptersAndTheirScales) {
+  const TempDir dir;
+  const std::string file = dir.write("tone.gguf", demo_adapter()), colon = dir.write("a:1b", demo_adapter());
+  const std::string off = ask({"Who are you?"}).out;
+  const std::string on = ask({"Who are you?", "--lora", file, "--max-tokens", "8"}).out;
+  EXPECT_NE(on, ask({"Who are you?", "--max-tokens", "8"}).out);
+  EXPECT_EQ(ask({"Who are you?", "--lora", file + ":1.0", "--max-tokens", "8"}).out, on);
+  EXPECT_EQ(ask({"Who are you?", "--lora", colon, "--max-tokens", "8"}).out, on);
+  EXPECT_EQ(ask({"Who are you?", "--lora", file + ":0"}).out, off);
+  EXPECT_EQ(ask({"Who are you?", "--lora", file + ":1e-30"}).out, off);
+
+  const Finished model = ask({"Who are you?", "--lora", demo_model()});
+  EXPECT_EQ(model.code, 3);
+  EXPECT_NE(model.err.find("key 'general.type' is '', expected 'adapter'"), std::string::npos) << model.err;
+  EXPECT_NE(ask({"x", "--lora", dir.file("none.gguf")}).err.find("none.gguf: cannot open"), std::string::npos);
+  EXPECT_NE(ask({"x", "--lora", file + ":1e9"}).err.find("--lora: '1e9' is not a number from"), std::string::npos);
+  EXPECT_NE(ask({"x", "--lora", ":1"}).err.find("--lora: ':1' is not FILE or FILE:SCALE"), std::string::npos);
+
+  const auto planned = [&](Words more) {
+    Words words = {"plan", demo_model(), "--context", "512", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Json::parse(run(words, {}).out).at("device_bytes").get<uint64_t>();
+  };
+  EXPECT_GT(planned({"--lora", file}), planned({}));
 }
 
 TEST(Run, JsonHoldsTheWholeAnswer) {

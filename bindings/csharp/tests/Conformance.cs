@@ -102,6 +102,7 @@ static class Conformance {
             case "model_memory": return At<Runtime>(w[1]).Open(Source.FromMemory(File.ReadAllBytes(rest(2))), Take<ModelOptions>("model"));
             case "model_fd": using (var file = File.OpenRead(rest(2))) return At<Runtime>(w[1]).Open(FdOf(file), Take<ModelOptions>("model"));
             case "model_part": using (var file = File.OpenRead(rest(4))) return At<Runtime>(w[1]).Open(FdOf(file, ulong.Parse(w[2]), ulong.Parse(w[3])), Take<ModelOptions>("model"));
+            case "adapter": return At<Model>(w[1]).OpenAdapter(rest(2));
             case "session": return At<Model>(w[1]).OpenSession(Take<SessionOptions>("session")); case "fork": return At<Session>(w[1]).Fork();
             case "plan": return Library.Plan(rest(1), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
             case "calibrate": return At<Model>(w[1]).Calibrate(rest(3).Split('|').Select(x => At<Vocab>(w[2]).Tokenize(x)).ToList(), Take<CalibrateOptions>("calibrate"));
@@ -157,6 +158,10 @@ static class Conformance {
             case "roles": Print(w.Skip(1).Select(name => (object)Field(typeof(HeadRoles).GetField(Camel(name)).GetValue(s.HeadRoles()))).ToArray()); break;
             case "residency": Print(s.Residency().Length, s.Residency().Min(), s.Residency().Max()); break;
             case "save": s.Save(rest(1)); break; case "load": s.Load(rest(1)); break; case "load_buffer": s.LoadBuffer(At<byte[]>(w[1])); break;
+            case "adapters":
+                s.SetAdapters(Enumerable.Range(0, w.Length / 2).Select(i => new KeyValuePair<Adapter, float>(
+                    At<Adapter>(w[2 * i + 1]), float.Parse(w[2 * i + 2], System.Globalization.CultureInfo.InvariantCulture))).ToArray());
+                break;
             case "damage": ((byte[])t)[((byte[])t).Length - 1] ^= 1; break; case "evaluate": Evaluate(s, n == 1, ids(2)); break;
             case "numbers": Print(s.Logits().Length, Largest(s.Logits()), s.Embedding().Length); break; case "next": Drain((Generation)t, n); break;
             case "drain": Drain((Generation)t, -1); break; case "answer": Answer(s.Generate(Take<GenerateOptions>("generate"))); break;

@@ -28,7 +28,7 @@ from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options an
 from ._abi import CalibrateOptions, DeviceInfo, EmbedOptions, GenerateOptions, HeadRoles, LayerInfo, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
 from .forms import Function, arguments_of, schema_of, tool_of, value_of
-from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, source_of, utf8
+from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, source_of, uses_of, utf8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -342,8 +342,15 @@ class Model(Handle):
             raise _abi.OutOfHostMemoryError("no memory for a vocabulary", doing="orrery_model_vocab")
         return Vocab(c_void_p(vocab))
 
+    def adapter(self, source: Source) -> "Adapter":
+        """Opens a LoRA adapter of the model: of a path, a Descriptor or a Memory, which may go afterwards."""
+        adapter = c_void_p()
+        with self.use() as pointer:
+            call("orrery_adapter_open", pointer, byref(source_of(source)), byref(adapter))
+        return Adapter(adapter)
+
     def session(self, **given: "Unpack[SessionOptions]") -> "Session":
-        """A new conversation. `policy_options` is a dict of names and values."""
+        """A new conversation. `policy_options` is a dict of names and values; `adapters` are pairs of an Adapter and its scale."""
         session, struct = c_void_p(), options(_abi.orrery_session_options, dict(given), Callbacks())
         with self.use() as pointer:
             call("orrery_session_open", pointer, byref(struct), byref(session))
@@ -380,6 +387,11 @@ class Model(Handle):
                            (c_size_t * len(texts))(*[len(text) for text in texts]), len(texts),
                            byref(options(_abi.orrery_calibrate_options, dict(given), callbacks)), byref(calibration))
         return Calibration(calibration)
+
+
+class Adapter(Handle):
+    """A LoRA adapter of a model. Sessions keep the adapters that they have."""
+    _free = "orrery_adapter_free"
 
 
 @dataclass(frozen=True)
@@ -472,6 +484,11 @@ class Session(Handle):
     def rewind(self, n_tokens: int) -> None:
         with self.use() as pointer:
             call("orrery_session_rewind", pointer, n_tokens)
+
+    def set_adapters(self, adapters: "Sequence[tuple[Adapter, float]]") -> None:
+        """Replaces the session's adapters: pairs of an adapter and its scale. Where the list changes, the session drops its tokens."""
+        with self.use() as pointer, uses_of(adapters) as uses:
+            call("orrery_session_set_adapters", pointer, uses, len(uses))
 
     def fork(self) -> "Session":
         fork = c_void_p()

@@ -158,19 +158,6 @@ class Purpose(IntEnum):
     """it scores texts by a query: orrery_rank()"""
 
 
-class LayerKind(IntEnum):
-    ATTENTION = 0
-    """attention to all tokens"""
-    WINDOW = 1
-    """attention to the last `window` tokens"""
-    LATENT = 2
-    """attention over one row for all heads, which holds keys and values (MLA)"""
-    RECURRENT = 3
-    """a state of fixed size: delta net, Mamba, short convolution"""
-    NONE = 4
-    """nothing mixes its tokens: a feed-forward layer alone"""
-
-
 class Pooling(IntEnum):
     MODEL = 0
     """as the model's file says; if it says nothing, MEAN in an encoder, else LAST"""
@@ -292,6 +279,19 @@ class Region(IntEnum):
     """host memory beside the KV"""
 
 
+class LayerKind(IntEnum):
+    ATTENTION = 0
+    """attention to all tokens"""
+    WINDOW = 1
+    """attention to the last `window` tokens"""
+    LATENT = 2
+    """attention over one row for all heads, which holds keys and values (MLA)"""
+    RECURRENT = 3
+    """a state of fixed size: delta net, Mamba, short convolution"""
+    NONE = 4
+    """nothing mixes its tokens: a feed-forward layer alone"""
+
+
 class Error(Exception):
     """A call of the library failed. The fields are those of orrery_error; `doing` names the function."""
 
@@ -376,6 +376,22 @@ orrery_progress_fn = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
 orrery_logits_fn = CFUNCTYPE(c_int32, c_void_p, POINTER(c_float), c_size_t, POINTER(c_int32), c_size_t)
 
 
+class orrery_source(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_uint32),
+        ("path", c_char_p),
+        ("memory", c_void_p),
+        ("memory_bytes", c_uint64),
+        ("fd_offset", c_uint64),
+        ("fd_bytes", c_uint64),
+        ("fd", c_int32),
+        ("reserved", c_uint32),
+    ]
+    INIT = "orrery_source_init"
+    COUNTS: dict[str, str] = {"memory": "memory_bytes"}
+
+
 class orrery_option(Structure):
     _fields_ = [
         ("name", c_char_p),
@@ -394,6 +410,15 @@ class orrery_token_logprob(Structure):
     _fields_ = [
         ("token", c_int32),
         ("logprob", c_float),
+    ]
+
+
+class orrery_adapter_use(Structure):
+    _fields_ = [
+        ("adapter", c_void_p),
+        ("source", POINTER(orrery_source)),
+        ("scale", c_float),
+        ("reserved", c_uint32),
     ]
 
 
@@ -466,22 +491,6 @@ class orrery_runtime_info(Structure):
     ]
     INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
-
-
-class orrery_source(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("kind", c_uint32),
-        ("path", c_char_p),
-        ("memory", c_void_p),
-        ("memory_bytes", c_uint64),
-        ("fd_offset", c_uint64),
-        ("fd_bytes", c_uint64),
-        ("fd", c_int32),
-        ("reserved", c_uint32),
-    ]
-    INIT = "orrery_source_init"
-    COUNTS: dict[str, str] = {"memory": "memory_bytes"}
 
 
 class orrery_vocab_info(Structure):
@@ -587,24 +596,6 @@ class orrery_model_info(Structure):
     COUNTS: dict[str, str] = {}
 
 
-class orrery_layer_info(Structure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("kind", c_uint32),
-        ("n_heads", c_uint32),
-        ("n_kv_heads", c_uint32),
-        ("head_dim", c_uint32),
-        ("value_dim", c_uint32),
-        ("window", c_uint32),
-        ("kv_of", c_int32),
-        ("n_experts", c_uint32),
-        ("n_used_experts", c_uint32),
-        ("state_bytes", c_uint64),
-    ]
-    INIT = "orrery_layer_info_init"
-    COUNTS: dict[str, str] = {}
-
-
 class orrery_embed_options(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -637,11 +628,12 @@ class orrery_session_options(Structure):
         ("speculate", c_uint32),
         ("speculate_tokens", c_uint32),
         ("reuse_prompts", c_uint32),
-        ("reserved", c_uint32),
+        ("n_adapters", c_uint32),
         ("draft_model", POINTER(orrery_source)),
+        ("adapters", POINTER(orrery_adapter_use)),
     ]
     INIT = "orrery_session_options_init"
-    COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
+    COUNTS: dict[str, str] = {"policy_options": "n_policy_options", "adapters": "n_adapters"}
 
 
 class orrery_stats(Structure):
@@ -767,6 +759,24 @@ class orrery_plan_region(Structure):
     COUNTS: dict[str, str] = {}
 
 
+class orrery_layer_info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_uint32),
+        ("n_heads", c_uint32),
+        ("n_kv_heads", c_uint32),
+        ("head_dim", c_uint32),
+        ("value_dim", c_uint32),
+        ("window", c_uint32),
+        ("kv_of", c_int32),
+        ("n_experts", c_uint32),
+        ("n_used_experts", c_uint32),
+        ("state_bytes", c_uint64),
+    ]
+    INIT = "orrery_layer_info_init"
+    COUNTS: dict[str, str] = {}
+
+
 class orrery_experts_info(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -833,7 +843,6 @@ NAMES = {"log_level": "orrery_log_level_name",
          "kv_type": "orrery_kv_type_name",
          "rope_scaling": "orrery_rope_scaling_name",
          "load_mode": "orrery_load_mode_name",
-         "layer_kind": "orrery_layer_kind_name",
          "pooling": "orrery_pooling_name",
          "overflow": "orrery_overflow_name",
          "speculate": "orrery_speculate_name",
@@ -842,7 +851,8 @@ NAMES = {"log_level": "orrery_log_level_name",
          "tools": "orrery_tools_name",
          "event_type": "orrery_event_type_name",
          "finish_reason": "orrery_finish_reason_name",
-         "region_kind": "orrery_region_kind_name"}
+         "region_kind": "orrery_region_kind_name",
+         "layer_kind": "orrery_layer_kind_name"}
 
 STRUCTS = [orrery_error,
            orrery_device_info,
@@ -854,8 +864,8 @@ STRUCTS = [orrery_error,
            orrery_plan_result,
            orrery_model_options,
            orrery_model_info,
-           orrery_layer_info,
            orrery_embed_options,
+           orrery_adapter_use,
            orrery_option,
            orrery_session_options,
            orrery_stats,
@@ -864,6 +874,7 @@ STRUCTS = [orrery_error,
            orrery_token_logprob,
            orrery_event,
            orrery_plan_region,
+           orrery_layer_info,
            orrery_experts_info,
            orrery_head_roles,
            orrery_calibrate_options]
@@ -911,14 +922,13 @@ FUNCTIONS = {
     "orrery_model_free": (None, [c_void_p]),
     "orrery_model_info_init": (None, [POINTER(orrery_model_info), c_size_t]),
     "orrery_model_get_info": (c_int32, [c_void_p, POINTER(orrery_model_info), POINTER(orrery_error)]),
-    "orrery_layer_kind_name": (c_char_p, [c_uint32]),
-    "orrery_layer_info_init": (None, [POINTER(orrery_layer_info), c_size_t]),
-    "orrery_model_layer_info": (c_int32, [c_void_p, c_uint32, POINTER(orrery_layer_info), POINTER(orrery_error)]),
     "orrery_model_vocab": (c_void_p, [c_void_p]),
     "orrery_pooling_name": (c_char_p, [c_uint32]),
     "orrery_embed_options_init": (None, [POINTER(orrery_embed_options), c_size_t]),
     "orrery_embed": (c_int32, [c_void_p, POINTER(c_char_p), c_size_t, POINTER(orrery_embed_options), POINTER(c_float), c_size_t, POINTER(c_size_t), POINTER(c_uint32), POINTER(orrery_error)]),
     "orrery_rank": (c_int32, [c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(orrery_embed_options), POINTER(c_float), c_size_t, POINTER(c_uint32), POINTER(orrery_error)]),
+    "orrery_adapter_open": (c_int32, [c_void_p, POINTER(orrery_source), POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_adapter_free": (None, [c_void_p]),
     "orrery_overflow_name": (c_char_p, [c_uint32]),
     "orrery_speculate_name": (c_char_p, [c_uint32]),
     "orrery_session_options_init": (None, [POINTER(orrery_session_options), c_size_t]),
@@ -934,6 +944,7 @@ FUNCTIONS = {
     "orrery_session_n_tokens": (c_size_t, [c_void_p]),
     "orrery_session_tokens": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_rewind": (c_int32, [c_void_p, c_size_t, POINTER(orrery_error)]),
+    "orrery_session_set_adapters": (c_int32, [c_void_p, POINTER(orrery_adapter_use), c_size_t, POINTER(orrery_error)]),
     "orrery_session_fork": (c_int32, [c_void_p, POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_session_save": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
     "orrery_session_load": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
@@ -961,9 +972,12 @@ FUNCTIONS = {
     "orrery_region_kind_name": (c_char_p, [c_uint32]),
     "orrery_plan_region_init": (None, [POINTER(orrery_plan_region), c_size_t]),
     "orrery_plan_regions": (c_int32, [POINTER(orrery_source), POINTER(orrery_runtime_options), POINTER(orrery_model_options), POINTER(orrery_session_options), POINTER(orrery_plan_region), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_inspect": (c_int32, [POINTER(orrery_source), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_layer_kind_name": (c_char_p, [c_uint32]),
+    "orrery_layer_info_init": (None, [POINTER(orrery_layer_info), c_size_t]),
+    "orrery_model_layer_info": (c_int32, [c_void_p, c_uint32, POINTER(orrery_layer_info), POINTER(orrery_error)]),
     "orrery_experts_info_init": (None, [POINTER(orrery_experts_info), c_size_t]),
     "orrery_model_experts": (c_int32, [c_void_p, POINTER(orrery_experts_info), POINTER(orrery_error)]),
-    "orrery_inspect": (c_int32, [POINTER(orrery_source), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_residency": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_head_roles_init": (None, [POINTER(orrery_head_roles), c_size_t]),
@@ -1061,9 +1075,8 @@ class ModelOptions(TypedDict, total=False):
     rope_original_context: int
     """the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's"""
     experts_on_device: int
-    """of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
-    reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as many
-    as fit beside sessions_bytes. orrery_model_experts() tells
+    """of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but for a CPU
+    without a link; the others are in the reservoir. -1 (default): as many as fit. orrery_model_experts()
     """
     sessions_bytes: int
     """of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs"""
@@ -1141,6 +1154,10 @@ class SessionOptions(TypedDict, total=False):
     """DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
     has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
     vocabularies differ; the message names the first difference
+    """
+    adapters: Sequence[tuple[object, float]]
+    """(n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
+    Embeddings, calibrations and draft models have none
     """
 
 
@@ -1385,34 +1402,6 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
-class LayerInfo:
-    """One layer of a model whose layers may differ. One token's KV takes n_kv_heads * orrery_kv_type_bytes(type, head_dim,
-    value_dim) bytes in it.
-    """
-
-    kind: int
-    """ORRERY_LAYER_: what mixes its tokens"""
-    n_heads: int
-    """of queries; 0: the layer has no attention"""
-    n_kv_heads: int
-    """whose KV the layer keeps; 0 where it reads another layer's"""
-    head_dim: int
-    """values of a key"""
-    value_dim: int
-    """values of a value; 0: it is a part of the key (LATENT)"""
-    window: int
-    """WINDOW: tokens; else 0"""
-    kv_of: int
-    """the earlier layer whose KV it reads; -1: none"""
-    n_experts: int
-    """of its mixture; 0: it has none"""
-    n_used_experts: int
-    """of them, for each token; without a shared expert"""
-    state_bytes: int
-    """RECURRENT: its state in one session, however long; else 0"""
-
-
-@dataclass(frozen=True)
 class Stats:
     """orrery_stats of the header."""
 
@@ -1500,6 +1489,34 @@ class PlanRegion:
     """in the reservoir"""
     host_bytes: int
     """in other host memory, at most; of WEIGHTS: mapped, or read"""
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One layer of a model whose layers may differ. One token's KV takes n_kv_heads * orrery_kv_type_bytes(type, head_dim,
+    value_dim) bytes in it.
+    """
+
+    kind: int
+    """ORRERY_LAYER_: what mixes its tokens"""
+    n_heads: int
+    """of queries; 0: the layer has no attention"""
+    n_kv_heads: int
+    """whose KV the layer keeps; 0 where it reads another layer's"""
+    head_dim: int
+    """values of a key"""
+    value_dim: int
+    """values of a value; 0: it is a part of the key (LATENT)"""
+    window: int
+    """WINDOW: tokens; else 0"""
+    kv_of: int
+    """the earlier layer whose KV it reads; -1: none"""
+    n_experts: int
+    """of its mixture; 0: it has none"""
+    n_used_experts: int
+    """of them, for each token; without a shared expert"""
+    state_bytes: int
+    """RECURRENT: its state in one session, however long; else 0"""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ The library is looked for in $ORRERY_LIBRARY, beside this file (as wheels have i
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import operator
 import os
@@ -197,6 +198,31 @@ class Callbacks:
                 raise exception
 
 
+class uses_of:
+    """Pairs of an Adapter, or of a plan's source, and a scale, as an array of C that is valid inside `with`, or as long as this exists."""
+
+    def __init__(self, pairs: Any) -> None:
+        self._stack, self._pairs, self._kept = contextlib.ExitStack(), list(pairs), []  # type: ignore[var-annotated]
+
+    def __enter__(self) -> Any:
+        items = (_abi.orrery_adapter_use * len(self._pairs))()
+        for item, (adapter, scale) in zip(items, self._pairs):
+            item.scale = checked(scale, ctypes.c_float, "the scale of an adapter")
+            if isinstance(adapter, Handle):
+                item.adapter = self._stack.enter_context(adapter.use())
+            else:
+                source = source_of(adapter)
+                item.source = ctypes.pointer(source)
+                self._kept.append(source)
+        return items
+
+    def __exit__(self, *_: Any) -> None:
+        self._stack.close()
+
+    def __del__(self) -> None:
+        self._stack.close()
+
+
 def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict] = None) -> Any:
     """An options struct of the given fields; what C points to lives as long as the struct. `adapt` wraps callbacks."""
     value = new(struct)
@@ -207,7 +233,13 @@ def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict
         kind = types[name]
         if item is None:
             continue
-        if name in struct.COUNTS:
+        if kind is POINTER(_abi.orrery_adapter_use):
+            uses = uses_of(item)  # the session keeps the adapters, and a plan reads them
+            items = uses.__enter__()
+            setattr(value, name, ctypes.cast(items, kind))
+            setattr(value, struct.COUNTS[name], len(items))
+            value.__dict__.setdefault("kept", []).extend((uses, items))
+        elif name in struct.COUNTS:
             if kind is POINTER(c_char_p):
                 if isinstance(item, str):
                     item = [item]

@@ -5,6 +5,7 @@ import asyncio
 import dataclasses
 import gc
 import json
+import os
 import sys
 import threading
 import time
@@ -144,6 +145,32 @@ class Orrery(unittest.TestCase):
         orrery.Vocab(path).close()
         self.runtime.open(path).close()
         self.assertIn("n_tensors" if "n_tensors" in orrery.inspect(MODEL) else "tensors", orrery.inspect(path))
+
+    def test_adapters_are_options_of_sessions_and_plans(self):
+        path = os.path.join(os.path.dirname(MODEL), "adapter.gguf")
+        wishes = {"runtime": {"backend": "cpu", "device_budget_bytes": 256 << 20}}
+        planned = [orrery.plan(MODEL, session={"n_context": 512, **more}, **wishes).device_bytes for more in ({}, {"adapters": [(path, 1.0)]})]
+        self.assertGreater(planned[1], planned[0])
+        adapter = self.model.adapter(path)
+        session = self.model.session(n_context=512, adapters=[(adapter, 0.5)])
+        self.assertEqual(orrery.plan(MODEL, session={"n_context": 512, "adapters": [(adapter, 0.5)]}, **wishes).device_bytes, planned[1])
+        adapter.close()
+        session.evaluate([70, 71, 72])
+        first = list(session.logits())
+        with open(path, "rb") as file:
+            again = self.model.adapter(orrery.Memory(file.read()))
+        other = self.model.session(n_context=512)
+        other.evaluate([70, 71, 72])
+        self.assertNotEqual(list(other.logits()), first)
+        other.set_adapters([(again, 0.5)])
+        self.assertEqual(other.n_tokens(), 0)
+        other.evaluate([70, 71, 72])
+        self.assertEqual(list(other.logits()), first)
+        again.close()
+        with self.assertRaises(ValueError):
+            other.set_adapters([(again, 1.0)])
+        with self.assertRaises(orrery.InvalidArgumentError):
+            self.model.session(adapters=[(path, 1.0)])
 
     def test_break_frees_at_once(self):
         gc.disable()

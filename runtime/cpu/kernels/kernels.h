@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/backend/adapters.h"
 #include "runtime/backend/keys.h"
 #include "runtime/backend/low_rank.h"
 #include "runtime/base/tensor_type.h"
@@ -125,6 +126,18 @@ struct MatmulTask {
   int64_t out_stride;
   bool accumulate;
   std::byte* scratch;  // Kernels::matmul_scratch_bytes and decode_scratch_bytes(n_columns), 64-byte aligned, for this thread alone
+};
+
+// out[r][o] += scale * (sum over k of low[r][k] * b[o][k]), for o in [first_out, last_out) and r < n_rows. first_out is at a tile's start.
+struct AdapterTask {
+  const float* b;  // (tiles, rank, kAdapterTile)
+  int64_t rank;
+  const float* low;
+  int64_t low_stride;
+  float scale;
+  float* out;
+  int64_t out_stride;
+  int64_t first_out, last_out, n_rows;
 };
 
 // The place of one layer's tokens of one KV head.
@@ -422,6 +435,7 @@ struct Kernels {
   void (*delta_head)(const DeltaTask& task);
   void (*mamba2_head)(const Mamba2Task& task);
   void (*apply_gates)(float* x, const float* gates, int64_t n);  // x *= sigmoid(gates)
+  void (*add_low_rank)(const AdapterTask& task);
 
   // K or V to floats, and floats to K or V. n is a multiple of 32 for the quantized types. `type` has K and V alike (key_type(),
   // value_type()).

@@ -227,6 +227,16 @@ void apply_gates(float* x, const float* gates, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] /= 1.0f + std::exp(-gates[i]);
 }
 
+void plain_add_low_rank(const AdapterTask& t) {
+  for (int64_t r = 0; r < t.n_rows; ++r)
+    for (int64_t o = t.first_out; o < t.last_out; ++o) {
+      const float* b = t.b + o / kAdapterTile * t.rank * kAdapterTile + o % kAdapterTile;
+      float sum = 0;
+      for (int64_t k = 0; k < t.rank; ++k) sum += t.low[r * t.low_stride + k] * b[k * kAdapterTile];
+      t.out[r * t.out_stride + o] += t.scale * sum;
+    }
+}
+
 void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) { load_kv(key_tensor_type(type), x, n, out); }
 
 void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) { store_kv(key_tensor_type(type), x, n, out); }
@@ -277,6 +287,7 @@ const Kernels kPlainKernels = {
     delta_head,
     mamba2_head,
     apply_gates,
+    plain_add_low_rank,
     load_kv_vector,
     store_kv_vector,
     plain_move_tokens,

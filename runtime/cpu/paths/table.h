@@ -32,6 +32,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       delta_head,
       mamba2_head,
       apply_gates,
+      add_low_rank,
       load_kv_vector,
       store_kv_vector,
       move_tokens,

@@ -77,6 +77,47 @@ inline void rms_norm(const float* x, const float* weight, float* out, int64_t di
   }
 }
 
+// R rows times T tiles of B, whose sums stay in registers. Every output is its own chain of sums, so its bits depend on neither R nor T.
+template <int R, int T>
+void add_low_rank_tiles(const AdapterTask& t, int64_t r, int64_t o) {
+  constexpr int kVectors = T * static_cast<int>(kAdapterTile) / V::kLanes;
+  const int64_t tile_floats = t.rank * kAdapterTile;
+  const float* const b = t.b + o / kAdapterTile * tile_floats;
+  V::F sums[R][kVectors];
+  for (auto& row : sums)
+    for (V::F& sum : row) sum = V::zero();
+  for (int64_t k = 0; k < t.rank; ++k)
+    for (int v = 0; v < kVectors; ++v) {
+      constexpr int kOfTile = static_cast<int>(kAdapterTile) / V::kLanes;
+      const V::F weights = V::load(b + v / kOfTile * tile_floats + k * kAdapterTile + v % kOfTile * V::kLanes);
+      for (int i = 0; i < R; ++i) sums[i][v] = V::fma(weights, V::set(t.low[(r + i) * t.low_stride + k]), sums[i][v]);
+    }
+  const V::F scale = V::set(t.scale);
+  for (int i = 0; i < R; ++i)
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t at = o + v * V::kLanes;
+      float* const out = t.out + (r + i) * t.out_stride + at;
+      if (at + V::kLanes <= t.last_out) {
+        V::store(out, V::fma(scale, sums[i][v], V::load(out)));
+      } else if (at < t.last_out) {
+        const int left = static_cast<int>(t.last_out - at);
+        V::store_part(out, V::fma(scale, sums[i][v], V::load_part(out, left)), left);
+      }
+    }
+}
+
+inline void add_low_rank(const AdapterTask& t) {
+  constexpr int64_t kRows = 4, kTiles = 4;
+  for (int64_t r = 0; r < t.n_rows;) {
+    const int64_t n = t.n_rows - r >= kRows ? kRows : 1;
+    int64_t o = t.first_out;
+    if (n == 1)
+      for (; o + kTiles * kAdapterTile <= t.last_out; o += kTiles * kAdapterTile) add_low_rank_tiles<1, kTiles>(t, r, o);
+    for (; o < t.last_out; o += kAdapterTile) n == 1 ? add_low_rank_tiles<1, 1>(t, r, o) : add_low_rank_tiles<kRows, 1>(t, r, o);
+    r += n;
+  }
+}
+
 // Plain loops: the compiler vectorises them well.
 inline void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved, int32_t n_heads, int32_t head_dim) {
   const int32_t half = n_rot / 2;

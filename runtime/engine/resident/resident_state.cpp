@@ -28,8 +28,8 @@ Status Resident::state(StateBytes* s, uint32_t n_tokens, policy::Policy* policy)
   ORRERY_TRY(s->number(&n_unchanged, uint64_t{n_tokens} + 1, "more tokens are unchanged than the session has"));
   const bool settling = parts.n_steps > 0;
   if (settling) {
-    ORRERY_TRY(s->check(attends_pages_ && policy->settle_steps(parts.n_tokens) == parts.n_steps && parts.step > 0 && parts.step < parts.n_steps &&
-                            n_tokens - parts.n_tokens == parts.step,
+    ORRERY_TRY(s->check(attends_pages_ && policy->settle_steps(parts.n_tokens) == parts.n_steps && parts.step > 0 &&
+                            parts.step < parts.n_steps && n_tokens - parts.n_tokens == parts.step,
                         "the steps of a settlement do not add up"));
   }
   if (parts_.queries) ORRERY_TRY(parts_.queries->state(backend, s, n_tokens));
@@ -43,7 +43,8 @@ Status Resident::state(StateBytes* s, uint32_t n_tokens, policy::Policy* policy)
   const bool laid_out = settled || parts.step >= parts.n_scoring();
   kv::SlotTable table;
   if (!s->reads() && laid_out) ORRERY_TRY(answers_.read_held(&table));
-  const auto n_layers = static_cast<uint32_t>(description_.kv().n_layers()), n_kv_heads = static_cast<uint32_t>(description_.kv().n_kv_heads);
+  const auto n_layers = static_cast<uint32_t>(description_.kv().n_layers()),
+             n_kv_heads = static_cast<uint32_t>(description_.kv().n_kv_heads);
   const uint32_t n_filled = (settled ? n_layers : parts.filled(parts.step, n_layers)) * n_kv_heads;  // heads
   if (laid_out) {
     ORRERY_TRY(parts_.slots->state(backend, s, n_tokens, &table));

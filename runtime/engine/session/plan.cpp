@@ -41,6 +41,7 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const WeightsMemory& weights = in.weights;
   layout.add({"weights", kv::Holds::weights, align_up(weights.arena, kv::kArenaAlignment), 0, weights.mapped, 0});
   layout.add({"experts", kv::Holds::weights, weights.experts.arena_bytes, weights.experts.reservoir_bytes, 0, 0});
+  layout.add({"adapters", kv::Holds::weights, in.adapters_bytes, 0, 0, 0});
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
   if (!same_workspace(limits, in.shared.limits))  // else the session uses the model's workspace
     layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
@@ -116,7 +117,8 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const LayoutInput of_part = {input.description, input.device, part, input.moves_directly, input.shared, input.weights, input.draft};
+  const LayoutInput of_part = {input.description, input.device,  part,        input.moves_directly,
+                               input.shared,      input.weights, input.draft, input.adapters_bytes};
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
@@ -148,8 +150,8 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, co
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;
-    const LayoutInput with_larger = {input.description, input.device,  larger,     input.moves_directly,
-                                     input.shared,      input.weights, input.draft};
+    const LayoutInput with_larger = {input.description, input.device,  larger,      input.moves_directly,
+                                     input.shared,      input.weights, input.draft, input.adapters_bytes};
     const kv::Plan of_larger = plan_of(with_larger, budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
     options->chunk_tokens = chunk;
@@ -180,6 +182,25 @@ Result<WeightsMemory> weights_of(const gguf::File& file, const model::Descriptio
     if (!weights.repacks || model::repacked_bytes(file, t, device) == 0) bytes.mapped += t.bytes;
   for (const gguf::Tensor* t : weights.in_units)  // copied all the same
     if (!weights.repacks || model::repacked_bytes(file, *t, device) == 0) bytes.mapped -= t->bytes;
+  return bytes;
+}
+
+// The arena's bytes of the adapters. One that is in the list twice is open once; sources stand for an adapter each.
+Result<uint64_t> bytes_of(const Adapters& adapters, const gguf::File& file, const model::Description& description) {
+  uint64_t bytes = 0;
+  std::vector<const LoadedAdapter*> open;
+  gguf::OpenOptions header;
+  header.header_only = true;
+  for (const AdapterChoice& choice : adapters ? adapters->choices() : Span<const AdapterChoice>()) {
+    if (!choice.adapter) {
+      ORRERY_ASSIGN(const gguf::File its, choice.source->open(header));
+      ORRERY_ASSIGN(const uint64_t its_bytes, model::adapter_bytes(its, file, description));
+      bytes += its_bytes;
+    } else if (std::find(open.begin(), open.end(), choice.adapter.get()) == open.end()) {
+      open.push_back(choice.adapter.get());
+      bytes += choice.adapter->bytes();
+    }
+  }
   return bytes;
 }
 
@@ -219,6 +240,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_ASSIGN(const model::Placement head, model::place_head(file, draft_description, *backend, budget));
     input.draft = {&draft_description, {}, {head.arena_bytes, 0}};
   }
+  ORRERY_ASSIGN(input.adapters_bytes, bytes_of(given.adapters, file, description));
   const kv::Plan plan = decide_with_chunk(input, &session, {budget, reservoir_budget_bytes(runtime)});
   ORRERY_TRY(session.validate(description));
   ORRERY_TRY(session.check_device(*backend, description));

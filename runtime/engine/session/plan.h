@@ -33,6 +33,7 @@ struct LayoutInput {
     WeightsMemory weights = {};
   };
   Draft draft = {};
+  uint64_t adapters_bytes = 0;  // of adapters that are not open yet, or in a plan of all memory; else 0
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 

@@ -30,6 +30,7 @@ kv::PrefixTree::Key Session::prefix_key() const {
   const uint32_t form[] = {static_cast<uint32_t>(options_.kv_type), form_.rotated};
   hash.update(form, sizeof form);
   if (form_.means) hash.update(form_.means->data(), form_.means->size() * sizeof(float));
+  if (options_.adapters) hash.update(options_.adapters->hash().data(), options_.adapters->hash().size());
   hash.digest(key.formats.data());
   return key;
 }

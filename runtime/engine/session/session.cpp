@@ -92,6 +92,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                  "embeddings (orrery_embed)",
                  model->description().name.c_str(), model->description().family);
   ORRERY_TRY(options.validate(model->description()));
+  ORRERY_TRY(check_adapters_of(options.adapters, *model));
   if (options.speculate == Speculate::draft) {  // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
     if (!options.draft_model) {
@@ -354,7 +355,8 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
     step.transform = transform();
     if (moved) moved->begin_step(from);
     status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {},
-                            wanted ? resident_->hook(Phase::prefill, from, n) : nullptr, moved ? moved->step() : SequenceState());
+                            wanted ? resident_->hook(Phase::prefill, from, n) : nullptr, moved ? moved->step() : SequenceState(),
+                            uses_of(options_.adapters));
     if (moved && status.ok()) moved->end_step(from + n);
     if (wanted) status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
     pages_->upload(&backend, first, end, saved.data());
@@ -403,8 +405,8 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
     const uint32_t page = from / static_cast<uint32_t>(kPageTokens);
     if (keeps_kv) pages_->download(&backend, page, page + 1, saved.data());
     state_->begin_step(from);
-    Status status =
-        model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->step());
+    Status status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr,
+                                   state_->step(), uses_of(options_.adapters));
     if (keeps_kv) pages_->upload(&backend, page, page + 1, saved.data());
     ORRERY_TRY(std::move(status));
     from += n;
@@ -801,6 +803,17 @@ Status Session::park_copy_of(const Session& other) {
   other.pages_->download(&turn.backend(), 0, n_pages, parked_pages_.data());
   stats_.device_to_host_bytes += n_pages * page_bytes;
   return turn.backend().synchronize();
+}
+
+Status Session::set_adapters(Adapters adapters) {
+  ORRERY_TRY(check_adapters_of(adapters, *model_));
+  if (adapters) ORRERY_TRY(model_->runtime().device().check_adapters());
+  if (hash_of(adapters) != hash_of(options_.adapters)) {
+    ORRERY_TRY(resume());
+    truncate(0);
+  }
+  options_.adapters = std::move(adapters);
+  return ok_status();
 }
 
 Status Session::resume() {

@@ -197,6 +197,8 @@ class Session {
   Result<std::unique_ptr<Session>> fork();
   // Takes device memory again if parked.
   Status resume();
+  // Uses other adapters from now on. If they differ, the session drops its tokens: their KV is that of the old ones.
+  Status set_adapters(Adapters adapters);
 
   // Enters the session: one call at a time. While a generation is under way, calls only read (capi checks that).
   bool try_enter() {

@@ -13,7 +13,7 @@ namespace orrery::engine {
 struct SessionFileHeader {
   char magic[8];
   uint8_t fingerprint[16];
-  uint8_t rope[16];  // hash of the inverse frequencies and the magnitudes
+  uint8_t rope[16];  // hash of the inverse frequencies and the magnitudes; with kAdapted, of that hash and of AdapterSet::hash()
   uint32_t kv_type;
   uint32_t n_tokens;  // all tokens; they have KV
   uint32_t n_pages;
@@ -21,7 +21,8 @@ struct SessionFileHeader {
   uint64_t page_bytes;
   uint64_t conversation_bytes;  // JSON
   uint64_t n_dropped;
-  uint32_t form;     // of the KV: kCentred, kRotated; kHasState: a state (CheckpointedState) stands behind the pages
+  uint32_t form;     // of the KV: kCentred, kRotated; kHasState: a state (CheckpointedState) stands behind the pages; kAdapted: the KV was
+                     // made with adapters
   uint32_t n_means;  // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
 };
 static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
@@ -44,7 +45,7 @@ constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;  // of pages: one piece fro
 constexpr uint64_t kBytesRead = uint64_t{1} << 20;    // of pages: one piece of a file, which stays in the processor's cache
 constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
-constexpr uint32_t kCentred = 1, kRotated = 2, kHasState = 4, kHasResident = 8;  // SessionFileHeader::form
+constexpr uint32_t kCentred = 1, kRotated = 2, kHasState = 4, kHasResident = 8, kAdapted = 16;  // SessionFileHeader::form
 constexpr uint32_t kResidentVersion = 1, kHasLogits = 1, kSelectsAgain = 2;
 constexpr uint64_t kResidentMargin = uint64_t{1} << 20;  // of a resident state: its numbers beside the memory of what it holds
 
@@ -54,6 +55,16 @@ uint64_t state_part_bytes(const SessionFileResident& r) { return r.n_floats * si
 uint64_t head_bytes(const SessionFileHeader& h, const SessionFileResident& r) {
   return ((h.form & kHasResident) ? sizeof r : 0) + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes +
          uint64_t{h.n_means} * sizeof(float) + state_part_bytes(r);
+}
+
+std::array<uint8_t, 16> rope_hash(const model::RopeTables& ropes, const Adapters& adapters) {
+  std::array<uint8_t, 16> out = hash_ropes(ropes);
+  if (!adapters) return out;
+  Hash128 hash;
+  hash.update(out.data(), out.size());
+  hash.update(adapters->hash().data(), adapters->hash().size());
+  hash.digest(out.data());
+  return out;
 }
 
 Status damaged(const char* name, uint64_t offset, const char* what) {
@@ -102,7 +113,8 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
   std::memset(&h, 0, sizeof h);
   std::memcpy(h.magic, kMagic, sizeof kMagic);
   std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
-  const std::array<uint8_t, 16> hash = hash_ropes(ropes);
+  const Adapters adapters = session.n_computed() > 0 ? session.options().adapters : nullptr;
+  const std::array<uint8_t, 16> hash = rope_hash(ropes, adapters);
   std::memcpy(h.rope, hash.data(), sizeof h.rope);
   h.kv_type = static_cast<uint32_t>(pages.type());
   h.n_tokens = session.n_computed();
@@ -111,7 +123,7 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
   h.page_bytes = pages.page_bytes();
   h.n_dropped = session.conversation().n_dropped;
   if (h.n_tokens > 0) {
-    h.form = (form.means ? kCentred : 0) | (form.rotated ? kRotated : 0);
+    h.form = (form.means ? kCentred : 0) | (form.rotated ? kRotated : 0) | (adapters ? kAdapted : 0);
     h.n_means = form.means ? static_cast<uint32_t>(form.means->size()) : 0;
   }
   if (session.state() && h.n_tokens > 0 && session.state()->position() == h.n_tokens) h.form |= kHasState;
@@ -223,16 +235,24 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
   // Does it belong to this model and its formats?
-  const std::array<uint8_t, 16> rope = hash_ropes(session_ropes);
+  const Adapters& adapters = session.options().adapters;
+  const bool adapted = (h.form & kAdapted) != 0;
+  const std::array<uint8_t, 16> rope = rope_hash(session_ropes, adapted ? adapters : nullptr);
   const model::Description& d = session.model().description();
   const KvType kv_type = session.options().kv_type;
   if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
-  if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
-    return damaged(name, offsetof(SessionFileHeader, rope), "the session was saved with another rotary scaling or context size");
-  if ((h.form & ~(kCentred | kRotated | kHasState | kHasResident)) != 0 ||
+  if ((h.form & ~(kCentred | kRotated | kHasState | kHasResident | kAdapted)) != 0 ||
       ((h.form & kHasResident) && (r.version != kResidentVersion || (r.flags & ~(kHasLogits | kSelectsAgain)) != 0)))
     return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
+  if (adapted && !adapters)
+    return damaged(name, offsetof(SessionFileHeader, form), "the session was saved with adapters, and this session has none");
+  if (!adapted && adapters && h.n_tokens > 0)
+    return damaged(name, offsetof(SessionFileHeader, form), "the session was saved without adapters, and this session has some");
+  if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
+    return damaged(name, offsetof(SessionFileHeader, rope),
+                   adapted ? "the session was saved with other adapters, other scales of them, another rotary scaling or context size"
+                           : "the session was saved with another rotary scaling or context size");
   if ((h.form & kHasState) && !session.state())
     return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state or windows, which the model has not");
   if (h.n_means != ((h.form & kCentred) ? d.key_values() : 0))

@@ -110,8 +110,10 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
   size_t n = 0;
   for (SessionStep* step : all)
     if (!step->failed()) live[n++] = step;  // else its preparation failed
-  // Steps whose KV has one form stand side by side: a backend may serve them by one launch.
-  const auto form = [](const SessionStep* s) { return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type); };
+  // Steps whose KV has one form stand side by side: a backend may serve them by one launch. So do those with the same adapters.
+  const auto form = [](const SessionStep* s) {
+    return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type, hash_of(s->session_->options_.adapters));
+  };
   std::sort(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), [&](const auto* a, const auto* b) { return form(a) < form(b); });
   for (size_t i = 0; i < n; ++i) steps[i] = live[i]->step_;
   for (size_t first = 0, count; first < n; first += count) {
@@ -140,6 +142,7 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
     parts[i].hook = step->hook_ ? step : nullptr;
     if (step->session_->state_) parts[i].state = step->session_->state_->step();
     parts[i].hidden = step->request_.hidden;
+    parts[i].adapters = uses_of(step->session_->options_.adapters);
     step->ran_ = true;
   }
   LanguageModel& model = *live[0]->session_->model_;

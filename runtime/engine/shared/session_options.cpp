@@ -163,6 +163,7 @@ Status SessionOptions::check_device(const Device& on, const model::Description& 
   for (const model::KvGroup& group : h.groups)
     for (const KvType type : {kv_type, resident_type(h)}) ORRERY_TRY(on.check_heads(group.head_dim, type, group.shared_values));
   const BackendInfo device = on.info();
+  if (adapters) ORRERY_TRY(on.check_adapters());
   if (speculate == Speculate::off) return ok_status();
   const char* mode = speculate == Speculate::ngram    ? "ngram"
                      : speculate == Speculate::policy ? "policy"

@@ -10,6 +10,7 @@
 #include "runtime/backend/device.h"
 #include "runtime/backend/kv.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/shared/adapters.h"
 #include "runtime/model/load/model.h"
 #include "runtime/policy/policy.h"
 
@@ -24,8 +25,6 @@ static_assert(kMostGuesses <= kMostGuessedRows);
 // head. Tokens are verified by full KV, so all modes answer as full attention does.
 enum class Speculate : uint8_t { off, ngram, policy, draft, mtp };
 inline constexpr uint32_t kHeadChunk = 64;  // most tokens of a step of a head: its workspace stays small
-class LanguageModel;
-struct ModelSource;
 // By number of guesses, from 1 on: the time that they add to a step, as a share of a step of one token.
 using GuessCosts = std::array<double, kMostGuesses>;
 
@@ -56,6 +55,7 @@ struct SessionOptions {
   std::shared_ptr<const ModelSource> draft_source;  // Speculate::draft: of the model that drafts, unless draft_model is given
   // Session::open() opens draft_source, or the model's head for Speculate::mtp; another model may also draft for several sessions.
   std::shared_ptr<LanguageModel> draft_model;
+  Adapters adapters;
   bool finds_by_codes = false;  // policy::Shape::finds_by_codes: set by see_device()
   bool codes_values = false;    // BackendInfo::codes_values: set by see_device()
   bool drafts = false;          // a session that drafts for another one: it belongs to that session, and takes no session slot

@@ -240,7 +240,7 @@ bool run_beside(Pass& pass, const Layer& layer, const feed_forward::Weights& den
   const int64_t n = pass.d.n_embd;
   feed_forward::activate(pass, layer.shape.feed_forward, dense);
   const Product down{&dense.down, {}, work.branch, n, false};
-  b.matmul({&down, 1}, work.act, layer.shape.feed_forward.width, pass.n_rows);
+  pass.matmul({&down, 1}, work.act, layer.shape.feed_forward.width);
   pass.norm(work.branch, w.ffn_post_norm, work.branch);
 
   pass.norm(work.x, w.router_norm, work.normed);

@@ -14,7 +14,7 @@ void run(Pass& pass, const Weights& w) {
   pass.backend.rms_norm(work.x, n, w.embedding_norm, work.pair, 2 * n, 1, n, pass.d.norm_eps);
   pass.backend.rms_norm(work.normed, n, w.hidden_norm, work.pair + static_cast<uint64_t>(n), 2 * n, 1, n, pass.d.norm_eps);
   const Product p{&w.in, {}, work.x, n, false};
-  pass.backend.matmul({&p, 1}, work.pair, 2 * n, pass.n_rows);
+  pass.matmul({&p, 1}, work.pair, 2 * n);
 }
 
 }  // namespace orrery::model::guessing_head

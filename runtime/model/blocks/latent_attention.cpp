@@ -124,7 +124,7 @@ bool run(Pass& pass, int32_t layer, const Weights& w) {
   if (w.q_a) {
     b.rms_norm(low, s.q_rank, w.q_norm, low, s.q_rank, 1, s.q_rank, pass.d.norm_eps);
     const Product second{&w.q_b, {}, q, q_stride, false};
-    b.matmul({&second, 1}, low, s.q_rank, pass.n_rows);
+    pass.matmul({&second, 1}, low, s.q_rank);
   }
   b.rms_norm(row, a.head_dim, w.kv_norm, row, a.head_dim, 1, s.rank, pass.d.norm_eps);
   b.rope(row + static_cast<uint64_t>(s.rank), a.head_dim, 1, s.rope, a.rope);

@@ -5,6 +5,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/cancel.h"
+#include "runtime/model/adapters/adapter.h"
 #include "runtime/model/description/description.h"
 #include "runtime/model/store/expert_store.h"
 
@@ -58,16 +59,24 @@ struct Pass {
   ExpertStore* store = nullptr;               // if the model has one
   Cancel cancel = {};                         // of waits for the link
   Status status = {};                         // an error that ends the pass
+  Span<const AdaptedRows> adapted = {};       // in ascending order; empty: no session has adapters
 
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
     backend.rms_norm(x, d.n_embd, weight, out, d.n_embd, 1, d.n_embd, d.norm_eps);
   }
+  // A block's products with the model's matrices go through here, so that adapters add their part. The n rows of x and of the outputs
+  // are those from the step's row `first` on.
+  void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n, int32_t first = 0) {
+    backend.matmul(products, x, x_stride, n);
+    if (!adapted.empty()) add_low_rank(&backend, adapted, products, x, x_stride, first, n);
+  }
+  void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride) { matmul(products, x, x_stride, n_rows); }
   // Products of Workspace::normed.
-  void project(Span<const Product> products) { backend.matmul(products, work.normed, d.n_embd, n_rows); }
+  void project(Span<const Product> products) { matmul(products, work.normed, d.n_embd); }
   // x += w * input (+ bias). With a post norm, the branch is normalised before the addition.
   void add_branch(const Weight& w, Ptr<const float> bias, Ptr<const float> post_norm, Ptr<const float> input, int64_t input_stride) {
     const Product p{&w, bias, post_norm ? work.branch : work.x, d.n_embd, !post_norm};
-    backend.matmul({&p, 1}, input, input_stride, n_rows);
+    matmul({&p, 1}, input, input_stride);
     if (post_norm) {
       backend.rms_norm(work.branch, d.n_embd, post_norm, work.branch, d.n_embd, 1, d.n_embd, post_norm_eps);
       backend.add(work.x, work.branch, d.n_embd);

@@ -47,7 +47,7 @@ void make_inputs(Pass& pass, const Inputs& inputs) {
   const Workspace& work = pass.work;
   const int64_t width = pass.d.per_layer_floats();
   const Product p{&inputs.projection, {}, work.per_layer, width, false};
-  pass.backend.matmul({&p, 1}, work.x, pass.d.n_embd, pass.n_rows);
+  pass.matmul({&p, 1}, work.x, pass.d.n_embd);
   // The norm of y / s with an epsilon is that of y with s^2 times the epsilon.
   const float eps = pass.d.norm_eps * static_cast<float>(pass.d.n_embd);
   pass.backend.rms_norm(work.per_layer, width, inputs.norm, work.per_layer, width, pass.d.n_layers, pass.d.n_per_layer, eps);
@@ -60,7 +60,7 @@ void run(Pass& pass, int32_t layer, const Weights& w) {
   const int64_t n = pass.d.n_per_layer, stride = pass.d.per_layer_floats();
   const Ptr<float> input = work.per_layer + static_cast<uint64_t>(layer * n);
   const Product p{&w.gate, {}, work.ffn, stride, false};  // rows as far apart as those of the inputs
-  pass.backend.matmul({&p, 1}, work.x, pass.d.n_embd, pass.n_rows);
+  pass.matmul({&p, 1}, work.x, pass.d.n_embd);
   pass.backend.activate(Activation::gelu, work.ffn, input, stride, work.act, n, n);
   pass.add_branch(w.projection, {}, w.post_norm, work.act, n);
 }

@@ -68,7 +68,7 @@ Status Tensors::experts(const std::string& name, int64_t n_experts, int64_t part
 
 Status Tensors::heads(const std::string& name, int64_t n_heads, int64_t rows, int64_t cols, Weight* out) {
   ORRERY_ASSIGN(const gguf::Tensor* t, take(name, n_heads, rows, cols, true));
-  return visitor_->matrix(*t, out);
+  return visitor_->heads(*t, out);
 }
 
 Status Tensors::floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out) {

@@ -19,6 +19,8 @@ class TensorVisitor {
   virtual ~TensorVisitor() = default;
   virtual void layer(int32_t) {}  // the next tensors are this layer's
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
+  // The matrices of several heads as one.
+  virtual Status heads(const gguf::Tensor& t, Weight* out) { return matrix(t, out); }
   // A tensor with n matrices of equal shape, one after another.
   virtual Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) = 0;
   virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "runtime/base/checked.h"
 
@@ -69,6 +70,24 @@ Pass make_pass(Backend* backend, const Model& model, const Workspace& work, Span
     pass.transformed |= static_cast<bool>(step.transform);
   }
   return pass;
+}
+
+bool same(Span<const AdapterUse> a, Span<const AdapterUse> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const AdapterUse& u, const AdapterUse& v) { return u.adapter == v.adapter && u.scale == v.scale; });
+}
+
+// Writes the runs of rows that have adapters to `out`. Returns their number.
+size_t adapted_rows(Span<const Step> steps, Span<const SessionPart> parts, AdaptedRows* out) {
+  size_t n = 0;
+  int32_t row = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int32_t first = std::exchange(row, row + static_cast<int32_t>(steps[i].rows.size()));
+    if (parts[i].adapters.empty()) continue;
+    if (n > 0 && out[n - 1].end == first && same(out[n - 1].uses, parts[i].adapters)) out[n - 1].end = row;
+    else out[n++] = {first, row, parts[i].adapters};
+  }
+  return n;
 }
 
 uint64_t stream_bytes(const Pass& pass) {
@@ -138,13 +157,13 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   if (w.output_norm) pass.norm(work.x, w.output_norm, work.normed);
   const uint64_t n_embd = static_cast<uint64_t>(pass.d.n_embd), n_vocab = static_cast<uint64_t>(pass.d.n_vocab);
   const Product p{&w.output, {}, work.logits, pass.d.n_vocab, false};
-  const auto product = [&](Ptr<const float> x, int32_t n) {
-    b.matmul({&p, 1}, x, pass.d.n_embd, n);
+  const auto product = [&](Ptr<const float> x, int32_t first, int32_t n) {
+    pass.matmul({&p, 1}, x, pass.d.n_embd, n, first);
     if (pass.d.logit_cap > 0.0f || pass.d.logit_scale != 1.0f)
       b.soft_cap(work.logits, n, pass.d.n_vocab, pass.d.logit_scale, pass.d.logit_cap);
   };
   if (out.request && !together) {
-    product(exported_embedding(work, pass.d, n_rows), 1);
+    product(exported_embedding(work, pass.d, n_rows), n_rows - 1, 1);
     b.shortlists()->shortlist(exported_logits(work), pass.d.n_vocab, *out.request, work.shortlist);
     const Download both[] = {{out.shortlist, work.shortlist, shortlist_result_bytes(*out.request)},
                              {out.hidden, {work.normed.address}, static_cast<uint64_t>(n_rows) * n_embd * sizeof(float)}};
@@ -170,7 +189,7 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   for (int32_t from = 0; from < n_logits; from += kLogitRows) {
     const int32_t n = std::min(kLogitRows, n_logits - from);
     const uint64_t row = static_cast<uint64_t>(n_rows - n_logits + from);
-    product(work.normed + row * n_embd, n);
+    product(work.normed + row * n_embd, static_cast<int32_t>(row), n);
     for (int32_t i = 0; together && i < n; ++i) {
       const ForwardOutput& its = parts[static_cast<size_t>(from + i)].out;
       const Ptr<const float> logits = work.logits + static_cast<uint64_t>(i) * n_vocab;
@@ -296,6 +315,8 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& given,
   Hooks hooks(steps, parts);
   Pass pass = make_pass(backend, model, work, steps, &hooks);
   pass.store = model.experts.get(), pass.cancel = cancel.waits;
+  std::array<AdaptedRows, static_cast<size_t>(kMostTogether)> adapted;
+  pass.adapted = {adapted.data(), adapted_rows(steps, {parts.data(), parts.size()}, adapted.data())};
   if (stretch.begins) {
     const bool per_layer = d.n_per_layer > 0;
     if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);  // before other operations
@@ -358,8 +379,9 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 }
 
 Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, const SequenceState& state) {
-  SessionPart part{out, hook, ok_status(), nullptr, state};
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, const SequenceState& state,
+               Span<const AdapterUse> adapters) {
+  SessionPart part{out, hook, ok_status(), nullptr, state, nullptr, adapters};
   Status status = forward_together(backend, model, work, {&step, 1}, ropes, {&part, 1}, {cancel, cancel});
   if (part.thrown) std::rethrow_exception(part.thrown);
   return part.status.ok() ? std::move(status) : std::move(part.status);

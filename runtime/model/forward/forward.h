@@ -81,6 +81,7 @@ struct SessionPart {
   std::exception_ptr thrown;
   SequenceState state = {};       // recurrent (Description::state_floats, guessed_floats); null if the model has none
   const float* hidden = nullptr;  // (rows of the step, n_embd), host: what a model that reads hidden states reads
+  Span<const AdapterUse> adapters = {};
   bool failed() const { return thrown || !status.ok(); }
 };
 
@@ -102,6 +103,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An
 // error of the hook ends the step in the same way.
 Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, const SequenceState& state = {});
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, const SequenceState& state = {},
+               Span<const AdapterUse> adapters = {});
 
 }  // namespace orrery::model

@@ -101,12 +101,31 @@ Status visit_head(const gguf::File& file, const Description& d, TensorVisitor* v
   return visit_layer(&tensors, d, 0, &m->layers[0]);
 }
 
+// Whether a matrix is a factor of products: the token embedding's rows are read.
+bool multiplies(const gguf::Tensor& t) { return t.name != "token_embd.weight"; }
+
 // Checks names and shapes and places nothing.
 class Checker final : public TensorVisitor {
  public:
   Status matrix(const gguf::Tensor&, Weight*) override { return ok_status(); }
   Status matrices(const gguf::Tensor&, int64_t, ExpertWeights*) override { return ok_status(); }
   Status vector(const gguf::Tensor&, Ptr<const float>*) override { return ok_status(); }
+};
+
+// Checks as well, and lists matrices.
+class Namer final : public TensorVisitor {
+ public:
+  explicit Namer(std::vector<NamedMatrix>* out) : out_(*out) {}
+  Status matrix(const gguf::Tensor& t, Weight*) override {
+    if (multiplies(t)) out_.push_back({&t, nullptr});
+    return ok_status();
+  }
+  Status heads(const gguf::Tensor&, Weight*) override { return ok_status(); }
+  Status matrices(const gguf::Tensor&, int64_t, ExpertWeights*) override { return ok_status(); }
+  Status vector(const gguf::Tensor&, Ptr<const float>*) override { return ok_status(); }
+
+ private:
+  std::vector<NamedMatrix>& out_;
 };
 
 // Adds up the bytes that the arena must hold.
@@ -167,6 +186,10 @@ class Placer final : public TensorVisitor {
       : turns_(*turns), model_(*model), options_(options), repacks_(repacks), next_(model->region.data()), total_(total_bytes) {}
 
   Status matrix(const gguf::Tensor& t, Weight* out) override {
+    if (multiplies(t)) model_.matrices.push_back({&t, out});
+    return heads(t, out);
+  }
+  Status heads(const gguf::Tensor& t, Weight* out) override {
     const uint64_t bytes = repacks_ ? repacked_bytes(*model_.file, t, turns_.device()) : 0;
     jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
     return ok_status();
@@ -367,6 +390,13 @@ Status check_tensors(const gguf::File& file, const Description& d) {
   Weights scratch;
   RopeFactors none;
   return visit(file, d, &checker, &scratch, &none);
+}
+
+Status name_matrices(const gguf::File& file, const Description& d, std::vector<NamedMatrix>* out) {
+  Namer namer(out);
+  Weights scratch;
+  RopeFactors none;
+  return visit(file, d, &namer, &scratch, &none);
 }
 
 Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device, uint64_t arena_bytes,

@@ -82,6 +82,12 @@ struct Weights : vocabulary::Weights {
   score_head::Weights score;       // if the description has a score
 };
 
+// A matrix that a block multiplies by Pass::matmul(), and its tensor: what an adapter may change.
+struct NamedMatrix {
+  const gguf::Tensor* tensor = nullptr;
+  const Weight* weight = nullptr;
+};
+
 struct Model {
   explicit Model(std::shared_ptr<const gguf::File> f) : file(std::move(f)) {}
 
@@ -95,6 +101,7 @@ struct Model {
   uint64_t output_bytes = 0;       // of `output`
   TensorType main_type = TensorType::f32;  // the type of most weights
 
+  std::vector<NamedMatrix> matrices;
   std::shared_ptr<const gguf::File> file;  // some weights may be in its mapping
   kv::ArenaRegion region;                  // all other weights
   std::unique_ptr<ExpertStore> experts;    // but for these, where not all of them are on the device
@@ -103,6 +110,8 @@ struct Model {
 // Checks, from the header alone, that the file has exactly the description's tensors, in their shapes. load_model() and place_weights() run
 // the same check.
 Status check_tensors(const gguf::File& file, const Description& description);
+// The same check; lists Model::matrices, without weights.
+Status name_matrices(const gguf::File& file, const Description& description, std::vector<NamedMatrix>* out);
 
 // The places that load_model() will give the weights, from the header alone. The arena takes the matrices that the
 // backend repacks, and all vectors. A backend that can also read matrices from the file repacks none if they took

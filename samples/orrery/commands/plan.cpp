@@ -378,6 +378,7 @@ const Command& plan_command() {
       "  orrery plan model.gguf --context 131072 --kv-type q8_0\n"
       "  orrery plan model.gguf --context 32768 --budget 2GiB && orrery chat model.gguf --context 32768 "
       "--budget 2GiB\n"
+      "  orrery plan model.gguf --lora tone.gguf:0.5\n"
       "  orrery plan --shape qwen3.6-35b-a3b --context 131072 --budget 16GiB\n"
       "  orrery plan --shape qwen3.6-35b-a3b --context 131072 --card rtx-3060-12g\n",
       0,

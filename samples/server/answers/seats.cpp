@@ -31,6 +31,17 @@ Seats::Seats(orrery_model* model, const Options& options) {
   if (!options.policy.empty()) o.policy = options.policy.c_str();
   o.kv_budget_bytes = options.kv_budget_bytes;
   if (options.kv_budget_share > 0) o.kv_budget_share = options.kv_budget_share;
+  std::vector<Adapter> adapters;  // the sessions keep them
+  std::vector<orrery_adapter_use> uses;
+  for (const auto& [path, scale] : options.adapters) {
+    auto source = defaults(&orrery_source_init);
+    source.path = path.c_str();
+    adapters.push_back(
+        make<Adapter>([&](orrery_adapter** out, orrery_error* error) { return orrery_adapter_open(model, &source, out, error); }));
+    uses.push_back({adapters.back().get(), nullptr, scale, 0});
+  }
+  o.adapters = uses.data();
+  o.n_adapters = static_cast<uint32_t>(uses.size());
   for (uint32_t i = 0; i < options.sessions; ++i) {
     Seat seat;
     seat.session = make<Session>([&](orrery_session** out, orrery_error* error) { return orrery_session_open(model, &o, out, error); });

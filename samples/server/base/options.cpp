@@ -60,6 +60,17 @@ void set_kv_budget(Options& o, const std::string& text) {
   o.kv_budget_share = static_cast<float>(percent) / 100.0f;
 }
 
+// FILE[:SCALE]: what follows the last colon is the scale if it is a number.
+void add_adapter(Options& o, const std::string& text) {
+  const size_t colon = text.rfind(':');
+  const std::string after = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (after.empty() || after.find_first_not_of("+-.0123456789eE") != std::string::npos) return o.adapters.emplace_back(text, 1.0f), void();
+  char* end = nullptr;
+  const float scale = std::strtof(after.c_str(), &end);
+  if (*end || colon == 0) throw std::invalid_argument("--lora: '" + text + "' is not FILE or FILE:SCALE");
+  o.adapters.emplace_back(text.substr(0, colon), scale);
+}
+
 struct Option {
   const char* name;
   const char* value;  // nullptr: a switch
@@ -88,6 +99,7 @@ const std::vector<Option>& all_options() {
       {"--name", "NAME", "The model's name in requests (default: the file's name without .gguf).", words(&Options::name)},
       {"--template", "FILE", "A Jinja template that replaces the model's.",
        [](Options& o, const std::string& path) { o.template_source = file_text("--template", path); }},
+      {"--lora", "FILE[:SCALE]", "A LoRA adapter for all answers, and its scale (default 1); may be given several times.", add_adapter},
       {"--threads", "N", "Threads that compute; 0: one per processor (default 0).", number("--threads", &Options::threads, 1024)},
       {"--backend", "NAME", "auto, cpu or cuda (default auto).", words(&Options::backend)},
       {"--budget", "SIZE", "Device memory for KV cache and workspace, as in 2GiB (default: the library's).",

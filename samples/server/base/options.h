@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace orrery::server {
@@ -11,10 +12,11 @@ struct Options {
   std::string model;  // path of a GGUF file
   std::string name;   // of the model in requests; empty: the file's name without .gguf
   std::string host = "127.0.0.1";
-  int port = 8080;              // 0: a free one
-  std::string api_key;          // empty: none is wanted
-  std::string allow_origin;     // of web pages that may ask: empty: none, "*": all
-  std::string template_source;  // a Jinja template instead of the file's; empty: the file's
+  int port = 8080;                                      // 0: a free one
+  std::string api_key;                                  // empty: none is wanted
+  std::string allow_origin;                             // of web pages that may ask: empty: none, "*": all
+  std::vector<std::pair<std::string, float>> adapters;  // files and scales
+  std::string template_source;                          // a Jinja template instead of the file's; empty: the file's
 
   int threads = 0;
   std::string backend, policy, kv_type;  // empty: the library's default

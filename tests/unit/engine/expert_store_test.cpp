@@ -329,7 +329,7 @@ class ExpertCache : public ::testing::Test {
     engine::RuntimeOptions options = linked_options();
     options.io_fault = [this](const kv::IoRequest&) {
       kv::IoThread::Fault fault;
-      if (fails_) fault.kind = kv::IoThread::Fault::Kind::fail, fault.status = error(Code::io, "lost");
+      if (fails_) fault.kind = kv::IoThread::Fault::Kind::fail, fault.status = error(Code::io, "lost"), ++n_failed_;
       return fault;
     };
     runtime_ = unwrap(engine::Runtime::create(options));
@@ -362,6 +362,7 @@ class ExpertCache : public ::testing::Test {
   uint64_t missed() const { return store_->counts().missed; }
 
   std::atomic<bool> fails_{false};
+  std::atomic<int> n_failed_{0};
   model::ExpertUnits units_;
   std::shared_ptr<engine::Runtime> runtime_;
   std::unique_ptr<model::ExpertStore> store_;
@@ -420,8 +421,8 @@ TEST_F(ExpertCache, WhatWasExpectedAndLostIsBroughtAgain) {
   bring(0, {0});
   fails_ = true;
   store_->expect(3, firsts({3}), Phase::decode);
-  while (store_->counts().expected == 0) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (n_failed_ == 0) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // and the thread has left it
   fails_ = false;
   bring(2, {2, 3}), bring(3, {2, 3});  // these look for places
   bring(1, {3});

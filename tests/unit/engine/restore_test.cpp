@@ -18,7 +18,6 @@ using engine::Session;
 using engine::SessionFile;
 using Bytes = SessionBytes;
 
-
 class EngineRestore : public ::testing::TestWithParam<PolicyMode> {};
 
 // A conversation: the logits of each step.
@@ -62,7 +61,8 @@ TEST_P(EngineRestore, TheLoadedSessionAnswersAsTheLiveOne) {
 // on somehow.
 TEST_P(EngineRestore, AnyStateIsRefusedOrTaken) {
   const auto model = open_demo();
-  const auto live = unwrap(Session::open(model, with_mode(GetParam(), 0.4))), victim = unwrap(Session::open(model, with_mode(GetParam(), 0.4)));
+  const auto live = unwrap(Session::open(model, with_mode(GetParam(), 0.4))),
+             victim = unwrap(Session::open(model, with_mode(GetParam(), 0.4)));
   answer(live.get(), random_tokens(*model, 150, 1), 11);
   answer(victim.get(), random_tokens(*model, 40, 3), 3);
   const Bytes file = save_bytes(live.get()), before = save_bytes(victim.get());
@@ -76,13 +76,16 @@ TEST_P(EngineRestore, AnyStateIsRefusedOrTaken) {
     Bytes bad = file;
     if (i % 8 == 7) {  // too short
       const uint64_t cut = 1 + random.below(layout.state - 1), left = layout.state - cut;
-      bad.erase(bad.begin() + static_cast<ptrdiff_t>(layout.state_at + left), bad.begin() + static_cast<ptrdiff_t>(layout.state_at + layout.state));
+      bad.erase(bad.begin() + static_cast<ptrdiff_t>(layout.state_at + left),
+                bad.begin() + static_cast<ptrdiff_t>(layout.state_at + layout.state));
       std::memcpy(bad.data() + SessionLayout::kHeader + 32, &left, sizeof left);
     } else {
       for (uint64_t n = 1 + random.below(3); n > 0; --n) {
         // The tables of the host are at the beginning and at the end.
         const uint64_t near = std::min<uint64_t>(layout.state, 600), place = random.below(3);
-        const uint64_t at = place == 0 ? random.below(near) : place == 1 ? layout.state - 1 - random.below(near) : random.below(layout.state);
+        const uint64_t at = place == 0   ? random.below(near)
+                            : place == 1 ? layout.state - 1 - random.below(near)
+                                         : random.below(layout.state);
         bad[layout.state_at + at] = static_cast<std::byte>(random.below(4) == 0 ? 0xFF : random.below(256));
       }
     }

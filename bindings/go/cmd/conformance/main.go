@@ -203,6 +203,15 @@ func step(verb string, w []string) {
 			sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
 			fmt.Println(len(all), all[0], all[len(all)-1])
 		},
+		"adapter": func() { things[w[0]] = must(at[*orrery.Model](w[1]).OpenAdapter(text(w[2:]))) },
+		"adapters": func() {
+			var uses []orrery.AdapterUse
+			for i := 1; i+1 < len(w); i += 2 {
+				scale, _ := strconv.ParseFloat(w[i+1], 32)
+				uses = append(uses, orrery.AdapterUse{Adapter: at[*orrery.Adapter](w[i]), Scale: float32(scale)})
+			}
+			check(session().SetAdapters(uses...))
+		},
 		"damage":   func() { b := at[[]byte](w[0]); b[len(b)-1] ^= 1 },
 		"evaluate": func() { evaluate(session(), w[1] == "1", numbers(w[2:])) },
 		"numbers": func() {

@@ -108,16 +108,6 @@ pub const ORRERY_PURPOSE_GENERATE: u32 = 1;
 pub const ORRERY_PURPOSE_EMBED: u32 = 2;
 /// it scores texts by a query: orrery_rank()
 pub const ORRERY_PURPOSE_RANK: u32 = 4;
-/// attention to all tokens
-pub const ORRERY_LAYER_ATTENTION: u32 = 0;
-/// attention to the last `window` tokens
-pub const ORRERY_LAYER_WINDOW: u32 = 1;
-/// attention over one row for all heads, which holds keys and values (MLA)
-pub const ORRERY_LAYER_LATENT: u32 = 2;
-/// a state of fixed size: delta net, Mamba, short convolution
-pub const ORRERY_LAYER_RECURRENT: u32 = 3;
-/// nothing mixes its tokens: a feed-forward layer alone
-pub const ORRERY_LAYER_NONE: u32 = 4;
 /// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
 pub const ORRERY_POOLING_MODEL: u32 = 0;
 /// the mean of all rows
@@ -208,6 +198,16 @@ pub const ORRERY_REGION_SUMMARIES: u32 = 3;
 pub const ORRERY_REGION_STAGING: u32 = 4;
 /// host memory beside the KV
 pub const ORRERY_REGION_TABLES: u32 = 5;
+/// attention to all tokens
+pub const ORRERY_LAYER_ATTENTION: u32 = 0;
+/// attention to the last `window` tokens
+pub const ORRERY_LAYER_WINDOW: u32 = 1;
+/// attention over one row for all heads, which holds keys and values (MLA)
+pub const ORRERY_LAYER_LATENT: u32 = 2;
+/// a state of fixed size: delta net, Mamba, short convolution
+pub const ORRERY_LAYER_RECURRENT: u32 = 3;
+/// nothing mixes its tokens: a feed-forward layer alone
+pub const ORRERY_LAYER_NONE: u32 = 4;
 pub const ORRERY_ABI_VERSION: u32 = 2;
 
 #[repr(C)]
@@ -220,6 +220,10 @@ pub struct orrery_vocab {
 }
 #[repr(C)]
 pub struct orrery_model {
+    _private: [u8; 0],
+}
+#[repr(C)]
+pub struct orrery_adapter {
     _private: [u8; 0],
 }
 #[repr(C)]
@@ -481,9 +485,8 @@ pub struct orrery_model_options {
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
     pub reserved: u32,
-    /// of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
-    /// reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as
-    /// many as fit beside sessions_bytes. orrery_model_experts() tells
+    /// of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but for a CPU
+    /// without a link; the others are in the reservoir. -1 (default): as many as fit. orrery_model_experts()
     pub experts_on_device: i64,
     /// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
     pub sessions_bytes: u64,
@@ -532,33 +535,6 @@ const _: () = assert!(std::mem::size_of::<orrery_model_info>() == 120);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct orrery_layer_info {
-    pub struct_size: u32,
-    /// ORRERY_LAYER_: what mixes its tokens
-    pub kind: u32,
-    /// of queries; 0: the layer has no attention
-    pub n_heads: u32,
-    /// whose KV the layer keeps; 0 where it reads another layer's
-    pub n_kv_heads: u32,
-    /// values of a key
-    pub head_dim: u32,
-    /// values of a value; 0: it is a part of the key (LATENT)
-    pub value_dim: u32,
-    /// WINDOW: tokens; else 0
-    pub window: u32,
-    /// the earlier layer whose KV it reads; -1: none
-    pub kv_of: i32,
-    /// of its mixture; 0: it has none
-    pub n_experts: u32,
-    /// of them, for each token; without a shared expert
-    pub n_used_experts: u32,
-    /// RECURRENT: its state in one session, however long; else 0
-    pub state_bytes: u64,
-}
-const _: () = assert!(std::mem::size_of::<orrery_layer_info>() == 48);
-
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct orrery_embed_options {
     pub struct_size: u32,
     /// ORRERY_POOLING_; default MODEL
@@ -576,6 +552,19 @@ pub struct orrery_embed_options {
     pub progress_user: *mut c_void,
 }
 const _: () = assert!(std::mem::size_of::<orrery_embed_options>() == 40);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct orrery_adapter_use {
+    /// of the session's model; the session keeps it. NULL: `source`
+    pub adapter: *mut orrery_adapter,
+    /// orrery_plan() alone: an adapter that is not open yet
+    pub source: *const orrery_source,
+    /// finite; 0: as if the adapter were not in the list
+    pub scale: f32,
+    pub reserved: u32,
+}
+const _: () = assert!(std::mem::size_of::<orrery_adapter_use>() == 24);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -632,13 +621,17 @@ pub struct orrery_session_options {
     /// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
     /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
-    pub reserved: u32,
+    /// at most 64
+    pub n_adapters: u32,
     /// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The
     /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
     /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
     pub draft_model: *const orrery_source,
+    /// (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
+    /// Embeddings, calibrations and draft models have none
+    pub adapters: *const orrery_adapter_use,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 88);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 96);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -867,6 +860,33 @@ const _: () = assert!(std::mem::size_of::<orrery_plan_region>() == 48);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct orrery_layer_info {
+    pub struct_size: u32,
+    /// ORRERY_LAYER_: what mixes its tokens
+    pub kind: u32,
+    /// of queries; 0: the layer has no attention
+    pub n_heads: u32,
+    /// whose KV the layer keeps; 0 where it reads another layer's
+    pub n_kv_heads: u32,
+    /// values of a key
+    pub head_dim: u32,
+    /// values of a value; 0: it is a part of the key (LATENT)
+    pub value_dim: u32,
+    /// WINDOW: tokens; else 0
+    pub window: u32,
+    /// the earlier layer whose KV it reads; -1: none
+    pub kv_of: i32,
+    /// of its mixture; 0: it has none
+    pub n_experts: u32,
+    /// of them, for each token; without a shared expert
+    pub n_used_experts: u32,
+    /// RECURRENT: its state in one session, however long; else 0
+    pub state_bytes: u64,
+}
+const _: () = assert!(std::mem::size_of::<orrery_layer_info>() == 48);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct orrery_experts_info {
     pub struct_size: u32,
     /// 1: steps use each where it lies, and nothing moves
@@ -1030,10 +1050,6 @@ extern "C" {
     pub fn orrery_model_free(model: *mut orrery_model);
     pub fn orrery_model_info_init(info: *mut orrery_model_info, struct_size: usize);
     pub fn orrery_model_get_info(model: *const orrery_model, info: *mut orrery_model_info, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_layer_kind_name(kind: u32) -> *const c_char;
-    pub fn orrery_layer_info_init(info: *mut orrery_layer_info, struct_size: usize);
-    /// Describes layer i, from 0 to n_layers - 1 of orrery_model_info; ORRERY_INVALID_ARGUMENT: there is no such layer.
-    pub fn orrery_model_layer_info(model: *const orrery_model, i: u32, info: *mut orrery_layer_info, error: *mut orrery_error) -> orrery_status;
     /// The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives
     /// no memory.
     pub fn orrery_model_vocab(model: *const orrery_model) -> *mut orrery_vocab;
@@ -1062,6 +1078,20 @@ extern "C" {
     /// scores (n_scores) floats, one of each text; more is better. n_scores: n_texts, else ORRERY_INVALID_ARGUMENT
     /// ORRERY_UNSUPPORTED: the model has no such head. Other errors as of orrery_embed().
     pub fn orrery_rank(model: *mut orrery_model, query: *const c_char, texts: *const *const c_char, n_texts: usize, options: *const orrery_embed_options, scores: *mut f32, n_scores: usize, n_tokens: *mut u32, error: *mut orrery_error) -> orrery_status;
+    /// Opens an adapter of `model`: a GGUF file with general.type "adapter", adapter.type "lora", and pairs NAME.lora_a
+    /// (rank, n_in), NAME.lora_b (n_out, rank) in F32, F16, BF16 or Q8_0. It is copied to the arena as float32: then
+    /// the source may go, and sessions take no memory for it. Errors are those of orrery_source. ORRERY_BAD_MODEL: it
+    /// is for another architecture, or a tensor fits none of the model's. ORRERY_UNSUPPORTED: pairs of the token
+    /// embedding, of norms, of experts' matrices or of heads' (MLA's attn_k_b, attn_v_b); CUDA. The message names the
+    /// tensor.
+    pub fn orrery_adapter_open(model: *mut orrery_model, source: *const orrery_source, adapter: *mut *mut orrery_adapter, error: *mut orrery_error) -> orrery_status;
+    /// Opens an adapter of `model`: a GGUF file with general.type "adapter", adapter.type "lora", and pairs NAME.lora_a
+    /// (rank, n_in), NAME.lora_b (n_out, rank) in F32, F16, BF16 or Q8_0. It is copied to the arena as float32: then
+    /// the source may go, and sessions take no memory for it. Errors are those of orrery_source. ORRERY_BAD_MODEL: it
+    /// is for another architecture, or a tensor fits none of the model's. ORRERY_UNSUPPORTED: pairs of the token
+    /// embedding, of norms, of experts' matrices or of heads' (MLA's attn_k_b, attn_v_b); CUDA. The message names the
+    /// tensor.
+    pub fn orrery_adapter_free(adapter: *mut orrery_adapter);
     /// DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the
     /// beginning stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at
     /// most a quarter of the context), it drops the fewest turns that leave a quarter free: then the next turns can
@@ -1112,6 +1142,11 @@ extern "C" {
     /// Cuts the tokens to the first n_tokens. The messages stay, and the next turn computes the missing tokens again,
     /// or takes kept KV (reuse_prompts). ORRERY_INVALID_ARGUMENT: the session holds fewer.
     pub fn orrery_session_rewind(session: *mut orrery_session, n_tokens: usize, error: *mut orrery_error) -> orrery_status;
+    /// Replaces the adapters: (n_adapters) as in orrery_session_options. KV belongs to the list that made it, by
+    /// contents, order and scales: if it changes, the session drops its tokens. The conversation stays, and the next
+    /// turn computes it again or takes KV kept under the same list (reuse_prompts). Forks have the session's list; a
+    /// saved session with tokens loads under an equal list, else ORRERY_BAD_SESSION.
+    pub fn orrery_session_set_adapters(session: *mut orrery_session, adapters: *const orrery_adapter_use, n_adapters: usize, error: *mut orrery_error) -> orrery_status;
     /// Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes
     /// a page. If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use
     /// fails with ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than
@@ -1215,12 +1250,16 @@ extern "C" {
     /// workspace_bytes, digests_bytes, staging_bytes; of KV, less full_kv_bytes: compressed_kv_bytes. host_bytes of
     /// WEIGHTS: weights_mapped_bytes; of all others: host_bytes. Errors are those of orrery_plan(), and of "Sizes out".
     pub fn orrery_plan_regions(source: *const orrery_source, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;
-    pub fn orrery_experts_info_init(info: *mut orrery_experts_info, struct_size: usize);
-    /// Fills `info`. Never waits for a step.
-    pub fn orrery_model_experts(model: *const orrery_model, info: *mut orrery_experts_info, error: *mut orrery_error) -> orrery_status;
     /// Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. "path": of the
     /// source, or "descriptor 5", "memory". See "Sizes out"; not NUL-terminated.
     pub fn orrery_inspect(source: *const orrery_source, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_layer_kind_name(kind: u32) -> *const c_char;
+    pub fn orrery_layer_info_init(info: *mut orrery_layer_info, struct_size: usize);
+    /// Describes layer i, from 0 to n_layers - 1 of orrery_model_info; ORRERY_INVALID_ARGUMENT: there is no such layer.
+    pub fn orrery_model_layer_info(model: *const orrery_model, i: u32, info: *mut orrery_layer_info, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_experts_info_init(info: *mut orrery_experts_info, struct_size: usize);
+    /// Fills `info`. Never waits for a step.
+    pub fn orrery_model_experts(model: *const orrery_model, info: *mut orrery_experts_info, error: *mut orrery_error) -> orrery_status;
     /// The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate",
     /// "keep", "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not
     /// NUL-terminated. "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses

@@ -340,6 +340,12 @@ impl Model {
         let info = info?;
         Ok(Session::with_sizes(session, info.n_vocab as usize, info.n_embd as usize))
     }
+    /// Opens a LoRA adapter of the model, whose source may go afterwards.
+    pub fn adapter<'a>(&self, source: impl Into<Source<'a>>) -> Result<Adapter> {
+        let mut raw = null_mut();
+        source.into().with(|file| call(|e| unsafe { sys::orrery_adapter_open(self.raw, file, &mut raw, e) }))?;
+        Ok(Adapter { raw })
+    }
     /// Vectors of texts. `progress` cancels by returning false.
     pub fn embed(&self, texts: &[&str], options: EmbedOptions) -> Result<Embeddings> {
         let size = match options.n_dimensions {
@@ -381,6 +387,12 @@ impl Model {
         Ok(Calibration { raw })
     }
 }
+
+handle!(
+    /// A LoRA adapter of a model. Sessions keep the adapters that they have (`Session::set_adapters`).
+    Adapter, orrery_adapter, orrery_adapter_free, {}
+);
+unsafe impl Sync for Adapter {}
 
 /// Vectors in the order of the texts, one of each text or, without pooling, of each token.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Sessions and generations: a conversation, and one answer of it under way.
 
 use crate::raw::{c_path, c_string, call, init, sized, sized_text, Callbacks, Keep};
-use crate::{GenerateOptions, HeadRoles, Result, Stats, TemplateOptions};
+use crate::{Adapter, GenerateOptions, HeadRoles, Result, Stats, TemplateOptions};
 use orrery_sys as sys;
 use std::os::raw::c_void;
 use std::path::Path;
@@ -85,6 +85,12 @@ impl Session {
     }
     pub fn rewind(&self, n_tokens: usize) -> Result<()> {
         call(|e| unsafe { sys::orrery_session_rewind(self.raw, n_tokens, e) })
+    }
+    /// Replaces the session's adapters: each with its scale. Where the list changes, the session drops its tokens.
+    pub fn set_adapters(&self, adapters: &[(&Adapter, f32)]) -> Result<()> {
+        let one = |(adapter, scale): &(&Adapter, f32)| sys::orrery_adapter_use { adapter: adapter.raw, source: null_mut(), scale: *scale, reserved: 0 };
+        let uses: Vec<_> = adapters.iter().map(one).collect();
+        call(|e| unsafe { sys::orrery_session_set_adapters(self.raw, uses.as_ptr(), uses.len(), e) })
     }
     pub fn fork(&self) -> Result<Session> {
         let mut raw = null_mut();

@@ -134,18 +134,6 @@ pub mod purpose {
     /// it scores texts by a query: orrery_rank()
     pub const RANK: u32 = 4;
 }
-pub mod layer_kind {
-    /// attention to all tokens
-    pub const ATTENTION: u32 = 0;
-    /// attention to the last `window` tokens
-    pub const WINDOW: u32 = 1;
-    /// attention over one row for all heads, which holds keys and values (MLA)
-    pub const LATENT: u32 = 2;
-    /// a state of fixed size: delta net, Mamba, short convolution
-    pub const RECURRENT: u32 = 3;
-    /// nothing mixes its tokens: a feed-forward layer alone
-    pub const NONE: u32 = 4;
-}
 pub mod pooling {
     /// as the model's file says; if it says nothing, MEAN in an encoder, else LAST
     pub const MODEL: u32 = 0;
@@ -254,6 +242,18 @@ pub mod region {
     /// host memory beside the KV
     pub const TABLES: u32 = 5;
 }
+pub mod layer_kind {
+    /// attention to all tokens
+    pub const ATTENTION: u32 = 0;
+    /// attention to the last `window` tokens
+    pub const WINDOW: u32 = 1;
+    /// attention over one row for all heads, which holds keys and values (MLA)
+    pub const LATENT: u32 = 2;
+    /// a state of fixed size: delta net, Mamba, short convolution
+    pub const RECURRENT: u32 = 3;
+    /// nothing mixes its tokens: a feed-forward layer alone
+    pub const NONE: u32 = 4;
+}
 
 /// The name of a constant; kind: as in `orrery_KIND_name`. None: there is no such kind.
 pub fn constant_name(kind: &str, value: i64) -> Option<String> {
@@ -267,7 +267,6 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "kv_type" => sys::orrery_kv_type_name(value as u32),
             "rope_scaling" => sys::orrery_rope_scaling_name(value as u32),
             "load_mode" => sys::orrery_load_mode_name(value as u32),
-            "layer_kind" => sys::orrery_layer_kind_name(value as u32),
             "pooling" => sys::orrery_pooling_name(value as u32),
             "overflow" => sys::orrery_overflow_name(value as u32),
             "speculate" => sys::orrery_speculate_name(value as u32),
@@ -277,6 +276,7 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "event_type" => sys::orrery_event_type_name(value as u32),
             "finish_reason" => sys::orrery_finish_reason_name(value as u32),
             "region_kind" => sys::orrery_region_kind_name(value as u32),
+            "layer_kind" => sys::orrery_layer_kind_name(value as u32),
             _ => return None,
         }
     };
@@ -499,9 +499,8 @@ pub struct ModelOptions {
     pub rope_base: f32,
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
-    /// of a mixture's experts, counted over all layers: so many have room in the arena, and the others are in the
-    /// reservoir. At least twice a layer's, but for a CPU without a link; as many as there are: all. -1 (default): as
-    /// many as fit beside sessions_bytes. orrery_model_experts() tells
+    /// of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but for a CPU
+    /// without a link; the others are in the reservoir. -1 (default): as many as fit. orrery_model_experts()
     pub experts_on_device: i64,
     /// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
     pub sessions_bytes: u64,
@@ -1513,67 +1512,6 @@ impl ModelInfo {
     }
 }
 
-/// `orrery_layer_info` of the header.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LayerInfo {
-    /// ORRERY_LAYER_: what mixes its tokens
-    pub kind: u32,
-    /// of queries; 0: the layer has no attention
-    pub n_heads: u32,
-    /// whose KV the layer keeps; 0 where it reads another layer's
-    pub n_kv_heads: u32,
-    /// values of a key
-    pub head_dim: u32,
-    /// values of a value; 0: it is a part of the key (LATENT)
-    pub value_dim: u32,
-    /// WINDOW: tokens; else 0
-    pub window: u32,
-    /// the earlier layer whose KV it reads; -1: none
-    pub kv_of: i32,
-    /// of its mixture; 0: it has none
-    pub n_experts: u32,
-    /// of them, for each token; without a shared expert
-    pub n_used_experts: u32,
-    /// RECURRENT: its state in one session, however long; else 0
-    pub state_bytes: u64,
-}
-
-impl LayerInfo {
-    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_layer_info) -> Result<()>) -> Result<Self> {
-        let mut raw = raw::init(|p: *mut sys::orrery_layer_info, bytes| unsafe { sys::orrery_layer_info_init(p, bytes) });
-        call(&mut raw)?;
-        Ok(LayerInfo {
-            kind: raw.kind,
-            n_heads: raw.n_heads,
-            n_kv_heads: raw.n_kv_heads,
-            head_dim: raw.head_dim,
-            value_dim: raw.value_dim,
-            window: raw.window,
-            kv_of: raw.kv_of,
-            n_experts: raw.n_experts,
-            n_used_experts: raw.n_used_experts,
-            state_bytes: raw.state_bytes,
-        })
-    }
-
-    /// A field by its name.
-    pub fn get(&self, field: &str) -> Option<Value> {
-        Some(match field {
-            "kind" => Value::Integer(self.kind.into()),
-            "n_heads" => Value::Integer(self.n_heads.into()),
-            "n_kv_heads" => Value::Integer(self.n_kv_heads.into()),
-            "head_dim" => Value::Integer(self.head_dim.into()),
-            "value_dim" => Value::Integer(self.value_dim.into()),
-            "window" => Value::Integer(self.window.into()),
-            "kv_of" => Value::Integer(self.kv_of.into()),
-            "n_experts" => Value::Integer(self.n_experts.into()),
-            "n_used_experts" => Value::Integer(self.n_used_experts.into()),
-            "state_bytes" => Value::Integer(self.state_bytes.into()),
-            _ => return None,
-        })
-    }
-}
-
 /// `orrery_stats` of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stats {
@@ -1768,6 +1706,67 @@ impl PlanRegion {
             "full_heads_bytes" => Value::Integer(self.full_heads_bytes.into()),
             "reservoir_bytes" => Value::Integer(self.reservoir_bytes.into()),
             "host_bytes" => Value::Integer(self.host_bytes.into()),
+            _ => return None,
+        })
+    }
+}
+
+/// `orrery_layer_info` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerInfo {
+    /// ORRERY_LAYER_: what mixes its tokens
+    pub kind: u32,
+    /// of queries; 0: the layer has no attention
+    pub n_heads: u32,
+    /// whose KV the layer keeps; 0 where it reads another layer's
+    pub n_kv_heads: u32,
+    /// values of a key
+    pub head_dim: u32,
+    /// values of a value; 0: it is a part of the key (LATENT)
+    pub value_dim: u32,
+    /// WINDOW: tokens; else 0
+    pub window: u32,
+    /// the earlier layer whose KV it reads; -1: none
+    pub kv_of: i32,
+    /// of its mixture; 0: it has none
+    pub n_experts: u32,
+    /// of them, for each token; without a shared expert
+    pub n_used_experts: u32,
+    /// RECURRENT: its state in one session, however long; else 0
+    pub state_bytes: u64,
+}
+
+impl LayerInfo {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_layer_info) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_layer_info, bytes| unsafe { sys::orrery_layer_info_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(LayerInfo {
+            kind: raw.kind,
+            n_heads: raw.n_heads,
+            n_kv_heads: raw.n_kv_heads,
+            head_dim: raw.head_dim,
+            value_dim: raw.value_dim,
+            window: raw.window,
+            kv_of: raw.kv_of,
+            n_experts: raw.n_experts,
+            n_used_experts: raw.n_used_experts,
+            state_bytes: raw.state_bytes,
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "kind" => Value::Integer(self.kind.into()),
+            "n_heads" => Value::Integer(self.n_heads.into()),
+            "n_kv_heads" => Value::Integer(self.n_kv_heads.into()),
+            "head_dim" => Value::Integer(self.head_dim.into()),
+            "value_dim" => Value::Integer(self.value_dim.into()),
+            "window" => Value::Integer(self.window.into()),
+            "kv_of" => Value::Integer(self.kv_of.into()),
+            "n_experts" => Value::Integer(self.n_experts.into()),
+            "n_used_experts" => Value::Integer(self.n_used_experts.into()),
+            "state_bytes" => Value::Integer(self.state_bytes.into()),
             _ => return None,
         })
     }

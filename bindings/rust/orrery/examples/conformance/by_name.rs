@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 pub struct Raised;
 pub type Act = Box<dyn Fn(Option<&mut [f32]>) -> bool + Send + Sync>;
 pub enum Thing {
-    Runtime(Runtime), Vocab(Vocab), Model(Model), Session(Session), Generation(Generation), Calibration(Calibration), Matcher(Matcher),
+    Runtime(Runtime), Vocab(Vocab), Model(Model), Session(Session), Generation(Generation), Calibration(Calibration), Matcher(Matcher), Adapter(Adapter),
     Plan(PlanResult), Bytes(Vec<u8>),
 }
 pub type Setting = (String, String, Option<(String, Vec<usize>)>); // field, text; of a callback: action, numbers

@@ -25,6 +25,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "vocab_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Vocab(Vocab::open(Source::fd(file.as_raw_fd()))?) }
         "plan_memory" => Thing::Plan(plan(Source::Memory(&std::fs::read(rest(1)).unwrap()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
         "plan_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Plan(plan(Source::fd(file.as_raw_fd()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?) }
+        "adapter" => Thing::Adapter(get!(r, Model, w[1]).adapter(&rest(2))?),
         "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
         "plan" => Thing::Plan(plan(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
@@ -92,6 +93,11 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "tokens" => { let s = get!(r, Session, w[0]); return Ok(println!("{}", join([s.n_tokens() as i32].into_iter().chain(s.tokens()?.into_iter().take(8))))) }
         "roles" => { let roles = get!(r, Session, w[0]).head_roles()?; return Ok(println!("{}", join(w[1..].iter().map(|name| field(roles.get(name).unwrap()))))) }
         "residency" => { let all = get!(r, Session, w[0]).residency()?; return Ok(println!("{} {} {}", all.len(), all.iter().min().unwrap(), all.iter().max().unwrap())) }
+        "adapters" => {
+            let uses = w[1..].chunks(2).map(|pair| match r.things.get(pair[0]) { Some(Thing::Adapter(a)) => (a, pair[1].parse().unwrap()), _ => panic!("{}", pair[0]) });
+            let uses: Vec<(&Adapter, f32)> = uses.collect();
+            return match r.things.get(w[0]) { Some(Thing::Session(s)) => s.set_adapters(&uses), _ => panic!("{}", w[0]) };
+        }
         "rewind" => return get!(r, Session, w[0]).rewind(n), "save" => return get!(r, Session, w[0]).save(&rest(1)),
         "load" => return get!(r, Session, w[0]).load(&rest(1)),
         "load_buffer" => { let bytes = get!(r, Bytes, w[1]).clone(); return get!(r, Session, w[0]).load_buffer(&bytes) }
