@@ -232,7 +232,9 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_TRY(vocabulary->check_same_tokens(*of_draft));
     // The model's weights take their part of the arena first.
     const uint64_t taken = weights.arena + weights.experts.arena_bytes;
-    ORRERY_ASSIGN(const WeightsMemory draft_weights, weights_of(draft, draft_description, *backend, budget - std::min(budget, taken), {}));
+    ORRERY_ASSIGN(const model::ExpertsPlace draft_experts, place_experts(draft, draft_description, *backend, runtime, budget, {}));
+    ORRERY_ASSIGN(const WeightsMemory draft_weights,
+                  weights_of(draft, draft_description, *backend, budget - std::min(budget, taken), draft_experts));
     input.draft = {&draft_description, {}, draft_weights};
   }
   if (given.speculate == Speculate::mtp) {

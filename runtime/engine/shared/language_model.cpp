@@ -120,6 +120,12 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
                weights->description.family, static_cast<unsigned long long>(weights->n_parameters), type_traits(weights->main_type)->name,
                static_cast<unsigned long long>(weights->weights_bytes), options.load == gguf::Load::map ? "mapped" : "read",
                weights->description.trained_context);
+  if (const model::ExpertStore* experts = weights->experts.get())
+    runtime->log(LogLevel::info, "%s: %llu of %llu experts have room on the device (%llu bytes), %s (%llu bytes)", path.c_str(),
+                 static_cast<unsigned long long>(experts->n_on_device()), static_cast<unsigned long long>(experts->units().n_units()),
+                 static_cast<unsigned long long>(experts->arena_bytes()),
+                 experts->in_place() ? "the others are used where they lie in host memory" : "all of them are in host memory",
+                 static_cast<unsigned long long>(experts->reservoir_bytes()));
   return std::shared_ptr<LanguageModel>(new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
 }
 
