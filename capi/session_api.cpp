@@ -111,6 +111,9 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   if (o.reuse_prompts > 1)
     return option_error(Code::invalid_argument, "reuse_prompts", "reuse_prompts is %u, expected 0 or 1", o.reuse_prompts);
   out.reuse_prompts = o.reuse_prompts == 1;
+  if (o.load_behind > 1) return option_error(Code::invalid_argument, "load_behind", "load_behind is %u, expected 0 or 1", o.load_behind);
+  out.load_behind = o.load_behind == 1;
+  if (o.reserved != 0) return option_error(Code::unsupported, "reserved", "orrery_session_options.reserved is not zero");
   return out;
 }
 
@@ -326,7 +329,9 @@ orrery_status orrery_session_load(orrery_session* session, const char* path, orr
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(path);
     const engine::Session::Stoppable call(s);
-    return engine::SessionFile::load_from_file(s, path, engine::SessionFile::kWholeBytes, call.flag());
+    using Pages = engine::SessionFile::Pages;
+    return engine::SessionFile::load_from_file(s, path, engine::SessionFile::kWholeBytes, call.flag(),
+                                               s->options().load_behind ? Pages::behind : Pages::at_once);
   });
 }
 

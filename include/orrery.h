@@ -567,6 +567,8 @@ struct orrery_session_options {
                                      ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference */
   const orrery_adapter_use *adapters; /* (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
                                      Embeddings, calibrations and draft models have none */
+  uint32_t load_behind;           /* 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */
+  uint32_t reserved;
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -624,11 +626,13 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_set_adapters(orrery_sess
    the session does, a parked one too. */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
-/* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint. Under a policy also its resident KV and its
-   state, and the last logits: a session of the same options and backend goes on as the saved one, to the bit; another one selects its resident KV
-   again (selects_again of orrery_stats). Loading replaces the session's content; after an error the content is as before. The session that loads must have the same KV type, and room for the saved tokens; else ORRERY_BAD_SESSION, or
-   ORRERY_CONTEXT_FULL. The tokens and their KV are exact on every instruction set; what is computed behind them differs between two in its last
-   bits. The checksum finds damage. It is no signature: whoever can write the file can forge it. Load your own files, or sign them. */
+/* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint; the last logits; and under a policy its resident
+   KV and its state. A session of the same options and backend goes on as the saved one, to the bit. One of other options selects its resident KV
+   again (selects_again of orrery_stats). Loading replaces the session's content; after an error the content is as before. The session that loads
+   must have the same KV type, and room for the saved tokens; else ORRERY_BAD_SESSION, or ORRERY_CONTEXT_FULL. Tokens and KV are exact on every
+   instruction set; what is computed behind them differs between two in its last bits. The checksum finds damage. It is no signature: whoever can
+   write the file can forge it. Load your own files, or sign them. A version that does not know
+   logits and resident KV in a file refuses it, and its own files are read. */
 
 /* Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
      path   of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not writable
@@ -638,7 +642,9 @@ ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_ses
    which the next save of the same file removes. Up to 32 processes may save the same file at once: the last one wins. */
 ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char *path, orrery_error *error);
 /* Loads from a regular file: no call waits for a FIFO or acts on a device. A session that holds tokens reads a file of more than 64 MiB
-   twice. If the second reading fails or finds other bytes, it has lost its tokens and keeps its conversation; the message says so. */
+   twice. If the second reading fails or finds other bytes, it has lost its tokens and keeps its conversation; the message says so.
+   With load_behind a session without tokens returns with its logits, and a thread reads the KV pages. Calls that need them wait, and can be
+   cancelled. If they turn out to be damaged, such a call says so, with `path`: the session has lost its tokens and keeps its conversation. */
 ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
 /* Saves to memory. See "Sizes out". */
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity, size_t *n_bytes, orrery_error *error);

@@ -224,9 +224,10 @@ static const field_layout session_options_fields[] = {
     {"speculate_tokens", FIELD_U32, 68, 4, 0, 0, 0, 0, 0},
     {"reuse_prompts", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
     {"draft_model", FIELD_SOURCE, 80, 8, 0, 0, 0, 0, 0},
+    {"load_behind", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
-static const struct_layout session_options_layout = {"session_options", 96, 14, session_options_fields, init_session_options};
+static const struct_layout session_options_layout = {"session_options", 104, 15, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

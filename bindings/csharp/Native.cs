@@ -555,6 +555,8 @@ internal unsafe struct orrery_session_options {
     public uint @n_adapters;
     public IntPtr draft_model;
     public IntPtr adapters;
+    public uint @load_behind;
+    public uint @reserved;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
         Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
@@ -1356,6 +1358,9 @@ public sealed class SessionOptions {
     /// forks. The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
     /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference</summary>
     public string DraftModel;
+    /// <summary>1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see
+    /// there</summary>
+    public uint LoadBehind;
     public SessionOptions() {
         var raw = orrery_session_options.New();
         NContext = raw.n_context;
@@ -1368,6 +1373,7 @@ public sealed class SessionOptions {
         Speculate = raw.speculate;
         SpeculateTokens = raw.speculate_tokens;
         ReusePrompts = raw.reuse_prompts;
+        LoadBehind = raw.load_behind;
     }
     internal orrery_session_options ToNative(Keep keep) {
         var raw = orrery_session_options.New();
@@ -1386,6 +1392,7 @@ public sealed class SessionOptions {
         raw.speculate_tokens = SpeculateTokens;
         raw.reuse_prompts = ReusePrompts;
         raw.draft_model = keep.SourceOf(DraftModel);
+        raw.load_behind = LoadBehind;
         return raw;
     }
 }

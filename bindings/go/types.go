@@ -746,6 +746,8 @@ type SessionOptions struct {
 	// has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT:
 	// the vocabularies differ; the message names the first difference
 	DraftModel string
+	// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
+	LoadBehind uint32
 }
 
 // DefaultSessionOptions has the library's defaults.
@@ -764,6 +766,7 @@ func DefaultSessionOptions() SessionOptions {
 	o.Speculate = Speculate(p.speculate)
 	o.SpeculateTokens = uint32(p.speculate_tokens)
 	o.ReusePrompts = uint32(p.reuse_prompts)
+	o.LoadBehind = uint32(p.load_behind)
 	return o
 }
 
@@ -802,6 +805,7 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	if o.DraftModel != "" {
 		p.draft_model = k.source(o.DraftModel)
 	}
+	p.load_behind = C.uint32_t(o.LoadBehind)
 	return p
 }
 

@@ -424,6 +424,8 @@ export interface SessionOptions {
    * the vocabularies differ; the message names the first difference
    */
   draftModel?: string;
+  /** 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */
+  loadBehind?: number;
 }
 export interface GenerateOptions {
   /** 0: until the model ends the answer or the context is full */

@@ -680,6 +680,8 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   EXPECT_EQ(with(&O::speculate_tokens, 7u), ORRERY_OK);
   EXPECT_EQ(with(&O::reuse_prompts, 2u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::reuse_prompts, 0u), ORRERY_OK);
+  EXPECT_EQ(with(&O::load_behind, 2u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::load_behind, 1u), ORRERY_OK);
 }
 
 TEST_F(Arguments, PoliciesAreOpenedByName) {

@@ -134,7 +134,9 @@ TEST_F(Options, OfASession) {
              {"speculate_tokens", [](O* o) { o->speculate_tokens = 8; }},
              {"draft_model", [](O* o) { o->speculate = ORRERY_SPECULATE_DRAFT; }},
              {"draft_model", [](O* o) { o->draft_model = kDraft; }},
-             {"reuse_prompts", [](O* o) { o->reuse_prompts = 2; }}},
+             {"reuse_prompts", [](O* o) { o->reuse_prompts = 2; }},
+             {"load_behind", [](O* o) { o->load_behind = 2; }},
+             {"reserved", [](O* o) { o->reserved = 1; }}},
             [&](const O* o, orrery_error* e) {
               orrery_session* h = nullptr;
               const orrery_status s = orrery_session_open(model.get(), o, &h, e);

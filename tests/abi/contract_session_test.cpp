@@ -315,6 +315,34 @@ TEST_F(Damage, AnyByteFlipped) {
   expect_unharmed("after flips");
 }
 
+// With load_behind: damage before the pages is found at once; in the pages, by the next call that needs them.
+TEST_F(Damage, PagesThatAreReadBehind) {
+  orrery_session_options o = session_options();
+  o.n_context = 512, o.load_behind = 1;
+  const Session session = open_session(model, o);
+  const std::string file = dir.file("damaged");
+  const auto load_file = [&](size_t at, Error* error) {
+    Bytes bytes = good;
+    bytes[at] = static_cast<unsigned char>(bytes[at] ^ 1);
+    std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return orrery_session_load(session.get(), file.c_str(), error);
+  };
+  Error error;
+  EXPECT_EQ(load_file(150, &error), ORRERY_BAD_SESSION);
+  EXPECT_EQ(std::string(error.message).rfind(file, 0), 0u) << error.message;
+  EXPECT_EQ(orrery_session_n_tokens(session.get()), 0u);
+  ASSERT_EQ(load_file(good.size() - 1, &error), ORRERY_OK) << error.message;
+  EXPECT_GT(logits(session).size(), 0u);
+  const size_t n_messages = orrery_session_n_messages(session.get());
+  EXPECT_GT(n_messages, 0u);
+  const int32_t token = 65;
+  EXPECT_EQ(orrery_session_evaluate(session.get(), &token, 1, nullptr, &error), ORRERY_BAD_SESSION);
+  EXPECT_EQ(std::string(error.message).rfind(file, 0), 0u) << error.message;
+  EXPECT_EQ(orrery_session_n_tokens(session.get()), 0u);
+  EXPECT_EQ(orrery_session_n_messages(session.get()), n_messages);
+  EXPECT_EQ(orrery_session_evaluate(session.get(), &token, 1, nullptr, &error), ORRERY_OK) << error.message;
+}
+
 // It loads the pages before the checksum is known, and drops them again.
 TEST_F(Damage, AFileForASessionWithoutTokens) {
   const Session empty = open_session(model, 512), reference = open_session(model, 512);
@@ -323,7 +351,7 @@ TEST_F(Damage, AFileForASessionWithoutTokens) {
     std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     return orrery_session_load(empty.get(), file.c_str(), error);
   };
-  for (const size_t at : {size_t{90}, size_t{200}, good.size() / 2, good.size() - 17, good.size() - 1}) {  // tokens, pages, checksum
+  for (const size_t at : {size_t{150}, size_t{200}, good.size() / 2, good.size() - 17, good.size() - 1}) {  // tokens, pages, checksum
     Bytes bad = good;
     bad[at] = static_cast<unsigned char>(bad[at] ^ 1);
     Error error;

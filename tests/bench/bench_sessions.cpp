@@ -218,16 +218,58 @@ int measure_steps(const char* path, uint32_t n_context, double share, size_t n_s
   return 0;
 }
 
+// A saved session of about `mib`, opened again: the time to the first token's logits, and to those of the next.
+int measure_restore(const char* path, const std::string& folder, uint32_t mib, uint32_t rounds) {
+  const std::string saved = folder + "/bench-restored";
+  const auto model = open(path, UINT64_MAX);
+  const uint64_t page_bytes = engine::kv_format(model->description(), KvType::f16).page_bytes();
+  for (const char* policy : {"full", "auto", "snapkv"}) {
+    engine::SessionOptions options;
+    options.n_context = static_cast<uint32_t>((uint64_t{mib} << 20) / page_bytes) * kPageTokens;
+    options.policy = policy;
+    if (options.compressed()) options.kv_share = .2;
+    {
+      const auto session = check(engine::Session::open(model, options));
+      const std::vector<int32_t> tokens(options.n_context - 128, 1), turn(64, 2);
+      check(session->assume_prompt(tokens, [](uint32_t, Span<std::byte> page) { fill(page); }));
+      check(session->prefill(turn, nullptr, nullptr));
+      for (int i = 0; i < 16; ++i) session->push_generated(400 + i), check(session->decode());
+      check(engine::SessionFile::save_to_file(session.get(), saved));
+    }
+    using Pages = engine::SessionFile::Pages;
+    std::vector<double> first[2], next[2];
+    for (uint32_t round = 0; round < rounds; ++round)
+      for (const Pages pages : {Pages::at_once, Pages::behind}) {
+        const auto session = check(engine::Session::open(model, options));
+        const uint64_t start = now_us();
+        check(engine::SessionFile::load_from_file(session.get(), saved, engine::SessionFile::kWholeBytes, nullptr, pages));
+        check(session->refresh_logits());
+        first[pages == Pages::behind].push_back(static_cast<double>(now_us() - start) / 1000);
+        session->push_generated(500);
+        check(session->decode());
+        next[pages == Pages::behind].push_back(static_cast<double>(now_us() - start) / 1000);
+      }
+    for (int behind = 0; behind < 2; ++behind) {
+      for (auto* ms : {&first[behind], &next[behind]}) std::sort(ms->begin(), ms->end());
+      std::printf("%-8s pages %-8s first token: least %6.1f, median %6.1f ms; the next: least %6.1f, median %6.1f ms\n", policy,
+                  behind ? "behind" : "at once", first[behind][0], first[behind][rounds / 2], next[behind][0], next[behind][rounds / 2]);
+    }
+  }
+  std::remove(saved.c_str());
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3)
     return std::fprintf(stderr,
                         "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf steps CONTEXT [...] | MODEL.gguf reuse "
-                        "CONTEXT | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"),
+                        "CONTEXT | MODEL.gguf restore FOLDER [MIB] [ROUNDS] | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"),
            2;
   const auto number = [&](int i, int otherwise) { return static_cast<uint32_t>(argc > i ? std::atoi(argv[i]) : otherwise); };
   if (std::string(argv[2]) == "reuse") return measure_reuse(argv[1], number(3, 4096));
+  if (std::string(argv[2]) == "restore" && argc > 3) return measure_restore(argv[1], argv[3], number(4, 192), std::max(number(5, 7), 1u));
   if (std::string(argv[2]) == "parts") return measure_parts(argv[1], number(3, 0), number(4, 512));
   if (std::string(argv[2]) == "steps")
     return measure_steps(argv[1], number(3, 16000), argc > 4 ? std::atof(argv[4]) : .2, number(5, 12), number(6, 5),

@@ -1,6 +1,7 @@
 // Saved sessions as bytes, and the same without the resident state: what a version wrote that had none.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,7 +26,7 @@ inline SessionBytes save_bytes(engine::Session* session) {
 
 // The layout of runtime/engine/session/session_file.cpp.
 struct SessionLayout {
-  static constexpr size_t kForm = 80, kHeader = 88, kResident = 40, kChecksum = 16;
+  static constexpr size_t kForm = 80, kHeader = 88, kResident = 56, kHash = 40, kChecksum = 16;
   static constexpr uint32_t kHasResident = 8;
   template <class T>
   static T at(const SessionBytes& file, size_t offset) {
@@ -48,6 +49,14 @@ struct SessionLayout {
 
 inline void put_checksum(SessionBytes* file) {
   const size_t n = file->size() - SessionLayout::kChecksum;
+  if (const SessionLayout layout(*file); layout.has_resident) {
+    constexpr size_t kHashAt = SessionLayout::kHeader + SessionLayout::kHash, kHead = SessionLayout::kHeader + SessionLayout::kResident;
+    const uint64_t end = std::min<uint64_t>(layout.state_at + layout.state, n);
+    Hash128 of_head;
+    of_head.update(file->data(), kHashAt);
+    if (end > kHead) of_head.update(file->data() + kHead, end - kHead);
+    of_head.digest(reinterpret_cast<uint8_t*>(file->data() + kHashAt));
+  }
   Hash128 hash;
   hash.update(file->data(), n);
   hash.digest(reinterpret_cast<uint8_t*>(file->data() + n));

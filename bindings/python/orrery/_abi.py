@@ -631,6 +631,8 @@ class orrery_session_options(Structure):
         ("n_adapters", c_uint32),
         ("draft_model", POINTER(orrery_source)),
         ("adapters", POINTER(orrery_adapter_use)),
+        ("load_behind", c_uint32),
+        ("reserved", c_uint32),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options", "adapters": "n_adapters"}
@@ -1159,6 +1161,8 @@ class SessionOptions(TypedDict, total=False):
     """(n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
     Embeddings, calibrations and draft models have none
     """
+    load_behind: int
+    """1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there"""
 
 
 class GenerateOptions(TypedDict, total=False):

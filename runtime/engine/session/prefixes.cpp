@@ -42,6 +42,8 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   // Sums need the queries of all tokens, which only their computation gives.
   if (!options_.reuse_prompts || parked() || tree.bytes() == 0 || wanted.size() < (from / kTokens + 1) * kTokens) return ok_status();
   if (resident_ && resident_->sums_queries()) return ok_status();
+  ORRERY_TRY(finish_pages(cancel));
+  if (n_computed() != from) return ok_status();
   if (from == 0) {
     ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
     ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));  // the mean keys may be measured
@@ -98,6 +100,10 @@ void Session::keep_prefix() noexcept {
     n = last == all.rend() ? 0 : last->n_tokens;
   }
   if (!options_.reuse_prompts || parked() || n == 0) return;
+  if (feed_) {  // a truncation that waits keeps its error for the next call
+    late_ = finish_pages();
+    if (n_computed() < n) return;
+  }
   const auto first_own = std::find_if(made_.begin(), made_.begin() + n, [](uint8_t made) { return made != 0; });
   const auto n_common = static_cast<uint32_t>(first_own - made_.begin());
   const uint64_t page_bytes = pages_->page_bytes();

@@ -249,7 +249,18 @@ uint32_t Session::reuse_prefix(Span<const int32_t> wanted) {
   return n_computed();
 }
 
+Status Session::finish_pages(const Cancel& cancel) {
+  Status status = std::exchange(late_, Status());
+  if (!feed_) return status;
+  status = feed_->wait(cancel);
+  if (!status.ok() && status.code() == Code::cancelled && cancel.asked()) return status;
+  feed_.reset();
+  if (!status.ok()) truncate(0);
+  return status;
+}
+
 Status Session::rewind(uint32_t n_tokens) {
+  ORRERY_TRY(finish_pages());
   if (n_tokens > n_computed())
     return error(Code::invalid_argument, "cannot rewind to %u tokens: the session holds %u", n_tokens, n_computed());
   ORRERY_TRY(resume());
@@ -258,6 +269,10 @@ Status Session::rewind(uint32_t n_tokens) {
 }
 
 void Session::truncate(uint32_t n_tokens) {
+  if (feed_ && n_tokens < n_computed()) {
+    late_ = finish_pages();
+    n_tokens = std::min(n_tokens, static_cast<uint32_t>(tokens_.size()));
+  }
   forget_guesses();
   drop_part();
   if (guesses_) guesses_->ngrams.truncate(tokens_, n_tokens);
@@ -449,6 +464,7 @@ Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool
 
 Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                                    Shortlist* shortlist) {
+  ORRERY_TRY(finish_pages(cancel));
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
   const size_t n_vocab = logits_.size();
   if (hidden_ && !pace_.under_way()) ORRERY_TRY(feed_head(tokens[0], false, cancel));
@@ -498,6 +514,7 @@ Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* can
 }
 
 Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) {
+  ORRERY_TRY(finish_pages());
   form_ = {};  // invented keys are what they are
   if (n_computed() > 0 || tokens.size() > n_context_)
     return error(Code::invalid_argument, "%zu tokens cannot be assumed: the session holds %u, of at most %u", tokens.size(), n_computed(),
@@ -557,6 +574,7 @@ Status Session::complete_state(const std::atomic<bool>* cancel) {
 }
 
 Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter) {
+  ORRERY_TRY(finish_pages(cancel));
   const uint32_t from = n_computed();
   if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
   const int32_t token = tokens_[from];
@@ -576,7 +594,7 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
 }
 
 bool Session::decodes_together() const {
-  if (guesses_ || n_computed() + size_t{1} != tokens_.size()) return false;
+  if (guesses_ || feed_ || n_computed() + size_t{1} != tokens_.size()) return false;
   return SessionStep(const_cast<Session*>(this), {{&tokens_.back(), 1}, Phase::decode, nullptr, 1}).shares();
 }
 
@@ -668,6 +686,7 @@ Result<size_t> Session::draft(int32_t token, size_t n, const std::atomic<bool>* 
 
 Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* cancel) {
   if (has_logits() || n_computed() == 0) return ok_status();
+  ORRERY_TRY(finish_pages(cancel));
   const uint32_t last = n_computed() - 1;
   const int32_t token = tokens_[last];
   const Phase phase = made_[last] & kv::Made::kGenerated ? Phase::decode : Phase::prefill;
@@ -714,6 +733,7 @@ Result<bool> Session::fetch_more(Shortlist* shortlist, const Cancel& cancel) {
 }
 
 Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) {
+  ORRERY_TRY(finish_pages());
   if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
   const Turn turn = model_->runtime().take_turn();
   const Resident::Use use(resident_.get(), turn);
@@ -722,6 +742,7 @@ Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::Sco
 }
 
 Status Session::key_weights(Span<const policy::WeightsQuery> queries) {
+  ORRERY_TRY(finish_pages());
   if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
   const Turn turn = model_->runtime().take_turn();
   const Resident::Use use(resident_.get(), turn);
@@ -732,6 +753,7 @@ Status Session::key_weights(Span<const policy::WeightsQuery> queries) {
 // Fork and park ------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Session>> Session::fork() {
+  ORRERY_TRY(finish_pages());
   ORRERY_TRY(resume());
   forget_guesses();
   ORRERY_TRY(fetch_logits());

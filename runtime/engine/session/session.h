@@ -27,6 +27,7 @@
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/session/guesses.h"
+#include "runtime/engine/session/page_feed.h"
 #include "runtime/engine/session/prompt_pace.h"
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
@@ -199,6 +200,9 @@ class Session {
   Status resume();
   // Uses other adapters from now on. If they differ, the session drops its tokens: their KV is that of the old ones.
   Status set_adapters(Adapters adapters);
+  // Waits for pages that are read behind the session (SessionFile::Pages::behind), if they are. An error of reading them, once: then the
+  // session has lost its tokens, and keeps its conversation.
+  Status finish_pages(const Cancel& cancel = {});
 
   // Enters the session: one call at a time. While a generation is under way, calls only read (capi checks that).
   bool try_enter() {
@@ -328,6 +332,8 @@ class Session {
   std::mutex stop_mutex_;                  // guards stop_: the flag lives as long as stop_ points to it
   std::atomic<bool>* stop_ = nullptr;      // the flag of the work that runs now
   std::atomic<bool> call_stop_{false};     // of a Stoppable: here, because a callback may leave its stack by longjmp()
+  std::unique_ptr<PageFeed> feed_;         // last: its thread uses the members above. null: all pages are there
+  Status late_;                            // of a feed that has ended in truncate(): for the next finish_pages()
 };
 
 }  // namespace orrery::engine

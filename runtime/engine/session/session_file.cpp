@@ -27,15 +27,17 @@ struct SessionFileHeader {
 };
 static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
 
-// With kHasResident, behind the header. The state follows the means; before it, with kHasLogits, stand the logits and the embedding.
+// With kHasResident, behind the header: what the next token needs besides the pages. The state follows the means; before it, with
+// kHasLogits, stand the logits and the embedding.
 struct SessionFileResident {
   uint32_t version;
   uint32_t flags;           // kHasLogits, kSelectsAgain
-  uint8_t kind[16];         // Resident::kind
+  uint8_t kind[16];         // Resident::kind; zeros without a state: generated tokens attend to all KV
   uint64_t n_floats;        // of logits and embedding
   uint64_t resident_bytes;  // of Resident::save
+  uint8_t hash[16];         // of all before the pages, without these 16 bytes: pages may be read later
 };
-static_assert(sizeof(SessionFileResident) == 40, "the layout of the file");
+static_assert(sizeof(SessionFileResident) == 56, "the layout of the file");
 
 namespace {
 
@@ -134,11 +136,11 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
                  static_cast<unsigned long long>(kMaxConversationBytes));
   SessionFileResident& r = image.resident;
   std::memset(&r, 0, sizeof r);
-  if (!state.empty()) {
+  if (!state.empty() || session.has_logits()) {
     h.form |= kHasResident;
     r.version = kResidentVersion;
     r.flags = (session.has_logits() ? kHasLogits : 0) | (session.selects_again() ? kSelectsAgain : 0);
-    std::memcpy(r.kind, session.resident()->kind().data(), sizeof r.kind);
+    if (!state.empty()) std::memcpy(r.kind, session.resident()->kind().data(), sizeof r.kind);
     r.n_floats = session.has_logits() ? session.n_logits() + session.n_embedding() : 0;
     r.resident_bytes = state.size();
   }
@@ -150,6 +152,7 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
 }  // namespace
 
 Result<uint64_t> SessionFile::size(Session* session) {
+  ORRERY_TRY(session->finish_pages());
   ORRERY_TRY(session->resume());
   session->forget_guesses();
   ORRERY_TRY(session->complete_state(nullptr));
@@ -160,12 +163,13 @@ Result<uint64_t> SessionFile::size(Session* session) {
 }
 
 Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
+  ORRERY_TRY(session->finish_pages(Cancel(cancel)));
   ORRERY_TRY(session->resume());
   session->forget_guesses();
   ORRERY_TRY(session->complete_state(cancel));
   std::vector<std::byte> resident;
   ORRERY_TRY(session->save_resident(&resident));
-  if (!resident.empty()) ORRERY_TRY(session->fetch_logits(Cancel(cancel)));
+  if (session->has_logits()) ORRERY_TRY(session->fetch_logits(Cancel(cancel)));
   ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_, std::move(resident)));
   Hash128 hash;
   const auto write = [&](const void* data, size_t n) {
@@ -173,19 +177,34 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
     return sink({static_cast<const std::byte*>(data), n});
   };
   const size_t n = image.header.n_tokens;
-  ORRERY_TRY(write(&image.header, sizeof image.header));
-  if (image.header.form & kHasResident) ORRERY_TRY(write(&image.resident, sizeof image.resident));
-  ORRERY_TRY(write(session->tokens_.data(), n * sizeof(int32_t)));
   std::vector<uint8_t> phases(session->made_.begin(), session->made_.begin() + static_cast<ptrdiff_t>(n));
   for (uint8_t& phase : phases) phase &= kv::Made::kGenerated;
-  ORRERY_TRY(write(phases.data(), n));
-  ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
-  if (image.header.n_means > 0) ORRERY_TRY(write(session->form_.means->data(), session->form_.means->size() * sizeof(float)));
-  if (image.resident.flags & kHasLogits) {
-    ORRERY_TRY(write(session->logits_.data(), session->logits_.size() * sizeof(float)));
-    ORRERY_TRY(write(session->embedding_.data(), session->embedding_.size() * sizeof(float)));
+  const auto write_head = [&](const auto& to) -> Status {
+    ORRERY_TRY(to(session->tokens_.data(), n * sizeof(int32_t)));
+    ORRERY_TRY(to(phases.data(), n));
+    ORRERY_TRY(to(image.conversation.data(), image.conversation.size()));
+    if (image.header.n_means > 0) ORRERY_TRY(to(session->form_.means->data(), session->form_.means->size() * sizeof(float)));
+    if (image.resident.flags & kHasLogits) {
+      ORRERY_TRY(to(session->logits_.data(), session->logits_.size() * sizeof(float)));
+      ORRERY_TRY(to(session->embedding_.data(), session->embedding_.size() * sizeof(float)));
+    }
+    return to(image.state.data(), image.state.size());
+  };
+  ORRERY_TRY(write(&image.header, sizeof image.header));
+  if (image.header.form & kHasResident) {
+    Hash128 of_head;
+    const auto sum = [&](const void* data, size_t bytes) {
+      of_head.update(data, bytes);
+      return ok_status();
+    };
+    ORRERY_TRY(sum(&image.header, sizeof image.header));
+    ORRERY_TRY(sum(&image.resident, offsetof(SessionFileResident, hash)));
+    ORRERY_TRY(write_head(sum));
+    SessionFileResident resident_part = image.resident;
+    of_head.digest(resident_part.hash);
+    ORRERY_TRY(write(&resident_part, sizeof resident_part));
   }
-  ORRERY_TRY(write(image.state.data(), image.state.size()));
+  ORRERY_TRY(write_head(write));
   const uint64_t page_bytes = image.header.page_bytes;
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / page_bytes, 1));
   std::vector<std::byte> pages(std::min(at_once, image.header.n_pages) * page_bytes);
@@ -269,7 +288,7 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
   // A state of other options is passed over. It holds no more than some copies of the KV, and the last queries.
   const uint64_t most =
       most_resident_bytes > 0 ? most_resident_bytes : 4 * kv::pages_for(h.n_tokens) * h.page_bytes + 256 * kResidentMargin;
-  if (r.resident_bytes > most || ((h.form & kHasResident) && (h.n_tokens == 0 || r.resident_bytes == 0)))
+  if (r.resident_bytes > most || ((h.form & kHasResident) && (h.n_tokens == 0 || r.resident_bytes + r.n_floats == 0)))
     return damaged(name, sizeof h + offsetof(SessionFileResident, resident_bytes), "the resident state is longer than any that is saved");
 
   // Is it whole? n_tokens and page_bytes have been checked; the conversation's length has not.
@@ -313,13 +332,16 @@ struct SessionFile::Contents {
   Span<const std::byte> state_part() const { return head.last(state_part_bytes(resident)); }
   Span<const std::byte> resident_state() const { return head.last(resident.resident_bytes); }
   bool fits(const Session& session) const {
-    return (header.form & kHasResident) && session.resident() &&
+    return (header.form & kHasResident) && resident.resident_bytes > 0 && session.resident() &&
            std::memcmp(resident.kind, session.resident()->kind().data(), sizeof resident.kind) == 0;
   }
   // Reads the header's part of a file of `bytes` bytes by `read`, and checks it.
   Status open(const Session& session, const model::RopeTables& ropes, uint64_t most_resident_bytes, uint64_t bytes, const char* name,
               const std::function<Status(uint64_t at, Span<std::byte>)>& read);
   Status check_resident(Session* session, const char* name);
+  // Whether the logits are those of the session's own attention.
+  bool has_own_logits(bool takes_state, bool attends_to_all) const;
+  Status check_hash(const char* name) const;
   void read_form();
   // Are the values in range?
   Status parse(const Session& session, const char* name);
@@ -335,6 +357,25 @@ Status SessionFile::Contents::open(const Session& session, const model::RopeTabl
     ORRERY_TRY(read(sizeof header, {reinterpret_cast<std::byte*>(&resident), sizeof resident}));
   }
   return check_header(session, ropes, header, resident, fits(session) ? most_resident_bytes : 0, bytes, name);
+}
+
+bool SessionFile::Contents::has_own_logits(bool takes_state, bool attends_to_all) const {
+  static constexpr uint8_t kNone[sizeof resident.kind] = {};
+  if (!(resident.flags & kHasLogits)) return false;
+  return takes_state || (attends_to_all && std::memcmp(resident.kind, kNone, sizeof kNone) == 0);
+}
+
+Status SessionFile::Contents::check_hash(const char* name) const {
+  if (!(header.form & kHasResident)) return ok_status();
+  Hash128 hash;
+  hash.update(&header, sizeof header);
+  hash.update(&resident, offsetof(SessionFileResident, hash));
+  hash.update(head.data() + sizeof resident, head.size() - sizeof resident);
+  uint8_t digest[sizeof resident.hash];
+  hash.digest(digest);
+  if (std::memcmp(digest, resident.hash, sizeof digest) == 0) return ok_status();
+  return damaged(name, sizeof header + offsetof(SessionFileResident, hash),
+                 "the hash of what stands before the pages is wrong: the file is damaged");
 }
 
 // The session is not parked. It does not change.
@@ -359,6 +400,7 @@ void SessionFile::Contents::read_form() {
 }
 
 Status SessionFile::Contents::parse(const Session& session, const char* name) {
+  ORRERY_TRY(check_hash(name));
   const size_t n = header.n_tokens;
   const std::byte* at = head.data() + ((header.form & kHasResident) ? sizeof resident : 0);
   token_room.resize(n);
@@ -384,12 +426,15 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
 struct SessionFile::PageReader {
   using Use = std::function<Status(uint32_t first, uint32_t end, const std::byte* bytes)>;
   std::function<Status(const Use&)> read;
+  // If given, the pages may be read later, as read() reads them: by a function that lives as long as the feed.
+  std::function<std::function<Status(const Use&, const std::atomic<bool>* stop)>()> later = {};
 };
 
 // From here on a session with tokens fails only by the device and by the second reading of a file. Contents that are not parsed are parsed
 // behind the pages, when the checksum is known to be right. The conversation changes last.
 Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages, const char* name) {
   const SessionFileHeader& h = contents->header;
+  (void)session->finish_pages();  // of an earlier file: the session is about to lose them
   ORRERY_TRY(session->resume());
   const bool had_tokens = !session->tokens_.empty();
   contents->read_form();
@@ -424,12 +469,14 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     }
     return ok_status();
   };
-  if (status.ok()) status = pages.read(upload);
+  const bool behind = status.ok() && pages.later && keeps_form && h.n_pages > 0;
+  if (status.ok() && !behind) status = pages.read(upload);
   if (status.ok() && !contents->checked) {
     status = contents->parse(*session, name);
     if (status.ok()) status = contents->check_resident(session, name);
   }
-  const bool goes_on = keeps_form && contents->policy;
+  const bool goes_on = keeps_form && contents->policy,
+             own_logits = keeps_form && contents->has_own_logits(goes_on, !session->decodes_resident());
   if (status.ok() && goes_on) status = session->take_resident(contents->resident_state(), h.n_tokens, std::move(contents->policy));
   if (!status.ok()) {
     session->pages_->truncate(0);
@@ -443,7 +490,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   session->n_computed_ = h.n_tokens;
   session->selects_again_ = goes_on ? (contents->resident.flags & kSelectsAgain) != 0 : session->resident_ != nullptr && h.n_tokens > 0;
   session->logits_at_ = 0;
-  if (goes_on && (contents->resident.flags & kHasLogits)) {
+  if (own_logits) {
     {
       const Turn turn = runtime.take_turn();
       session->model_->waiting_rows(turn).drop(&session->row_waits_);
@@ -465,6 +512,15 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   session->conversation_.messages = std::move(contents->messages);
   session->conversation_.n_dropped = h.n_dropped;
   session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;
+  if (!behind) return ok_status();
+  session->feed_ = PageFeed::start([session, read = pages.later()](const std::atomic<bool>* stop) {
+    const PageReader::Use use = [session, stop](uint32_t first, uint32_t end, const std::byte* bytes) -> Status {
+      ORRERY_ASSIGN(const Turn turn, session->model_->runtime().take_turn(Cancel(stop)));
+      session->pages_->upload(&turn.backend(), first, end, bytes);
+      return turn.backend().synchronize();
+    };
+    return read(use, stop);
+  });
   return ok_status();
 }
 
@@ -500,10 +556,48 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }}, name);
 }
 
+// A file behind its header and its head: the pages, the state, the checksum.
+struct SessionFile::Rest {
+  os::InputFile file;
+  std::string name;
+  Hash128 begun;  // of header and head
+  uint64_t first_page = 0, page_bytes = 0, state_bytes = 0;
+  uint32_t n_pages = 0;
+  os::Region piece;
+
+  // Reads it once, and checks that the checksum belongs to it. state: where the state goes. stop: ends it; may be null.
+  Status read(const PageReader::Use& use, CheckpointedState::Bytes* state, const std::atomic<bool>* stop) const {
+    Hash128 hash = begun;
+    const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesRead / page_bytes, 1));
+    for (uint32_t first = 0; first < n_pages;) {
+      ORRERY_TRY(go_on(stop, "loading"));
+      const uint32_t end = first + std::min(at_once, n_pages - first);
+      const uint64_t bytes = (end - first) * page_bytes;
+      ORRERY_TRY(file.read_at(first_page + first * page_bytes, {piece.data(), bytes}));
+      hash.update(piece.data(), bytes);
+      ORRERY_TRY(use(first, end, piece.data()));
+      first = end;
+    }
+    if (state_bytes > 0) {
+      auto bytes = std::make_shared<std::vector<std::byte>>(state_bytes);
+      ORRERY_TRY(file.read_at(first_page + n_pages * page_bytes, {bytes->data(), state_bytes}));
+      hash.update(bytes->data(), state_bytes);
+      *state = std::move(bytes);
+    }
+    std::byte checksum[kChecksumBytes];
+    ORRERY_TRY(file.read_at(file.size() - kChecksumBytes, {checksum, kChecksumBytes}));
+    return check_sum(hash, checksum, file.size(), name.c_str());
+  }
+};
+
 // Reads the header first: a file of any length may be refused by it.
-Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes, const std::atomic<bool>* cancel) {
-  ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
-  const char* const name = path.c_str();
+Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes, const std::atomic<bool>* cancel,
+                                   Pages when) {
+  const auto rest = std::make_shared<Rest>();
+  ORRERY_ASSIGN(rest->file, os::InputFile::open(path));
+  const os::InputFile& file = rest->file;
+  rest->name = path;
+  const char* const name = rest->name.c_str();
   Contents contents;
   SessionFileHeader& h = contents.header;
   ORRERY_TRY(contents.open(*session, session->ropes_, most_resident_bytes(*session), file.size(), name,
@@ -515,43 +609,32 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
     return load(session, {copy.data(), file.size()}, name, cancel);
   }
 
-  const uint64_t n_head = head_bytes(h, contents.resident), first_page = sizeof h + n_head;
+  const uint64_t n_head = head_bytes(h, contents.resident);
   ORRERY_ASSIGN(const os::Region head, os::Region::allocate(n_head));
   ORRERY_TRY(file.read_at(sizeof h, {head.data(), n_head}));
   contents.head = {head.data(), n_head};
-  std::byte checksum[kChecksumBytes];
-  ORRERY_TRY(file.read_at(file.size() - kChecksumBytes, {checksum, kChecksumBytes}));
-  Hash128 begun;
-  begun.update(&h, sizeof h);
-  begun.update(head.data(), n_head);
-
+  rest->begun.update(&h, sizeof h);
+  rest->begun.update(head.data(), n_head);
+  rest->first_page = sizeof h + n_head, rest->page_bytes = h.page_bytes, rest->n_pages = h.n_pages;
+  rest->state_bytes = state_bytes(*session, h);
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesRead / h.page_bytes, 1));
-  ORRERY_ASSIGN(const os::Region piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));
-  // Reads all pages once, and checks that the checksum belongs to them.
-  const auto read_pages = [&](const PageReader::Use& use) -> Status {
-    Hash128 hash = begun;
-    for (uint32_t first = 0; first < h.n_pages;) {
-      if (!has_tokens) ORRERY_TRY(go_on(cancel, "loading"));
-      const uint32_t end = first + std::min(at_once, h.n_pages - first);
-      const uint64_t bytes = (end - first) * h.page_bytes;
-      ORRERY_TRY(file.read_at(first_page + first * h.page_bytes, {piece.data(), bytes}));
-      hash.update(piece.data(), bytes);
-      ORRERY_TRY(use(first, end, piece.data()));
-      first = end;
-    }
-    if (const uint64_t n = state_bytes(*session, h); n > 0) {
-      auto state = std::make_shared<std::vector<std::byte>>(n);
-      ORRERY_TRY(file.read_at(first_page + h.n_pages * h.page_bytes, {state->data(), n}));
-      hash.update(state->data(), n);
-      contents.state = std::move(state);
-    }
-    return check_sum(hash, checksum, file.size(), name);
-  };
+  ORRERY_ASSIGN(rest->piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));
+
+  PageReader reader;
+  reader.read = [&](const PageReader::Use& use) { return rest->read(use, &contents.state, has_tokens ? nullptr : cancel); };
   if (has_tokens) {
-    ORRERY_TRY(read_pages([&](uint32_t, uint32_t, const std::byte*) { return go_on(cancel, "loading"); }));
+    ORRERY_TRY(reader.read([&](uint32_t, uint32_t, const std::byte*) { return go_on(cancel, "loading"); }));
     ORRERY_TRY(contents.parse(*session, name));
   }
-  return replace(session, &contents, {read_pages}, name);
+  // What stands before the pages has a hash of its own. Refills over a link begin at once, and read the pages.
+  const bool may_wait = !session->options().compressed() || session->model().runtime().moves_directly();
+  if (when == Pages::behind && !has_tokens && (h.form & kHasResident) && rest->state_bytes == 0 && may_wait) {
+    ORRERY_TRY(contents.parse(*session, name));
+    reader.later = [rest] {
+      return [rest](const PageReader::Use& use, const std::atomic<bool>* stop) { return rest->read(use, nullptr, stop); };
+    };
+  }
+  return replace(session, &contents, reader, name);
 }
 
 }  // namespace orrery::engine

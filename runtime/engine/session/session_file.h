@@ -1,7 +1,7 @@
 // Sessions as bytes: header, tokens, phases, conversation, KV pages, and a checksum over all of them. The file is bound to the model's
 // fingerprint, the KV type and the RoPE frequencies (longrope's depend on the context size). Little-endian.
 //
-// Under a policy a file also has the state of the resident part (Resident::save) and the last logits. A session of the same options takes
+// A file also has the last logits, and under a policy the state of the resident part (Resident::save). A session of the same options takes
 // them, and goes on as the saved one, to the bit. A session of other options, or one that stores its KV in another form, passes over them
 // and chooses its resident KV again. A file without them is read as before; a version that does not know them refuses a file that has them.
 //
@@ -36,12 +36,16 @@ class SessionFile {
   // A session with tokens takes memory for a whole file of at most kWholeBytes. Otherwise loading takes memory for one piece, the
   // tokens and the conversation.
   static constexpr uint64_t kWholeBytes = uint64_t{64} << 20;
+  // behind: a session without tokens reads what the next token needs first, which has a hash of its own. Its pages follow, read by a thread
+  // of its own; whatever needs them waits (Session::finish_pages). An error found then is the next call's: the session has lost its tokens.
+  enum class Pages : uint8_t { at_once, behind };
   static Status load_from_file(Session* session, const std::string& path, uint64_t whole_bytes = kWholeBytes,
-                               const std::atomic<bool>* cancel = nullptr);
+                               const std::atomic<bool>* cancel = nullptr, Pages when = Pages::at_once);
 
  private:
   struct Contents;
   struct PageReader;
+  struct Rest;
   static uint64_t most_resident_bytes(const Session& session);
   static Status replace(Session* session, Contents* contents, const PageReader& pages, const char* name);
 };

@@ -49,6 +49,7 @@ struct SessionOptions {
   uint32_t chunk_tokens = 0;   // 0: plan_session() decides; before that, 256
   uint32_t window_slack = 0;   // 0: kWindowSlack
   bool reuse_prompts = false;  // generations take the KV of earlier prompts from the prefix tree, and keep theirs there
+  bool load_behind = false;    // files are loaded with their pages behind (SessionFile::Pages)
   Speculate speculate = Speculate::off;
   uint32_t speculate_tokens = 0;                    // guesses of a step: at most kMostGuesses; 0: as many
   std::optional<GuessCosts> guess_costs;            // none: the session's estimate (Session::guess_costs)

@@ -2,7 +2,10 @@
 // on as the live one, to the bit.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <functional>
+#include <thread>
 
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/policy_sessions.h"
@@ -128,6 +131,117 @@ TEST(EngineRestoreFile, FilesWithoutAStateAreReadAndNewerOnesAreRefused) {
     EXPECT_EQ(status.code(), Code::bad_session);
     EXPECT_NE(std::string(status.message()).find("was written by a newer version"), std::string::npos) << status.message();
   }
+}
+
+// ---- pages that are read behind the session
+
+constexpr auto kBehind = SessionFile::Pages::behind;
+
+class EngineRestoreBehind : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<Session> open() const {
+    return unwrap(Session::open(model_, with_mode(mode_of(GetParam()), GetParam() == std::string("full") ? 1 : 0.4)));
+  }
+  std::string write(const char* name, const Bytes& bytes) const { return dir_.write(name, bytes); }
+  Status load(Session* session, const std::string& path) const {
+    return SessionFile::load_from_file(session, path, SessionFile::kWholeBytes, nullptr, kBehind);
+  }
+  const std::shared_ptr<engine::LanguageModel> model_ = open_demo();
+  const TempDir dir_;
+};
+
+TEST_P(EngineRestoreBehind, TheLogitsAreThereAndTheAnswerIsTheSame) {
+  const auto live = open();
+  answer(live.get(), random_tokens(*model_, 200, 1), 9);
+  const Bytes bytes = save_bytes(live.get());
+  const std::string path = write("session", bytes);
+  const std::vector<float> logits = as_vector(live->logits());
+  const auto fork = unwrap(live->fork());
+  std::vector<float> expected;
+  greedy(live.get(), 20, &expected);
+  const auto loaded = open(), saved_again = open(), forked = open(), cut = open(), dropped = open();
+  for (Session* s : {loaded.get(), saved_again.get(), forked.get(), cut.get(), dropped.get()}) {
+    unwrap(load(s, path));
+    EXPECT_TRUE(same_bits(as_vector(s->logits()), logits));
+    EXPECT_EQ(s->n_computed(), 209u);
+  }
+  std::vector<float> found, of_fork, of_cut, expected_cut;
+  greedy(loaded.get(), 20, &found);
+  EXPECT_TRUE(same_bits(found, expected));
+  EXPECT_TRUE(save_bytes(saved_again.get()) == bytes);
+  greedy(unwrap(forked->fork()).get(), 20, &of_fork);
+  EXPECT_TRUE(same_bits(of_fork, expected));
+  for (Session* s : {cut.get(), fork.get()}) {
+    s->truncate(150);
+    const std::vector<float> trace = answer(s, random_tokens(*model_, 20, 3), 5);
+    (s == cut.get() ? of_cut : expected_cut) = trace;
+  }
+  EXPECT_TRUE(same_bits(of_cut, expected_cut));
+}
+
+// Before the pages: at once, and the session stays as it was. In the pages: the next call that needs them says so, with the file's name.
+TEST_P(EngineRestoreBehind, DamageIsFoundAndSaid) {
+  const auto live = open();
+  answer(live.get(), random_tokens(*model_, 200, 1), 9);
+  const Bytes bytes = save_bytes(live.get());
+  const SessionLayout layout(bytes);
+  for (const size_t at : {SessionLayout::kHeader + 8, SessionLayout::kHeader + SessionLayout::kResident + 3, layout.state_at - 5}) {
+    Bytes bad = bytes;
+    bad[at] ^= std::byte{1};
+    const auto session = open();
+    EXPECT_EQ(load(session.get(), write("head", bad)).code(), Code::bad_session) << at;
+    EXPECT_EQ(session->n_computed(), 0u);
+  }
+  for (const size_t from_end : {size_t{3}, size_t{1000}, bytes.size() - layout.state_at - layout.state - 5}) {
+    Bytes bad = bytes;
+    bad[bad.size() - from_end] ^= std::byte{1};
+    const std::string path = write("pages", bad);
+    const std::vector<std::function<Status(Session*)>> calls = {
+        [](Session* s) {
+          s->push_generated(5);
+          return s->decode();
+        },
+        [&](Session* s) { return s->prefill(random_tokens(*model_, 20, 3), nullptr, nullptr); },
+        [](Session* s) { return s->fork().take_status(); },
+        [](Session* s) { return s->rewind(50); },
+        [](Session* s) {
+          s->truncate(50);  // cannot say it
+          return s->finish_pages();
+        },
+        [](Session* s) { return SessionFile::size(s).take_status(); },
+    };
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const auto session = open();
+      unwrap(load(session.get(), path));
+      EXPECT_TRUE(session->has_logits());
+      const Status status = calls[i](session.get());
+      EXPECT_EQ(status.code(), Code::bad_session) << i;
+      EXPECT_EQ(std::string(status.message()).rfind(path, 0), 0u) << status.message();
+      EXPECT_EQ(session->n_computed(), 0u) << i;
+      EXPECT_EQ(session->tokens().size(), 0u) << i;
+      unwrap(session->finish_pages());  // once
+      answer(session.get(), random_tokens(*model_, 20, 3), 3);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EngineRestoreBehind, ::testing::Values("full", "snapkv", "auto_by_codes", "quest"),
+                         [](const auto& each) { return std::string(each.param); });
+
+TEST(EnginePageFeed, AWaitCanBeCancelledAndAnEndStopsReading) {
+  std::atomic<bool> goes_on{false}, cancel{true};
+  const auto feed = engine::PageFeed::start([&](const std::atomic<bool>*) -> Status {
+    while (!goes_on) std::this_thread::yield();
+    return error(Code::io, "at last");
+  });
+  EXPECT_EQ(feed->wait(&cancel).code(), Code::cancelled);
+  goes_on = true;
+  EXPECT_EQ(feed->wait({}).code(), Code::io);
+  EXPECT_EQ(feed->wait({}).code(), Code::io);
+  engine::PageFeed::start([](const std::atomic<bool>* stop) {
+    while (!*stop) std::this_thread::yield();
+    return ok_status();
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, EngineRestore, ::testing::ValuesIn(policy_modes()),

@@ -630,8 +630,11 @@ pub struct orrery_session_options {
     /// (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
     /// Embeddings, calibrations and draft models have none
     pub adapters: *const orrery_adapter_use,
+    /// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
+    pub load_behind: u32,
+    pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 96);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 104);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1162,7 +1165,9 @@ extern "C" {
     pub fn orrery_session_save(session: *mut orrery_session, path: *const c_char, error: *mut orrery_error) -> orrery_status;
     /// Loads from a regular file: no call waits for a FIFO or acts on a device. A session that holds tokens reads a
     /// file of more than 64 MiB twice. If the second reading fails or finds other bytes, it has lost its tokens and
-    /// keeps its conversation; the message says so.
+    /// keeps its conversation; the message says so. With load_behind a session without tokens returns with its logits,
+    /// and a thread reads the KV pages. Calls that need them wait, and can be cancelled. If they turn out to be
+    /// damaged, such a call says so, with `path`: the session has lost its tokens and keeps its conversation.
     pub fn orrery_session_load(session: *mut orrery_session, path: *const c_char, error: *mut orrery_error) -> orrery_status;
     /// Saves to memory. See "Sizes out".
     pub fn orrery_session_save_buffer(session: *mut orrery_session, bytes: *mut c_void, capacity: usize, n_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;

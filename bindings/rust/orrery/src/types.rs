@@ -708,6 +708,8 @@ pub struct SessionOptions {
     /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
     /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
     pub draft_model: Option<String>,
+    /// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
+    pub load_behind: u32,
 }
 
 impl Default for SessionOptions {
@@ -728,6 +730,7 @@ impl Default for SessionOptions {
             speculate_tokens: raw.speculate_tokens,
             reuse_prompts: raw.reuse_prompts,
             draft_model: None,
+            load_behind: raw.load_behind,
         }
     }
 }
@@ -760,6 +763,7 @@ impl SessionOptions {
         if let Some(path) = &self.draft_model {
             raw.draft_model = keep.source(path)?;
         }
+        raw.load_behind = self.load_behind;
         Ok(raw)
     }
 
@@ -814,6 +818,10 @@ impl SessionOptions {
                 Err(_) => return false,
             },
             "draft_model" => self.draft_model = Some(text.to_owned()),
+            "load_behind" => match text.parse() {
+                Ok(value) => self.load_behind = value,
+                Err(_) => return false,
+            },
             _ => return false,
         }
         true
