@@ -347,7 +347,7 @@ typedef struct orrery_plan_result {
   uint32_t struct_size;
   uint32_t n_context;                /* tokens that the session would hold */
   uint64_t weights_mapped_bytes;     /* weights used where the file is mapped, or read to host memory: not in the arena */
-  uint64_t weights_bytes;            /* weights in the arena */
+  uint64_t weights_bytes;            /* weights in the arena, and adapters */
   uint64_t full_kv_bytes;            /* KV of heads that are full on the device; of whole contexts in units of 256 tokens */
   uint64_t compressed_kv_bytes;      /* KV of compressed heads and of windows; recurrent states */
   uint64_t digests_bytes;            /* page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES */

@@ -1658,7 +1658,7 @@ public sealed class PlanResult {
     public readonly uint NContext;
     /// <summary>weights used where the file is mapped, or read to host memory: not in the arena</summary>
     public readonly ulong WeightsMappedBytes;
-    /// <summary>weights in the arena</summary>
+    /// <summary>weights in the arena, and adapters</summary>
     public readonly ulong WeightsBytes;
     /// <summary>KV of heads that are full on the device; of whole contexts in units of 256 tokens</summary>
     public readonly ulong FullKvBytes;

@@ -1141,7 +1141,7 @@ type PlanResult struct {
 	NContext uint32
 	// weights used where the file is mapped, or read to host memory: not in the arena
 	WeightsMappedBytes uint64
-	// weights in the arena
+	// weights in the arena, and adapters
 	WeightsBytes uint64
 	// KV of heads that are full on the device; of whole contexts in units of 256 tokens
 	FullKvBytes uint64

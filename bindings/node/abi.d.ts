@@ -573,7 +573,7 @@ export interface PlanResult {
   nContext: number;
   /** weights used where the file is mapped, or read to host memory: not in the arena */
   weightsMappedBytes: number;
-  /** weights in the arena */
+  /** weights in the arena, and adapters */
   weightsBytes: number;
   /** KV of heads that are full on the device; of whole contexts in units of 256 tokens */
   fullKvBytes: number;

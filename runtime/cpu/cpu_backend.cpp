@@ -496,7 +496,7 @@ void CpuBackend::add_low_rank(Span<const AdapterProduct> products, int64_t low_s
   // Two items for each thread of a few rows; of many rows, items whose part of B stays in the first-level cache.
   const int64_t least = std::max<int64_t>(64, (int64_t{16} << 10) / std::max<int64_t>(4 * most_rank, 1));
   const int64_t n_row_items = div_up<int64_t>(rows, kRows), n_each = n_row_items > 1 ? 8 : 2 * pool_->n_threads();
-  const int64_t outs = align_up(std::max(least, div_up<int64_t>(most_out, n_each)), kAdapterTile);
+  const int64_t outs = div_up(std::max(least, div_up(most_out, n_each)), kAdapterTile) * kAdapterTile;
   const int64_t n_out_items = div_up(most_out, outs), n_products = static_cast<int64_t>(products.size());
   run(n_products * n_out_items * n_row_items, [&](int64_t item, int32_t) {
     const AdapterProduct& p = products[static_cast<size_t>(item / (n_out_items * n_row_items))];

@@ -3,6 +3,8 @@ import json
 import os
 import random
 import socket
+import struct
+import tempfile
 
 from serving import MODEL, Server, ServerCase, chat_body, read_all, request_bytes, run_program
 
@@ -128,7 +130,7 @@ class CommandLine(ServerCase):
         self.assertEqual(page.returncode, 0)
         self.assertIn("--allow-origin", page.stdout)
         for arguments, word in (([], "MODEL"), ([MODEL, "--nothing"], "--nothing"), ([MODEL, "--port", "99999"], "--port"), ([MODEL, "--host", "0.0.0.0"], "--api-key"),
-                                ([MODEL, "--sessions", "0"], "--sessions"), ([MODEL, "--kv-type", "f7"], "--kv-type"), ([MODEL, "--port"], "--port"), ([MODEL, "--api-key-file", os.devnull], "--api-key-file")):
+                                ([MODEL, "--sessions", "0"], "--sessions"), ([MODEL, "--kv-type", "f7"], "--kv-type"), ([MODEL, "--port"], "--port"), ([MODEL, "--lora", ":2"], "--lora"), ([MODEL, "--lora", "a:1-2"], "--lora"), ([MODEL, "--api-key-file", os.devnull], "--api-key-file")):
             with self.subTest(arguments):
                 found = run_program(*arguments)
                 self.assertEqual((found.returncode, found.stdout), (2, ""))
@@ -137,6 +139,32 @@ class CommandLine(ServerCase):
         taken = run_program(MODEL, "--port", str(self.server.port))
         self.assertEqual(taken.returncode, 1)
         self.assertIn("cannot listen", taken.stderr)
+
+    def test_adapters(self):
+        """An adapter of the bundled model's first layer, strong enough to change an answer. A scale of 0 is no adapter."""
+        def text(s):
+            return struct.pack("<Q", len(s)) + s.encode()
+
+        keys = b"".join(text(k) + struct.pack("<I", 8) + text(v) for k, v in (
+            ("general.type", "adapter"), ("adapter.type", "lora"), ("general.architecture", "llama")))
+        infos, data = b"", b""
+        for name, shape in (("a", (704, 2)), ("b", (2, 256))):
+            infos += text("blk.0.ffn_down.weight.lora_" + name) + struct.pack("<IQQIQ", 2, *shape, 0, len(data))
+            data += struct.pack("<%df" % (shape[0] * shape[1]), *[i * 37 % 19 / 9 - 1 for i in range(shape[0] * shape[1])])
+        head = b"GGUF" + struct.pack("<IQQ", 3, 2, 3) + keys + infos
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            file.write(head + bytes(-len(head) % 32) + data)
+            file.flush()
+            answers = []
+            for options in ((), ("--lora", file.name), ("--lora", file.name + ":0")):
+                server = Server("--context", "512", *options)
+                answers.append(server.chat("Who are you?", max_tokens=8)[1]["choices"][0]["message"]["content"])
+                self.assertEqual(server.stop(), 0)
+            self.assertEqual(answers[0], answers[2])
+            self.assertNotEqual(answers[0], answers[1])
+        refused = run_program(MODEL, "--lora", MODEL)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("general.type", refused.stderr)
 
     def test_name(self):
         server = Server("--name", "mine", "--context", "512", "--policy", "streaming", "--kv-budget", "50%")

@@ -1331,7 +1331,7 @@ class PlanResult:
     weights_mapped_bytes: int
     """weights used where the file is mapped, or read to host memory: not in the arena"""
     weights_bytes: int
-    """weights in the arena"""
+    """weights in the arena, and adapters"""
     full_kv_bytes: int
     """KV of heads that are full on the device; of whole contexts in units of 256 tokens"""
     compressed_kv_bytes: int

@@ -89,7 +89,9 @@ void add_low_rank_tiles(const AdapterTask& t, int64_t r, int64_t o) {
   for (int64_t k = 0; k < t.rank; ++k)
     for (int v = 0; v < kVectors; ++v) {
       constexpr int kOfTile = static_cast<int>(kAdapterTile) / V::kLanes;
-      const V::F weights = V::load(b + v / kOfTile * tile_floats + k * kAdapterTile + v % kOfTile * V::kLanes);
+      const float* const at = b + v / kOfTile * tile_floats + k * kAdapterTile + v % kOfTile * V::kLanes;
+      if (R == 1 && v % kOfTile == 0) __builtin_prefetch(at + T * tile_floats);  // the next tiles' cache line
+      const V::F weights = V::load(at);
       for (int i = 0; i < R; ++i) sums[i][v] = V::fma(weights, V::set(t.low[(r + i) * t.low_stride + k]), sums[i][v]);
     }
   const V::F scale = V::set(t.scale);

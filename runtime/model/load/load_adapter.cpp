@@ -129,7 +129,8 @@ Result<Contents> read(const gguf::File& file, const gguf::File& model, const Des
       return about_tensor(error(Code::bad_model, "%s: tensor '%s%s' changes '%s', which the model has not", file.path().c_str(),
                                 shown.c_str(), kA.data(), shown.c_str()),
                           any);
-    const auto found = std::find_if(matrices.begin(), matrices.end(), [&](const NamedMatrix& m) { return m.tensor == pair.tensor; });
+    const gguf::Tensor* const tensor = pair.tensor;
+    const auto found = std::find_if(matrices.begin(), matrices.end(), [tensor](const NamedMatrix& m) { return m.tensor == tensor; });
     if (found == matrices.end())
       return about_tensor(error(Code::unsupported,
                                 "%s: tensor '%s%s' changes '%s', which adapters cannot change here: expected a matrix of attention, of a "

@@ -16,7 +16,7 @@ using namespace orrery::testing;
 
 struct Pair {
   Pair(int64_t outputs, int64_t of_rank, uint64_t seed)
-      : n_out(outputs), rank(of_rank), b(static_cast<size_t>(align_up(outputs, kAdapterTile) * of_rank)) {
+      : n_out(outputs), rank(of_rank), b(static_cast<size_t>(div_up(outputs, kAdapterTile) * kAdapterTile * of_rank)) {
     fill_normal(b, seed, 0.5f);
   }
   double at(int64_t o, int64_t k) const {

@@ -2,8 +2,6 @@
 // thread, chunk, guess or session beside it; KV made with other adapters is never used.
 #include <gtest/gtest.h>
 
-#include <array>
-
 #include "runtime/engine/session/session_file.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
@@ -158,37 +156,36 @@ TEST(EngineAdapters, NoneChangesNothing) {
 
 TEST(EngineAdapters, SessionsWithDifferentOnesShareAStep) {
   const Dense d;
-  const std::array<Adapters, 6> sets = {nullptr,
-                                        adapters_of({{d.one, 1.0f}}),
-                                        adapters_of({{d.other, 0.5f}}),
-                                        adapters_of({{d.one, 1.0f}}),
-                                        adapters_of({{d.one, 2.0f}, {d.other, 1.0f}}),
-                                        nullptr};
-  std::vector<std::unique_ptr<Session>> together, alone;
-  for (size_t i = 0; i < sets.size(); ++i)
-    for (auto* sessions : {&together, &alone}) {
-      sessions->push_back(open(d.model, sets[i]));
-      unwrap(sessions->back()->prefill(prompt_of(d.model, 30 + i, i), nullptr, nullptr));
-    }
-  const auto passes = [&] {
-    const Turn turn = d.model->runtime().take_turn();
-    return d.model->decode_counts(turn).passes;
-  };
-  for (int step = 0; step < 5; ++step) {
-    std::vector<Session::DecodeCall> calls(sets.size());
-    for (size_t i = 0; i < sets.size(); ++i) {
-      const int32_t token = argmax(alone[i]->logits());
-      together[i]->push_generated(token);
-      calls[i].session = together[i].get();
-      ASSERT_TRUE(together[i]->decodes_together());
-      feed(alone[i].get(), token);
-    }
-    const uint64_t before = passes();
-    Session::decode_together(calls);
-    EXPECT_EQ(passes(), before + 1);  // the base products are those of all
-    for (size_t i = 0; i < sets.size(); ++i) {
-      ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
-      EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << step << ", " << i;
+  const Adapters one = adapters_of({{d.one, 1.0f}}), doubled = adapters_of({{d.one, 2.0f}}), other = adapters_of({{d.other, 1.0f}});
+  const Adapters both = adapters_of({{d.one, 2.0f}, {d.other, 1.0f}}), again = adapters_of({{d.one, 1.0f}});
+  for (const std::vector<Adapters>& sets :
+       {std::vector<Adapters>{nullptr, one, other, again, both, nullptr}, {one, other}, {one, doubled}, {doubled, both}, {one, nullptr}}) {
+    std::vector<std::unique_ptr<Session>> together, alone;
+    for (size_t i = 0; i < sets.size(); ++i)
+      for (auto* sessions : {&together, &alone}) {
+        sessions->push_back(open(d.model, sets[i]));
+        unwrap(sessions->back()->prefill(prompt_of(d.model, 30 + i, i), nullptr, nullptr));
+      }
+    const auto passes = [&] {
+      const Turn turn = d.model->runtime().take_turn();
+      return d.model->decode_counts(turn).passes;
+    };
+    for (int step = 0; step < 5; ++step) {
+      std::vector<Session::DecodeCall> calls(sets.size());
+      for (size_t i = 0; i < sets.size(); ++i) {
+        const int32_t token = argmax(alone[i]->logits());
+        together[i]->push_generated(token);
+        calls[i].session = together[i].get();
+        ASSERT_TRUE(together[i]->decodes_together());
+        feed(alone[i].get(), token);
+      }
+      const uint64_t before = passes();
+      Session::decode_together(calls);
+      EXPECT_EQ(passes(), before + 1);  // the base products are those of all
+      for (size_t i = 0; i < sets.size(); ++i) {
+        ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
+        EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << step << ", " << i;
+      }
     }
   }
 }

@@ -1340,7 +1340,7 @@ pub struct PlanResult {
     pub n_context: u32,
     /// weights used where the file is mapped, or read to host memory: not in the arena
     pub weights_mapped_bytes: u64,
-    /// weights in the arena
+    /// weights in the arena, and adapters
     pub weights_bytes: u64,
     /// KV of heads that are full on the device; of whole contexts in units of 256 tokens
     pub full_kv_bytes: u64,
