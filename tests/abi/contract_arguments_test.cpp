@@ -129,6 +129,8 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("embedding", orrery_session_embedding(session.get(), nullptr, 4, error));
   EXPECT_NULL_REFUSED("session", orrery_session_stats(nullptr, &stats, error));
   EXPECT_NULL_REFUSED("stats", orrery_session_stats(session.get(), nullptr, error));
+  EXPECT_NULL_REFUSED("model", orrery_model_experts(nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("info", orrery_model_experts(model.get(), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_head_roles(nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("roles", orrery_session_head_roles(session.get(), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_residency(nullptr, nullptr, 0, &n, error));

@@ -89,6 +89,8 @@ TEST_F(Options, OfAModel) {
              {"rope_base", [](O* o) { o->rope_base = std::nanf(""); }},
              {"rope_scale", [](O* o) { o->rope_scaling = ORRERY_ROPE_LINEAR, o->rope_scale = 0; }},
              {"rope_scaling", [](O* o) { o->rope_scaling = ORRERY_ROPE_LONGROPE, o->rope_scale = 2; }},
+             {"experts_on_device", [](O* o) { o->experts_on_device = -2; }},
+             {"experts_on_device", [](O* o) { o->experts_on_device = 8; }},  // the model has none
              {"reserved", [](O* o) { o->reserved = 1; }}},
             [&](const O* o, orrery_error* e) {
               orrery_plan_result plan = options(&orrery_plan_result_init);
