@@ -29,6 +29,7 @@ static void set_field(const struct_layout *s, void *options, const char *name, c
   switch (f->kind) {
     case FIELD_I32:
     case FIELD_U32: *(uint32_t *)to = (uint32_t)strtoll(text, NULL, 10); break;
+    case FIELD_I64: *(int64_t *)to = strtoll(text, NULL, 10); break;
     case FIELD_U64: *(uint64_t *)to = strtoull(text, NULL, 10); break;
     case FIELD_F32: *(float *)to = strtof(text, NULL); break;
     case FIELD_F64: *(double *)to = strtod(text, NULL); break;
