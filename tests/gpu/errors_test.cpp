@@ -101,12 +101,14 @@ TEST_F(GpuErrors, APromptThatIsRefusedIsComputedAgain) {
       return unwrap(Session::open(model, with_mode({"", policy, {}, false}, policy == std::string("full") ? 1.0 : 0.6, 128)));
     };
     const std::vector<float> expected = answer(open().get(), prompt, 3);
-    int64_t n = 0;
-    for (int64_t at = policy[0] % 3; at <= n; at += 13) {  // each policy has calls of its own
+    refuse(DriverError::out_of_memory, INT64_MAX);
+    unwrap(open()->prefill(prompt, nullptr, nullptr));
+    const int64_t n = calls();
+    emulated::fault = nullptr;
+    for (int64_t at = policy[0] % 5; at < n; at += 5) {  // each policy has calls of its own
       const auto session = open();
       refuse(DriverError::out_of_memory, at);
       const Status first = session->prefill(prompt, nullptr, nullptr);
-      n = calls();
       emulated::fault = nullptr;
       if (first.ok()) continue;
       EXPECT_EQ(session->tokens().size(), 0u);

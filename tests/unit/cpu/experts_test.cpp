@@ -209,7 +209,7 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
       const Weight all = rig.place({type.type, kExperts * kOut, n_in, bytes.cptr()});
       const uint64_t placed = rig->weight_bytes(type.type, kOut, n_in);
       const uint64_t stride = placed ? placed : row_bytes(type.type, static_cast<uint64_t>(kOut * n_in));
-      const ExpertWeights weights{{type.type, kOut, n_in, all.data}, stride};
+      const ExpertWeights weights{{type.type, kOut, n_in, all.data, all.repacked}, stride};
       for (const Phase phase : {Phase::prefill, Phase::decode})
         for (const int32_t n_rows : {1, 4, kMostRows}) {
           Guarded<float> logits(static_cast<size_t>(n_rows * kExperts)), x(static_cast<size_t>(n_rows * n_in));
@@ -229,7 +229,7 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
           rig.end();
           Guarded<float> alone(kOut), unbiased(kOut), slot_alone(kOut);
           for (int32_t e = 0; e < kExperts; ++e) {
-            const Weight own{type.type, kOut, n_in, all.data + static_cast<uint64_t>(e) * stride};
+            const Weight own{type.type, kOut, n_in, all.data + static_cast<uint64_t>(e) * stride, all.repacked};
             for (int32_t s = routed.first_slots()[e]; s < routed.first_slots()[e + 1]; ++s) {
               rig.begin(phase, 1);
               const Product product[] = {{&own, bias.cptr() + static_cast<uint64_t>(e * kOut), alone.ptr(), kOut, false},

@@ -45,7 +45,7 @@ TEST_P(CpuHeadProducts, AreThoseOfEachHeadAlone) {
             Guarded<float> alone(static_cast<size_t>(shape.n_out));
             for (int64_t i = 0; i < n_rows * kHeads; ++i) {
               const float *in = x.data() + i * shape.x_dim, *got = out.data() + i * shape.out_dim;
-              const Weight own{type.type, shape.n_out, n_in, weight.data + static_cast<uint64_t>(i % kHeads) * stride};
+              const Weight own{type.type, shape.n_out, n_in, weight.data + static_cast<uint64_t>(i % kHeads) * stride, weight.repacked};
               const Product product{&own, {}, alone.ptr(), shape.n_out, false};
               rig.begin(phase, 1);
               rig->matmul({&product, 1}, x.cptr() + static_cast<uint64_t>(i * shape.x_dim), shape.x_dim, 1);
