@@ -7,7 +7,7 @@
 //
 // Each row: the time of a token (median of the runs, each of which decodes all tokens), its share of the speed of all experts in the arena,
 // what was there, on its way or missed, and the time that the plan's arithmetic (samples/orrery/measure/division.h) gives for the row's own share of
-// guesses and of experts that cross the link. Shares and predictions are of the runs of all experts that take turns with the row's own: these
+// guesses and of experts that cross the link, and for the copies themselves. Shares and predictions are of the runs of all experts that take turns with the row's own: these
 // machines are noisy.
 #include <algorithm>
 #include <cmath>
@@ -169,7 +169,11 @@ void run(const Wishes& w) {
       const double crossing = bytes / division.expert_bytes(), missed = static_cast<double>(after.missed - before.missed) / tokens;
       const tool::TokenTime time =
           division.time({1e9, transfer, crossing > 0 ? 1 - missed / crossing : 0}, static_cast<uint64_t>(n), 1 - crossing / used);
-      const double predicted = time.total() * 1e3;
+      // Here the device's memory is the host's: what crosses the link is read and written there, at the rate of the products.
+      const model::Model& m = all.model->weights();
+      const double active =
+          static_cast<double>(m.weights_bytes) * static_cast<double>(m.n_used_parameters) / static_cast<double>(m.n_parameters);
+      const double predicted = time.total() * 1e3 + 2 * bytes / active * all_ms;
       std::printf("%5.0f %6.0f%%  %9.2f %9.2f %5.0f%%  %4.0f%% %4.0f%% %5.0f%%  %8.1f %6.2fms  %9.2f %+5.0f%%\n", link, share, ms, all_ms,
                   100 * all_ms / ms, of_asked(before.hits, after.hits), of_asked(before.late, after.late),
                   of_asked(before.missed, after.missed), bytes / 1e6, static_cast<double>(after.stall_us - before.stall_us) / tokens / 1000,
