@@ -394,8 +394,8 @@ struct orrery_model_options {
   float rope_base;                /* > 0: instead of the file's frequency base */
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   uint32_t reserved;
-  int64_t experts_on_device;      /* of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but for a CPU
-                                     without a link; the others are in the reservoir. -1 (default): as many as fit. orrery_model_experts() */
+  int64_t experts_on_device;      /* number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
+                                     device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts() */
   uint64_t sessions_bytes;        /* of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs */
 };
 ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t struct_size);

@@ -1239,8 +1239,8 @@ public sealed class ModelOptions {
     public float RopeBase;
     /// <summary>the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's</summary>
     public uint RopeOriginalContext;
-    /// <summary>of a mixture's experts, over all layers: so many have room in the arena, at least twice a layer's but
-    /// for a CPU without a link; the others are in the reservoir. -1 (default): as many as fit.
+    /// <summary>number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the
+    /// others. A device with a link needs room for twice a layer's. -1 (default): all that fit.
     /// orrery_model_experts()</summary>
     public long ExpertsOnDevice;
     /// <summary>of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16

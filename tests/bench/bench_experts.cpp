@@ -89,7 +89,7 @@ double median(std::vector<double> values) {
   return values.empty() ? 0.0 : values[values.size() / 2];
 }
 
-// A model, opened with so many experts on the device, and one session of it.
+// A model with room for some of its experts on the device, and one session of it.
 struct Opened {
   std::shared_ptr<engine::LanguageModel> model;
   std::unique_ptr<engine::Session> session;

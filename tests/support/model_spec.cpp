@@ -189,7 +189,7 @@ std::vector<std::byte> named_model_gguf(const std::string& name, const MatrixSto
   return build_model_gguf(load_model_spec(name), matrices);
 }
 
-std::vector<std::byte> deep_model_gguf(const std::string& name, const MatrixStorage& matrices) {
+nlohmann::json deep_model_spec(const std::string& name) {
   nlohmann::json spec = load_model_spec(name);
   const auto ends_with = [](const std::string& text, const std::string& end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -223,7 +223,11 @@ std::vector<std::byte> deep_model_gguf(const std::string& name, const MatrixStor
   for (size_t layer = 0; layer < 3 * n; ++layer) copy(source(layer), layer);
   for (size_t layer = 0; layer < n_guessing; ++layer) copy(n + layer, 3 * n + layer);
   spec["tensors"] = tensors;
-  return build_model_gguf(spec, matrices);
+  return spec;
+}
+
+std::vector<std::byte> deep_model_gguf(const std::string& name, const MatrixStorage& matrices) {
+  return build_model_gguf(deep_model_spec(name), matrices);
 }
 
 std::vector<std::byte> chat_model_gguf(const std::string& name, const std::string& chat_template) {

@@ -46,7 +46,8 @@ bool can_store(const nlohmann::json& spec, TensorType type);
 std::vector<std::byte> build_model_gguf(const nlohmann::json& spec, const MatrixStorage& matrices = {});
 // Those of a spec as it stands in its file; and with a chat template.
 std::vector<std::byte> named_model_gguf(const std::string& name, const MatrixStorage& matrices = {});
-// The spec's model with three times as many layers. Layers before its first mixture stay the first ones, and nextn blocks the last.
+// A spec with three times as many layers, and its model. Layers before its first mixture stay the first ones, and nextn blocks the last.
+nlohmann::json deep_model_spec(const std::string& name);
 std::vector<std::byte> deep_model_gguf(const std::string& name, const MatrixStorage& matrices = {});
 std::vector<std::byte> chat_model_gguf(const std::string& name, const std::string& chat_template);
 

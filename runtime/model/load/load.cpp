@@ -144,7 +144,6 @@ class Counter final : public TensorVisitor {
     const int32_t n_experts = d_.layer(layer_).experts.router.n_experts;
     if (units_.empty() || units_.back().layer != layer_) units_.push_back({layer_, n_experts});
     units_.back().bytes += static_cast<uint64_t>(n / n_experts) * unit_stride(t, n, device_);
-    units_.back().file_bytes += t.bytes / static_cast<uint64_t>(n_experts);
     expert_tensors_.push_back(&t);
     return ok_status();
   }
@@ -467,7 +466,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   if (placement.store()) {
     ORRERY_ASSIGN(m->experts, ExpertStore::make(placement.units, static_cast<uint64_t>(options.experts.n_on_device), arena,
-                                                options.reservoir, options.experts.in_place ? nullptr : options.io));
+                                                options.reservoir, options.io));
   }
   Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
   ORRERY_TRY(visit(file, m->description, &placer, &m->weights, &m->rope_factors));

@@ -16,7 +16,6 @@ struct ExpertUnits {
     int32_t layer = 0;  // of the model
     int32_t n_experts = 0;
     uint64_t bytes = 0;        // of a unit, a multiple of the arena's alignment
-    uint64_t file_bytes = 0;   // of a unit, in the file
     uint64_t first_unit = 0;   // units count through all layers
     uint64_t host_offset = 0;  // of the layer's first unit, where all units lie one after the other
   };

@@ -1,5 +1,6 @@
 // Models whose experts do not all lie in the arena: where they lie changes what a step waits for, and no bit.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -145,6 +146,43 @@ TEST(EngineExpertStore, AsManyAsFit) {
   const auto dense = try_open(named_model_gguf("qwen3"), runtime, 8);
   ASSERT_FALSE(dense.ok());
   EXPECT_STREQ(dense.status().detail().option, "experts_on_device");
+}
+
+// Without a number of bytes for sessions, what is left holds a session of the context that the model was trained for, at most 8,192 tokens.
+TEST(EngineExpertStore, ASessionFitsBesideTheExperts) {
+  const std::vector<std::byte> file = deep_model_gguf("qwen3moe", {TensorType::q8_0});
+  const model::ExpertUnits units = units_of(file);
+  const auto whole = open(file, linked_options(), -1);
+  engine::SessionOptions options;
+  options.n_context = static_cast<uint32_t>(whole->description().trained_context);
+  const auto session = unwrap(Session::open(whole, options));
+  engine::RuntimeOptions runtime = linked_options();
+  runtime.device_budget_bytes = whole->runtime().arena().used() - 4 * units.slot_bytes();
+  const auto model = open(file, runtime, -1);
+  ASSERT_TRUE(model->weights().experts);
+  EXPECT_LT(model->weights().experts->n_on_device(), units.n_units());
+  EXPECT_GE(model->weights().experts->n_on_device() + 8, units.n_units()) << "and not much more";
+  EXPECT_TRUE(Session::open(model, options).ok());
+}
+
+// Where layers add nothing to their input, the next layer's router chooses what it was guessed to choose: only the first layer misses.
+TEST(EngineExpertStore, ExpertsAreGuessedByTheNextLayersRouter) {
+  nlohmann::json spec = deep_model_spec("qwen3moe");
+  for (nlohmann::json& tensor : spec["tensors"]) {
+    const std::string name = tensor["name"];
+    for (const char* output : {"attn_output.weight", "ffn_down_exps.weight"})
+      if (name.find(output) != std::string::npos) tensor["scale"] = 0.0;
+    if (name.find("ffn_norm.weight") != std::string::npos) tensor["scale"] = 0.0, tensor["offset"] = 1.0;
+  }
+  const auto model = open(build_model_gguf(spec), linked_options(), 16);
+  const auto session = open_session(model, 256, KvType::f16, 128);
+  unwrap(session->prefill(random_prompt(20, 1), nullptr, nullptr));
+  constexpr uint64_t kTokens = 60;
+  for (const int32_t token : random_prompt(kTokens, 2)) feed(session.get(), token);
+  const model::ExpertStore::Counts counts = model->weights().experts->counts();
+  EXPECT_EQ(counts.asked(), kTokens * 6 * 3) << "six layers of three experts";
+  EXPECT_LE(counts.missed, kTokens * 3) << "the first layer has no layer before it";
+  EXPECT_GT(counts.expected, 0u);
 }
 
 // A reservoir that is too small for the experts is named with its numbers.
