@@ -2,15 +2,22 @@
 
 #include <system_error>
 
+#include "runtime/os/os.h"
+
 namespace orrery::engine {
 
 std::unique_ptr<PageFeed> PageFeed::start(Read read) {
   std::unique_ptr<PageFeed> feed(new PageFeed(std::move(read)));
-  try {
-    feed->thread_ = std::thread([f = feed.get()] { f->run(); });
-  } catch (const std::system_error&) {
-    feed->run();
+  bool started = true;
+  {
+    const os::SignalsBlocked blocked;
+    try {
+      feed->thread_ = std::thread([f = feed.get()] { f->run(); });
+    } catch (const std::system_error&) {
+      started = false;
+    }
   }
+  if (!started) feed->run();
   return feed;
 }
 
