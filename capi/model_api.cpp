@@ -20,6 +20,10 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
     return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, expected -1 or a number of experts",
                         static_cast<long long>(o.experts_on_device));
   out.experts_on_device = o.experts_on_device;
+  if (o.layers_on_device < -1)
+    return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, expected -1 or a number of layers",
+                        static_cast<long long>(o.layers_on_device));
+  out.layers_on_device = o.layers_on_device;
   out.sessions_bytes = o.sessions_bytes;
   if (o.progress)
     out.weights.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) { return fn(user, done, total) == 0; };
@@ -80,7 +84,7 @@ void orrery_source_init(orrery_source* source, size_t struct_size) {
 
 void orrery_model_options_init(orrery_model_options* options, size_t struct_size) {
   orrery_model_options defaults = {};
-  defaults.experts_on_device = -1;
+  defaults.experts_on_device = defaults.layers_on_device = -1;
   init_struct(options, struct_size, defaults);
 }
 
@@ -178,6 +182,28 @@ orrery_status orrery_model_experts(const orrery_model* model, orrery_experts_inf
       out.prompt_link_bytes = counts.prompt_bytes, out.prompt_stall_us = counts.prompt_stall_us;
     }
     return write_struct(out, info, "orrery_experts_info");
+  });
+}
+
+void orrery_streaming_info_init(orrery_streaming_info* info, size_t struct_size) { init_struct(info, struct_size); }
+
+orrery_status orrery_model_streaming(const orrery_model* model, orrery_streaming_info* info, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(model);
+    ORRERY_REQUIRE(info);
+    ORRERY_TRY(check_process(model->model->runtime()));
+    orrery_streaming_info out;
+    orrery_streaming_info_init(&out, sizeof out);
+    if (const model::LayerStore* store = model->model->weights().layers.get()) {
+      const model::LayerStore::AllCounts counts = store->counts();
+      out.in_place = store->in_place();
+      out.n_layers = store->units().layers.size();
+      out.device_bytes = store->arena_bytes(), out.reservoir_bytes = store->reservoir_bytes();
+      out.n_steps_layers = counts.decode.asked, out.n_waited = counts.decode.waited;
+      out.link_bytes = counts.decode.bytes, out.stall_us = counts.decode.stall_us;
+      out.prompt_link_bytes = counts.prefill.bytes, out.prompt_stall_us = counts.prefill.stall_us;
+    }
+    return write_struct(out, info, "orrery_streaming_info");
   });
 }
 

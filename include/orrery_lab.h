@@ -101,6 +101,25 @@ ORRERY_UNSTABLE ORRERY_API void orrery_experts_info_init(orrery_experts_info *in
 /* Fills `info`. Never waits for a step. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_experts(const orrery_model *model, orrery_experts_info *info, orrery_error *error);
 
+/* The layers whose matrices lie in the reservoir, and what the link brought of them. A layer that steps of generated tokens and of prompts came
+   to counts in each of them. */
+typedef struct orrery_streaming_info {
+  uint32_t struct_size;
+  uint32_t in_place;                           /* 1: steps use the matrices where they lie, and nothing moves */
+  uint64_t n_layers;                           /* that lie in the reservoir; 0: none */
+  uint64_t device_bytes;                       /* of the arena: room for two of them */
+  uint64_t reservoir_bytes;                    /* of the reservoir */
+  uint64_t n_steps_layers;                     /* layers that steps of generated tokens came to, since the model was opened */
+  uint64_t n_waited;                           /* of them: not all there yet */
+  uint64_t link_bytes;                         /* that were brought for them */
+  uint64_t stall_us;                           /* time that steps waited for them */
+  uint64_t prompt_link_bytes, prompt_stall_us; /* the same of prompts */
+} orrery_streaming_info;
+ORRERY_UNSTABLE ORRERY_API void orrery_streaming_info_init(orrery_streaming_info *info, size_t struct_size);
+/* Fills `info`. Never waits for a step. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_streaming(const orrery_model *model, orrery_streaming_info *info,
+                                                                orrery_error *error);
+
 /* ---- KV policies ------------------------------------------------------------------------------------------------ */
 
 /* The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device",

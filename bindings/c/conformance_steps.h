@@ -251,6 +251,12 @@ static void step(const char *verb, void *p, int i) {
     if (!orrery_model_experts(p, &experts, &err))
       for (int k = 2; w[k]; ++k) print_field(&experts_info_layout, &experts, w[k]), fputs(w[k + 1] ? " " : "\n", stdout);
   }
+  if (IS("streaming")) {
+    orrery_streaming_info streaming;
+    orrery_streaming_info_init(&streaming, sizeof streaming);
+    if (!orrery_model_streaming(p, &streaming, &err))
+      for (int k = 2; w[k]; ++k) print_field(&streaming_info_layout, &streaming, w[k]), fputs(w[k + 1] ? " " : "\n", stdout);
+  }
   if (IS("kv_bytes")) printf("%llu\n", (unsigned long long)orrery_kv_type_bytes(atoi(w[1]), atoi(w[2]), atoi(w[3])));
   if (IS("policies")) {
     orrery_policies(NULL, 0, &n, &err);

@@ -171,9 +171,10 @@ static const field_layout model_options_fields[] = {
     {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
     {"experts_on_device", FIELD_I64, 48, 8, 0, 0, 0, 0, 0},
     {"sessions_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
+    {"layers_on_device", FIELD_I64, 64, 8, 0, 0, 0, 0, 0},
 };
 static void init_model_options(void *p) { orrery_model_options_init(p, sizeof(orrery_model_options)); }
-static const struct_layout model_options_layout = {"model_options", 64, 9, model_options_fields, init_model_options};
+static const struct_layout model_options_layout = {"model_options", 72, 10, model_options_fields, init_model_options};
 
 static const field_layout model_info_fields[] = {
     {"n_layers", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -368,6 +369,21 @@ static const field_layout experts_info_fields[] = {
 static void init_experts_info(void *p) { orrery_experts_info_init(p, sizeof(orrery_experts_info)); }
 static const struct_layout experts_info_layout = {"experts_info", 112, 14, experts_info_fields, init_experts_info};
 
+static const field_layout streaming_info_fields[] = {
+    {"in_place", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
+    {"n_layers", FIELD_U64, 8, 8, 0, 0, 0, 0, 0},
+    {"device_bytes", FIELD_U64, 16, 8, 0, 0, 0, 0, 0},
+    {"reservoir_bytes", FIELD_U64, 24, 8, 0, 0, 0, 0, 0},
+    {"n_steps_layers", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
+    {"n_waited", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
+    {"link_bytes", FIELD_U64, 48, 8, 0, 0, 0, 0, 0},
+    {"stall_us", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
+    {"prompt_link_bytes", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
+    {"prompt_stall_us", FIELD_U64, 72, 8, 0, 0, 0, 0, 0},
+};
+static void init_streaming_info(void *p) { orrery_streaming_info_init(p, sizeof(orrery_streaming_info)); }
+static const struct_layout streaming_info_layout = {"streaming_info", 80, 10, streaming_info_fields, init_streaming_info};
+
 static const field_layout head_roles_fields[] = {
     {"n_anchor_heads", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
     {"n_volatile_heads", FIELD_U32, 8, 4, 0, 0, 0, 0, 0},
@@ -416,4 +432,4 @@ static const char *constant_name(const char *kind, int64_t value) {
   return 0;
 }
 
-static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &layer_info_layout, &experts_info_layout, &head_roles_layout, &calibrate_options_layout};
+static const struct_layout *const all_layouts[] = {&option_layout, &logit_bias_layout, &token_logprob_layout, &error_layout, &device_info_layout, &runtime_options_layout, &runtime_info_layout, &source_layout, &vocab_info_layout, &template_options_layout, &plan_result_layout, &model_options_layout, &model_info_layout, &embed_options_layout, &session_options_layout, &stats_layout, &generate_options_layout, &event_layout, &plan_region_layout, &layer_info_layout, &experts_info_layout, &streaming_info_layout, &head_roles_layout, &calibrate_options_layout};

@@ -466,6 +466,7 @@ internal unsafe struct orrery_model_options {
     public uint @reserved;
     public long @experts_on_device;
     public ulong @sessions_bytes;
+    public long @layers_on_device;
     public static orrery_model_options New() {
         var value = new orrery_model_options();
         Native.orrery_model_options_init(ref value, (UIntPtr)sizeof(orrery_model_options));
@@ -754,6 +755,27 @@ internal unsafe struct orrery_experts_info {
         var value = new orrery_experts_info();
         Native.orrery_experts_info_init(ref value, (UIntPtr)sizeof(orrery_experts_info));
         Native.CheckSize("orrery_experts_info", value.struct_size, sizeof(orrery_experts_info));
+        return value;
+    }
+}
+
+[StructLayout(LayoutKind.Sequential)]
+internal unsafe struct orrery_streaming_info {
+    public uint @struct_size;
+    public uint @in_place;
+    public ulong @n_layers;
+    public ulong @device_bytes;
+    public ulong @reservoir_bytes;
+    public ulong @n_steps_layers;
+    public ulong @n_waited;
+    public ulong @link_bytes;
+    public ulong @stall_us;
+    public ulong @prompt_link_bytes;
+    public ulong @prompt_stall_us;
+    public static orrery_streaming_info New() {
+        var value = new orrery_streaming_info();
+        Native.orrery_streaming_info_init(ref value, (UIntPtr)sizeof(orrery_streaming_info));
+        Native.CheckSize("orrery_streaming_info", value.struct_size, sizeof(orrery_streaming_info));
         return value;
     }
 }
@@ -1062,6 +1084,10 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_model_experts(ModelHandle @model, ref orrery_experts_info @info, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_streaming_info_init(ref orrery_streaming_info @info, UIntPtr @struct_size);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_model_streaming(ModelHandle @model, ref orrery_streaming_info @info, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_residency(SessionHandle @session, uint[] @tokens, UIntPtr @capacity, ref UIntPtr @n, ref orrery_error @error);
@@ -1243,9 +1269,12 @@ public sealed class ModelOptions {
     /// others. A device with a link needs room for twice a layer's. -1 (default): all that fit.
     /// orrery_model_experts()</summary>
     public long ExpertsOnDevice;
-    /// <summary>of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16
-    /// needs</summary>
+    /// <summary>of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV
+    /// in F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs</summary>
     public ulong SessionsBytes;
+    /// <summary>number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which
+    /// cross the link in each step. -1 (default): all that fit. orrery_model_streaming()</summary>
+    public long LayersOnDevice;
     public ModelOptions() {
         var raw = orrery_model_options.New();
         Load = raw.load;
@@ -1256,6 +1285,7 @@ public sealed class ModelOptions {
         RopeOriginalContext = raw.rope_original_context;
         ExpertsOnDevice = raw.experts_on_device;
         SessionsBytes = raw.sessions_bytes;
+        LayersOnDevice = raw.layers_on_device;
     }
     internal orrery_model_options ToNative(Keep keep) {
         var raw = orrery_model_options.New();
@@ -1268,6 +1298,7 @@ public sealed class ModelOptions {
         raw.rope_original_context = RopeOriginalContext;
         raw.experts_on_device = ExpertsOnDevice;
         raw.sessions_bytes = SessionsBytes;
+        raw.layers_on_device = LayersOnDevice;
         return raw;
     }
 }
@@ -1978,6 +2009,42 @@ public sealed class ExpertsInfo {
         NMissed = raw.n_missed;
         NExpected = raw.n_expected;
         NWasted = raw.n_wasted;
+        LinkBytes = raw.link_bytes;
+        StallUs = raw.stall_us;
+        PromptLinkBytes = raw.prompt_link_bytes;
+        PromptStallUs = raw.prompt_stall_us;
+    }
+}
+
+/// <summary>orrery_streaming_info of the header.</summary>
+public sealed class StreamingInfo {
+    /// <summary>1: steps use the matrices where they lie, and nothing moves</summary>
+    public readonly uint InPlace;
+    /// <summary>that lie in the reservoir; 0: none</summary>
+    public readonly ulong NLayers;
+    /// <summary>of the arena: room for two of them</summary>
+    public readonly ulong DeviceBytes;
+    /// <summary>of the reservoir</summary>
+    public readonly ulong ReservoirBytes;
+    /// <summary>layers that steps of generated tokens came to, since the model was opened</summary>
+    public readonly ulong NStepsLayers;
+    /// <summary>of them: not all there yet</summary>
+    public readonly ulong NWaited;
+    /// <summary>that were brought for them</summary>
+    public readonly ulong LinkBytes;
+    /// <summary>time that steps waited for them</summary>
+    public readonly ulong StallUs;
+    /// <summary>the same of prompts</summary>
+    public readonly ulong PromptLinkBytes;
+    /// <summary>the same of prompts</summary>
+    public readonly ulong PromptStallUs;
+    internal unsafe StreamingInfo(orrery_streaming_info raw) {
+        InPlace = raw.in_place;
+        NLayers = raw.n_layers;
+        DeviceBytes = raw.device_bytes;
+        ReservoirBytes = raw.reservoir_bytes;
+        NStepsLayers = raw.n_steps_layers;
+        NWaited = raw.n_waited;
         LinkBytes = raw.link_bytes;
         StallUs = raw.stall_us;
         PromptLinkBytes = raw.prompt_link_bytes;

@@ -267,6 +267,13 @@ public sealed class Model : IDisposable {
         return new ExpertsInfo(info);
     }
 
+    /// <summary>The layers that lie in host memory, and what the link brought of them.</summary>
+    public StreamingInfo Streaming() {
+        var info = orrery_streaming_info.New();
+        Native.Check((ref orrery_error e) => Native.orrery_model_streaming(handle, ref info, ref e));
+        return new StreamingInfo(info);
+    }
+
     public ModelInfo Info() {
         var info = orrery_model_info.New();
         Native.Check((ref orrery_error e) => Native.orrery_model_get_info(handle, ref info, ref e));

@@ -416,6 +416,15 @@ func (m *Model) Experts() (ExpertsInfo, error) {
 	})
 }
 
+// Streaming tells which layers lie in host memory, and what the link brought of them.
+func (m *Model) Streaming() (StreamingInfo, error) {
+	return fillStreamingInfo(func(out *C.orrery_streaming_info) error {
+		return m.call(func(p unsafe.Pointer, e errorOut) status {
+			return C.orrery_model_streaming((*C.orrery_model)(p), out, e)
+		})
+	})
+}
+
 func (m *Model) Vocab() (vocab *Vocab, err error) {
 	err = m.use(func(p unsafe.Pointer) error {
 		raw := C.orrery_model_vocab((*C.orrery_model)(p))

@@ -608,8 +608,12 @@ type ModelOptions struct {
 	// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
 	// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
 	ExpertsOnDevice int64
-	// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
+	// of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16
+	// needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
 	SessionsBytes uint64
+	// number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the
+	// link in each step. -1 (default): all that fit. orrery_model_streaming()
+	LayersOnDevice int64
 }
 
 // DefaultModelOptions has the library's defaults.
@@ -626,6 +630,7 @@ func DefaultModelOptions() ModelOptions {
 	o.RopeOriginalContext = uint32(p.rope_original_context)
 	o.ExpertsOnDevice = int64(p.experts_on_device)
 	o.SessionsBytes = uint64(p.sessions_bytes)
+	o.LayersOnDevice = int64(p.layers_on_device)
 	return o
 }
 
@@ -647,6 +652,7 @@ func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 	p.rope_original_context = C.uint32_t(o.RopeOriginalContext)
 	p.experts_on_device = C.int64_t(o.ExpertsOnDevice)
 	p.sessions_bytes = C.uint64_t(o.SessionsBytes)
+	p.layers_on_device = C.int64_t(o.LayersOnDevice)
 	return p
 }
 
@@ -1509,6 +1515,50 @@ func fillExpertsInfo(call func(*C.orrery_experts_info) error) (ExpertsInfo, erro
 	r.NMissed = uint64(p.n_missed)
 	r.NExpected = uint64(p.n_expected)
 	r.NWasted = uint64(p.n_wasted)
+	r.LinkBytes = uint64(p.link_bytes)
+	r.StallUs = uint64(p.stall_us)
+	r.PromptLinkBytes = uint64(p.prompt_link_bytes)
+	r.PromptStallUs = uint64(p.prompt_stall_us)
+	return r, nil
+}
+
+// StreamingInfo is orrery_streaming_info of the header.
+type StreamingInfo struct {
+	// 1: steps use the matrices where they lie, and nothing moves
+	InPlace uint32
+	// that lie in the reservoir; 0: none
+	NLayers uint64
+	// of the arena: room for two of them
+	DeviceBytes uint64
+	// of the reservoir
+	ReservoirBytes uint64
+	// layers that steps of generated tokens came to, since the model was opened
+	NStepsLayers uint64
+	// of them: not all there yet
+	NWaited uint64
+	// that were brought for them
+	LinkBytes uint64
+	// time that steps waited for them
+	StallUs uint64
+	// the same of prompts
+	PromptLinkBytes uint64
+	// the same of prompts
+	PromptStallUs uint64
+}
+
+func fillStreamingInfo(call func(*C.orrery_streaming_info) error) (StreamingInfo, error) {
+	p, r := new(C.orrery_streaming_info), StreamingInfo{}
+	C.orrery_streaming_info_init(p, C.sizeof_orrery_streaming_info)
+	checkSize(uint32(p.struct_size), C.sizeof_orrery_streaming_info)
+	if err := call(p); err != nil {
+		return r, err
+	}
+	r.InPlace = uint32(p.in_place)
+	r.NLayers = uint64(p.n_layers)
+	r.DeviceBytes = uint64(p.device_bytes)
+	r.ReservoirBytes = uint64(p.reservoir_bytes)
+	r.NStepsLayers = uint64(p.n_steps_layers)
+	r.NWaited = uint64(p.n_waited)
 	r.LinkBytes = uint64(p.link_bytes)
 	r.StallUs = uint64(p.stall_us)
 	r.PromptLinkBytes = uint64(p.prompt_link_bytes)

@@ -346,8 +346,16 @@ export interface ModelOptions {
    * with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
    */
   expertsOnDevice?: number;
-  /** of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs */
+  /**
+   * of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16
+   * needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
+   */
   sessionsBytes?: number;
+  /**
+   * number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the link
+   * in each step. -1 (default): all that fit. orrery_model_streaming()
+   */
+  layersOnDevice?: number;
 }
 export interface EmbedOptions {
   /** ORRERY_POOLING_; default MODEL */
@@ -772,6 +780,28 @@ export interface ExpertsInfo {
   /** of all that were brought */
   linkBytes: number;
   /** time that layers waited for them */
+  stallUs: number;
+  /** the same of prompts */
+  promptLinkBytes: number;
+  /** the same of prompts */
+  promptStallUs: number;
+}
+export interface StreamingInfo {
+  /** 1: steps use the matrices where they lie, and nothing moves */
+  inPlace: number;
+  /** that lie in the reservoir; 0: none */
+  nLayers: number;
+  /** of the arena: room for two of them */
+  deviceBytes: number;
+  /** of the reservoir */
+  reservoirBytes: number;
+  /** layers that steps of generated tokens came to, since the model was opened */
+  nStepsLayers: number;
+  /** of them: not all there yet */
+  nWaited: number;
+  /** that were brought for them */
+  linkBytes: number;
+  /** time that steps waited for them */
   stallUs: number;
   /** the same of prompts */
   promptLinkBytes: number;

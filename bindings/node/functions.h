@@ -177,6 +177,8 @@ static void invoke_orrery_model_layer_info(slot *a, slot *result) { (void)a, res
 static const parameter parameters_orrery_model_layer_info[] = {{P_HANDLE, 1, 0}, {P_U32, 1, 0}, {P_RESULT, 1, &layer_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_experts(slot *a, slot *result) { (void)a, result->i = orrery_model_experts((const orrery_model *)a[0].p, (orrery_experts_info *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_model_experts[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &experts_info_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_model_streaming(slot *a, slot *result) { (void)a, result->i = orrery_model_streaming((const orrery_model *)a[0].p, (orrery_streaming_info *)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_model_streaming[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &streaming_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i = orrery_policies((char *)a[0].p, (size_t)a[1].i, (size_t *)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_policies[] = {{P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_residency(slot *a, slot *result) { (void)a, result->i = orrery_session_residency((const orrery_session *)a[0].p, (uint32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
@@ -291,6 +293,7 @@ static const function functions[] = {
     {"orrery_layer_kind_name", R_STRING, 1, invoke_orrery_layer_kind_name, 0, parameters_orrery_layer_kind_name},
     {"orrery_model_layer_info", R_STATUS, 4, invoke_orrery_model_layer_info, 0, parameters_orrery_model_layer_info},
     {"orrery_model_experts", R_STATUS, 3, invoke_orrery_model_experts, 0, parameters_orrery_model_experts},
+    {"orrery_model_streaming", R_STATUS, 3, invoke_orrery_model_streaming, 0, parameters_orrery_model_streaming},
     {"orrery_policies", R_STATUS, 2, invoke_orrery_policies, 0, parameters_orrery_policies},
     {"orrery_session_residency", R_STATUS, 3, invoke_orrery_session_residency, 0, parameters_orrery_session_residency},
     {"orrery_session_head_roles", R_STATUS, 3, invoke_orrery_session_head_roles, 0, parameters_orrery_session_head_roles},

@@ -102,6 +102,10 @@ class Model extends Handle {
   experts() {
     return sync.orrery_model_experts(this.handle);
   }
+  // The layers that lie in host memory, and what the link brought of them.
+  streaming() {
+    return sync.orrery_model_streaming(this.handle);
+  }
   vocab() {
     return new Vocab(sync.orrery_model_vocab(this.handle));
   }

@@ -88,7 +88,11 @@ OptionGroup model_group() {
             "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
             "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
            {"--sessions-memory", "SIZE",
-            "What experts leave of the budget to the KV and the work of sessions (default: what a session of 8,192 tokens needs)."}}};
+            "What weights leave of the budget to the KV and the work of sessions (default: experts leave what a session of 8,192 tokens "
+            "needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},
+           {"--layers-on-device", "N",
+            "Layers whose matrices have room in the budget; the others are in host memory and cross the link in each step (default: all "
+            "if they fit, else as many as fit beside --sessions-memory)."}}};
 }
 
 OptionGroup session_group() {
@@ -170,6 +174,8 @@ orrery_model_options model_options(const Args& args) {
   options.rope_original_context = static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
   if (args.has("--experts-on-device"))
     options.experts_on_device = static_cast<int64_t>(args.integer("--experts-on-device", 0, uint64_t{1} << 20, 0));
+  if (args.has("--layers-on-device"))
+    options.layers_on_device = static_cast<int64_t>(args.integer("--layers-on-device", 0, uint64_t{1} << 20, 0));
   options.sessions_bytes = args.bytes("--sessions-memory", 0);
   return options;
 }

@@ -131,6 +131,8 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("stats", orrery_session_stats(session.get(), nullptr, error));
   EXPECT_NULL_REFUSED("model", orrery_model_experts(nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("info", orrery_model_experts(model.get(), nullptr, error));
+  EXPECT_NULL_REFUSED("model", orrery_model_streaming(nullptr, nullptr, error));
+  EXPECT_NULL_REFUSED("info", orrery_model_streaming(model.get(), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_head_roles(nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("roles", orrery_session_head_roles(session.get(), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_residency(nullptr, nullptr, 0, &n, error));

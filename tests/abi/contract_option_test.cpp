@@ -91,6 +91,8 @@ TEST_F(Options, OfAModel) {
              {"rope_scaling", [](O* o) { o->rope_scaling = ORRERY_ROPE_LONGROPE, o->rope_scale = 2; }},
              {"experts_on_device", [](O* o) { o->experts_on_device = -2; }},
              {"experts_on_device", [](O* o) { o->experts_on_device = 8; }},  // the model has none
+             {"layers_on_device", [](O* o) { o->layers_on_device = -2; }},
+             {"layers_on_device", [](O* o) { o->layers_on_device = 1000; }},  // the model has fewer
              {"reserved", [](O* o) { o->reserved = 1; }}},
             [&](const O* o, orrery_error* e) {
               orrery_plan_result plan = options(&orrery_plan_result_init);

@@ -104,6 +104,9 @@ TEST(Layers, ExpertsLieWhereTheOptionsSay) {
     const Model model(h);
     orrery_experts_info info = options(&orrery_experts_info_init);
     check(orrery_model_experts(model.get(), &info, &error), error, "orrery_model_experts");
+    orrery_streaming_info none = options(&orrery_streaming_info_init);
+    check(orrery_model_streaming(model.get(), &none, &error), error, "orrery_model_streaming");
+    EXPECT_EQ(none.n_layers + none.device_bytes + none.reservoir_bytes, 0u) << "all layers are on the device";
     EXPECT_EQ(info.n_experts, 48u);
     EXPECT_EQ(info.n_on_device, 17u);
     EXPECT_EQ(info.in_place, linked ? 0u : 1u);
@@ -127,6 +130,52 @@ TEST(Layers, ExpertsLieWhereTheOptionsSay) {
       if (std::string(regions[i].name) == "experts") device = regions[i].device_bytes, reservoir = regions[i].reservoir_bytes;
     EXPECT_EQ(info.device_bytes, device);
     EXPECT_EQ(info.reservoir_bytes, reservoir);
+    EXPECT_GT(reservoir, 0u);
+  }
+}
+
+// Layers in host memory: the options, the plan's region and the report.
+TEST(Layers, LieInHostMemoryWhereTheOptionsSay) {
+  const TempDir dir;
+  const std::string path = dir.write("model.gguf", deep_model_gguf("llama-plain"));
+  for (const bool linked : {false, true}) {
+    orrery_runtime_options with = runtime_options();
+    if (linked) with.link_bytes_per_second = 1000000000;
+    Error error;
+    orrery_runtime* made = nullptr;
+    check(orrery_runtime_create(&with, &made, &error), error, "orrery_runtime_create");
+    const Runtime runtime(made);
+    orrery_model_options wanted = options(&orrery_model_options_init);
+    EXPECT_EQ(wanted.layers_on_device, -1);
+    wanted.layers_on_device = 1;
+    orrery_model* h = nullptr;
+    check(orrery_model_open(runtime.get(), path_source(path), &wanted, &h, &error), error, "orrery_model_open");
+    const Model model(h);
+    orrery_model_info of_model = options(&orrery_model_info_init);
+    check(orrery_model_get_info(model.get(), &of_model, &error), error, "orrery_model_get_info");
+    orrery_session_options small = session_options();
+    small.n_context = 64;
+    orrery_session* opened = nullptr;
+    check(orrery_session_open(model.get(), &small, &opened, &error), error, "orrery_session_open");
+    const Session session(opened);
+    const int32_t prompt[] = {3, 4, 5, 6, 7, 8};
+    check(orrery_session_evaluate(session.get(), prompt, 6, nullptr, &error), error, "orrery_session_evaluate");
+    orrery_streaming_info info = options(&orrery_streaming_info_init);
+    check(orrery_model_streaming(model.get(), &info, &error), error, "orrery_model_streaming");
+    EXPECT_EQ(info.n_layers, of_model.n_layers - 1);
+    EXPECT_EQ(info.in_place, linked ? 0u : 1u);
+    EXPECT_EQ(info.prompt_link_bytes > 0, linked);
+    EXPECT_EQ(info.n_steps_layers, 0u) << "of generated tokens";
+    orrery_plan_region regions[32];
+    orrery_plan_region_init(regions, sizeof regions[0]);
+    size_t n = 0;
+    check(orrery_plan_regions(path_source(path), &with, &wanted, nullptr, regions, 32, &n, &error), error, "orrery_plan_regions");
+    uint64_t device = 0, reservoir = 0;
+    for (size_t i = 0; i < n; ++i)
+      if (std::string(regions[i].name) == "layers") device = regions[i].device_bytes, reservoir = regions[i].reservoir_bytes;
+    EXPECT_EQ(info.device_bytes, device);
+    EXPECT_EQ(info.reservoir_bytes, reservoir);
+    EXPECT_EQ(device > 0, linked);
     EXPECT_GT(reservoir, 0u);
   }
 }

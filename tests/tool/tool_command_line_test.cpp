@@ -385,7 +385,7 @@ TEST(Models, PlanPredictsACard) {
   expect_failure({"plan", "--shape", "qwen3-8b", "--card-picture", "p.png"}, 2, "--card-picture needs --card");
 }
 
-// The plan's table tells experts in the reservoir from KV there, and what the device holds by the number that is wanted.
+// The plan's table tells weights in the reservoir from KV there, and what the device holds by the number that is wanted.
 TEST(Models, PlanNamesExpertsInHostMemory) {
   const std::vector<std::string> plan = {"plan",     "--shape", "gpt-oss-20b", "--context", "8k",
                                          "--budget", "64GiB",   "--link",      "25GB/s",    "--experts-on-device"};
@@ -395,9 +395,9 @@ TEST(Models, PlanNamesExpertsInHostMemory) {
     return run(words);
   };
   const Finished some = with("400");
-  EXPECT_NE(some.out.find("\n  experts in the reservoir "), std::string::npos) << some.out << some.err;
+  EXPECT_NE(some.out.find("\n  weights in the reservoir "), std::string::npos) << some.out << some.err;
   EXPECT_NE(some.out.find("\n  experts "), std::string::npos) << some.out;
-  EXPECT_EQ(with("768").out.find("experts in the reservoir"), std::string::npos) << "all of them";
+  EXPECT_EQ(with("768").out.find("weights in the reservoir"), std::string::npos) << "all of them";
   expect_failure({"plan", "--shape", "gpt-oss-20b", "--link", "25GB/s", "--experts-on-device", "63"}, 2,
                  "--experts-on-device is 63: of 768 experts at least 64 are on the device, twice those of a layer");
   expect_failure({"plan", "--shape", "qwen3-8b", "--experts-on-device", "8"}, 2, "--experts-on-device is 8, but the model has no experts");

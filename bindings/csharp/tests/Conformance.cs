@@ -169,6 +169,7 @@ static class Conformance {
             case "break": LeaveEarly(s.Generate(Take<GenerateOptions>("generate")), n); break; case "run": ((Generation)t).Run(e => { Show(e); return --n != 0; }); break;
             case "cancel": var thread = new Thread(((Generation)t).Cancel); thread.Start(); thread.Join(); break;
             case "experts": Print(w.Skip(1).Select(name => (object)Field(typeof(ExpertsInfo).GetField(Camel(name)).GetValue(((Model)t).Experts()))).ToArray()); break;
+            case "streaming": Print(w.Skip(1).Select(name => (object)Field(typeof(StreamingInfo).GetField(Camel(name)).GetValue(((Model)t).Streaming()))).ToArray()); break;
             case "layer": Print(w.Skip(2).Select(name => (object)Field(typeof(LayerInfo).GetField(Camel(name)).GetValue(((Model)t).Layer((uint)n)))).ToArray()); break;
             case "kv_bytes": Print(Library.KvTypeBytes(uint.Parse(w[0]), uint.Parse(w[1]), uint.Parse(w[2]))); break;
             case "inspect": Print(Yes(Library.Inspect(w[0]).Contains(rest(1)))); break; case "policies": Print(Yes(Library.Policies().Contains(rest(0)))); break;

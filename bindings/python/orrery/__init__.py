@@ -335,6 +335,11 @@ class Model(Handle):
         with self.use() as pointer:
             return result(ExpertsInfo, "orrery_model_experts", pointer)
 
+    def streaming(self) -> StreamingInfo:
+        """The layers that lie in host memory, and what the link brought of them."""
+        with self.use() as pointer:
+            return result(StreamingInfo, "orrery_model_streaming", pointer)
+
     def vocab(self) -> Vocab:
         with self.use() as pointer:
             vocab = lib.orrery_model_vocab(pointer)

@@ -565,6 +565,7 @@ class orrery_model_options(Structure):
         ("reserved", c_uint32),
         ("experts_on_device", c_int64),
         ("sessions_bytes", c_uint64),
+        ("layers_on_device", c_int64),
     ]
     INIT = "orrery_model_options_init"
     COUNTS: dict[str, str] = {}
@@ -801,6 +802,24 @@ class orrery_experts_info(Structure):
     COUNTS: dict[str, str] = {}
 
 
+class orrery_streaming_info(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("in_place", c_uint32),
+        ("n_layers", c_uint64),
+        ("device_bytes", c_uint64),
+        ("reservoir_bytes", c_uint64),
+        ("n_steps_layers", c_uint64),
+        ("n_waited", c_uint64),
+        ("link_bytes", c_uint64),
+        ("stall_us", c_uint64),
+        ("prompt_link_bytes", c_uint64),
+        ("prompt_stall_us", c_uint64),
+    ]
+    INIT = "orrery_streaming_info_init"
+    COUNTS: dict[str, str] = {}
+
+
 class orrery_head_roles(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -878,6 +897,7 @@ STRUCTS = [orrery_error,
            orrery_plan_region,
            orrery_layer_info,
            orrery_experts_info,
+           orrery_streaming_info,
            orrery_head_roles,
            orrery_calibrate_options]
 
@@ -980,6 +1000,8 @@ FUNCTIONS = {
     "orrery_model_layer_info": (c_int32, [c_void_p, c_uint32, POINTER(orrery_layer_info), POINTER(orrery_error)]),
     "orrery_experts_info_init": (None, [POINTER(orrery_experts_info), c_size_t]),
     "orrery_model_experts": (c_int32, [c_void_p, POINTER(orrery_experts_info), POINTER(orrery_error)]),
+    "orrery_streaming_info_init": (None, [POINTER(orrery_streaming_info), c_size_t]),
+    "orrery_model_streaming": (c_int32, [c_void_p, POINTER(orrery_streaming_info), POINTER(orrery_error)]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_residency": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_head_roles_init": (None, [POINTER(orrery_head_roles), c_size_t]),
@@ -1081,7 +1103,13 @@ class ModelOptions(TypedDict, total=False):
     with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     """
     sessions_bytes: int
-    """of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs"""
+    """of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16 needs;
+    layers leave only if no session fits, and then what one of 2,048 tokens needs
+    """
+    layers_on_device: int
+    """number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the link
+    in each step. -1 (default): all that fit. orrery_model_streaming()
+    """
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -1553,6 +1581,34 @@ class ExpertsInfo:
     """of all that were brought"""
     stall_us: int
     """time that layers waited for them"""
+    prompt_link_bytes: int
+    """the same of prompts"""
+    prompt_stall_us: int
+    """the same of prompts"""
+
+
+@dataclass(frozen=True)
+class StreamingInfo:
+    """The layers whose matrices lie in the reservoir, and what the link brought of them. A layer that steps of generated
+    tokens and of prompts came to counts in each of them.
+    """
+
+    in_place: int
+    """1: steps use the matrices where they lie, and nothing moves"""
+    n_layers: int
+    """that lie in the reservoir; 0: none"""
+    device_bytes: int
+    """of the arena: room for two of them"""
+    reservoir_bytes: int
+    """of the reservoir"""
+    n_steps_layers: int
+    """layers that steps of generated tokens came to, since the model was opened"""
+    n_waited: int
+    """of them: not all there yet"""
+    link_bytes: int
+    """that were brought for them"""
+    stall_us: int
+    """time that steps waited for them"""
     prompt_link_bytes: int
     """the same of prompts"""
     prompt_stall_us: int

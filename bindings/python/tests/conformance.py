@@ -160,6 +160,7 @@ def step(verb, w, rest, t):
         "regions": lambda: regions(t[w[0]], rest(1)),
         "devices": lambda: print(yes(all(d.name or d.refused for d in orrery.devices()))), "cancel_session": lambda: cancel(t[w[0]]),
         "experts": lambda: print(*[field(getattr(t[w[0]].experts(), n)) for n in w[1:]]),
+        "streaming": lambda: print(*[field(getattr(t[w[0]].streaming(), n)) for n in w[1:]]),
         "layer": lambda: print(*[field(getattr(t[w[0]].layer(int(w[1])), n)) for n in w[2:]]),
         "kv_bytes": lambda: print(orrery.kv_type_bytes(*[int(x) for x in w])),
         "status": lambda: print(orrery.status_name(int(w[0]))), "calls": lambda: print(yes(calls.get(w[0]))),

@@ -41,6 +41,7 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const WeightsMemory& weights = in.weights;
   layout.add({"weights", kv::Holds::weights, align_up(weights.arena, kv::kArenaAlignment), 0, weights.mapped, 0});
   layout.add({"experts", kv::Holds::weights, weights.experts.arena_bytes, weights.experts.reservoir_bytes, 0, 0});
+  layout.add({"layers", kv::Holds::weights, weights.layers.arena_bytes, weights.layers.reservoir_bytes, 0, 0});
   layout.add({"adapters", kv::Holds::weights, in.adapters_bytes, 0, 0, 0});
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
   if (!same_workspace(limits, in.shared.limits))  // else the session uses the model's workspace
@@ -175,9 +176,9 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
 namespace {
 
 Result<WeightsMemory> weights_of(const gguf::File& file, const model::Description& description, const Device& device, uint64_t budget,
-                                 const model::ExpertsPlace& experts) {
-  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget, experts));
-  WeightsMemory bytes{weights.arena_bytes, 0, weights.experts};
+                                 const model::WeightsPlace& place) {
+  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget, place));
+  WeightsMemory bytes{weights.arena_bytes, 0, weights.experts, weights.layers};
   for (const gguf::Tensor& t : file.tensors())
     if (!weights.repacks || model::repacked_bytes(file, t, device) == 0) bytes.mapped += t.bytes;
   for (const gguf::Tensor* t : weights.in_units)  // copied all the same
@@ -216,8 +217,8 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   GpuUse gpu;
   ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
-  ORRERY_ASSIGN(const model::ExpertsPlace experts, place_experts(file, description, *backend, runtime, budget, model));
-  ORRERY_ASSIGN(const WeightsMemory weights, weights_of(file, description, *backend, budget, experts));
+  ORRERY_ASSIGN(const model::WeightsPlace place, place_model(file, description, *backend, runtime, budget, model));
+  ORRERY_ASSIGN(const WeightsMemory weights, weights_of(file, description, *backend, budget, place));
   session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
   LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights};
@@ -231,10 +232,10 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));
     ORRERY_TRY(vocabulary->check_same_tokens(*of_draft));
     // The model's weights take their part of the arena first.
-    const uint64_t taken = weights.arena + weights.experts.arena_bytes;
-    ORRERY_ASSIGN(const model::ExpertsPlace draft_experts, place_experts(draft, draft_description, *backend, runtime, budget, {}));
+    const uint64_t taken = weights.arena + weights.experts.arena_bytes + weights.layers.arena_bytes;
+    ORRERY_ASSIGN(const model::WeightsPlace draft_place, place_model(draft, draft_description, *backend, runtime, budget, {}));
     ORRERY_ASSIGN(const WeightsMemory draft_weights,
-                  weights_of(draft, draft_description, *backend, budget - std::min(budget, taken), draft_experts));
+                  weights_of(draft, draft_description, *backend, budget - std::min(budget, taken), draft_place));
     input.draft = {&draft_description, {}, draft_weights};
   }
   if (given.speculate == Speculate::mtp) {

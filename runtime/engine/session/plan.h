@@ -18,6 +18,7 @@ namespace orrery::engine {
 struct WeightsMemory {
   uint64_t arena = 0, mapped = 0;
   model::ExpertStore::Needs experts = {};  // beside `arena`
+  model::LayerStore::Needs layers = {};
 };
 struct LayoutInput {
   const model::Description& description;

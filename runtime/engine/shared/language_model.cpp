@@ -38,8 +38,8 @@ bool same_workspace(const StepLimits& a, const StepLimits& b) {
 namespace {
 
 // Of the arena, for a session of all KV in F16.
-uint64_t usual_session_bytes(const model::Description& d, const Device& device) {
-  const uint32_t n_context = std::min(static_cast<uint32_t>(d.trained_context), kUsualContext);
+uint64_t session_bytes(const model::Description& d, const Device& device, uint32_t context) {
+  const uint32_t n_context = std::min(static_cast<uint32_t>(d.trained_context), context);
   const SessionOptions options;
   uint64_t bytes = model::carve_workspace(d, device, workspace_limits(d, device, {}, options, n_context), {}).bytes;
   for (size_t g = 0; g < d.groups.size(); ++g)
@@ -48,35 +48,62 @@ uint64_t usual_session_bytes(const model::Description& d, const Device& device) 
   return bytes;
 }
 
-}  // namespace
+// Of the arena, which no session does without: the work memory of short chunks.
+uint64_t least_bytes(const model::Description& d, const Device& device) {
+  SessionOptions options;
+  options.chunk_tokens = 1;
+  return model::carve_workspace(d, device, workspace_limits(d, device, {}, options, kPageTokens), {}).bytes;
+}
 
-Result<model::ExpertsPlace> place_experts(const gguf::File& file, const model::Description& d, const Device& device,
-                                          const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options) {
-  model::ExpertsPlace place;
-  place.in_place = device.info().reads_host_memory && moves_directly(runtime);
-  place.n_on_device = 0;
+// WeightsPlace::experts, with all layers on the device.
+Result<int64_t> place_experts(const gguf::File& file, const model::Description& d, const Device& device, uint64_t arena_bytes,
+                              const ModelOptions& options, bool in_place) {
+  model::WeightsPlace place;
+  place.in_place = in_place;
+  place.experts = 0;
   ORRERY_ASSIGN(const model::Placement none, model::place_weights(file, d, device, arena_bytes, place));
   if (!none.units) {
     if (options.experts_on_device >= 0)
       return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, but the model has no experts",
                           static_cast<long long>(options.experts_on_device));
-    place.n_on_device = model::ExpertsPlace::kAll;
-    return place;
+    return model::WeightsPlace::kAll;
   }
   const auto n_units = static_cast<int64_t>(none.units.n_units());
-  place.n_on_device = options.experts_on_device;
-  if (place.n_on_device < 0) {
+  int64_t n = options.experts_on_device;
+  if (n < 0) {
     ORRERY_ASSIGN(const model::Placement all, model::place_weights(file, d, device, arena_bytes));
-    const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : usual_session_bytes(d, device);
-    const model::DivisionInput input = {none.units, place.in_place, arena_bytes, none.arena_bytes, all.arena_bytes, sessions};
-    place.n_on_device = model::divide_experts(input);
+    const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kUsualContext);
+    n = model::divide_experts({none.units, in_place, arena_bytes, none.arena_bytes, all.arena_bytes, sessions});
   }
-  if (place.n_on_device >= n_units) place.n_on_device = model::ExpertsPlace::kAll;
+  if (n >= n_units) n = model::WeightsPlace::kAll;
   const auto least = static_cast<int64_t>(none.units.least_slots());
-  if (place.n_on_device != model::ExpertsPlace::kAll && !place.in_place && place.n_on_device < least)
+  if (n != model::WeightsPlace::kAll && !in_place && n < least)
     return option_error(Code::invalid_argument, "experts_on_device",
                         "experts_on_device is %lld: of %lld experts at least %lld are on the device, twice those of a layer",
-                        static_cast<long long>(place.n_on_device), static_cast<long long>(n_units), static_cast<long long>(least));
+                        static_cast<long long>(n), static_cast<long long>(n_units), static_cast<long long>(least));
+  return n;
+}
+
+}  // namespace
+
+Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& d, const Device& device,
+                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options) {
+  model::WeightsPlace place;
+  place.in_place = device.info().reads_host_memory && moves_directly(runtime);
+  ORRERY_ASSIGN(place.experts, place_experts(file, d, device, arena_bytes, options, place.in_place));
+  place.layers = options.layers_on_device;
+  if (place.layers > d.n_layers)
+    return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, the model has %d layers",
+                        static_cast<long long>(place.layers), d.n_layers);
+  if (place.layers < 0 && !place.in_place) {
+    ORRERY_ASSIGN(const model::Placement all, model::place_weights(file, d, device, arena_bytes, place));
+    const uint64_t least = options.sessions_bytes ? options.sessions_bytes : least_bytes(d, device);
+    if (all.repacks && (least > arena_bytes || all.all_arena_bytes() > arena_bytes - least)) {
+      const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kShortContext);
+      place.layers = model::divide_layers({all.layer_bytes, all.layer_arena_bytes, arena_bytes, all.all_arena_bytes(), sessions});
+    }
+  }
+  if (place.layers == d.n_layers) place.layers = model::WeightsPlace::kAll;
   return place;
 }
 
@@ -107,9 +134,9 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, load.rope, load.families));
-  ORRERY_ASSIGN(load.experts, place_experts(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options));
+  ORRERY_ASSIGN(load.place, place_model(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options));
   load.reservoir = &runtime->reservoir();
-  if (load.experts.n_on_device != model::ExpertsPlace::kAll && !load.experts.in_place) {
+  if (load.place.away() && !load.place.in_place) {
     ORRERY_ASSIGN(load.io, runtime->io());
   }
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->turns(), &runtime->arena(), load));
@@ -126,6 +153,10 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
                  static_cast<unsigned long long>(experts->arena_bytes()),
                  experts->in_place() ? "the others are used where they lie in host memory" : "all of them are in host memory",
                  static_cast<unsigned long long>(experts->reservoir_bytes()));
+  if (const model::LayerStore* layers = weights->layers.get())
+    runtime->log(LogLevel::info, "%s: the matrices of %zu of %d layers are in host memory (%llu bytes), %s", path.c_str(),
+                 layers->units().layers.size(), weights->description.n_layers, static_cast<unsigned long long>(layers->reservoir_bytes()),
+                 layers->in_place() ? "and used there" : "and cross the link in each step");
   return std::shared_ptr<LanguageModel>(new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
 }
 

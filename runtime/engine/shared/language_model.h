@@ -26,14 +26,18 @@ struct ModelOptions {
   gguf::Load load = gguf::Load::map;
   model::LoadOptions weights;
   int64_t experts_on_device = -1;  // of all layers together; -1: as many as fit beside sessions_bytes
-  uint64_t sessions_bytes = 0;     // of the arena, which experts leave free; 0: what a session of kUsualContext tokens needs
+  int64_t layers_on_device = -1;   // whose matrices are there; -1: the same
+  uint64_t sessions_bytes = 0;     // of the arena, which weights leave free; 0: what a session of kUsualContext tokens needs
 };
 
-// The context of a session that experts leave room for, or the model's if that is smaller.
-inline constexpr uint32_t kUsualContext = 8192;
-// Where a model's experts lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs.
-Result<model::ExpertsPlace> place_experts(const gguf::File& file, const model::Description& description, const Device& device,
-                                          const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options);
+// The context of a session that experts leave room for, or the model's if that is smaller. Layers stay where the shortest session fits
+// beside them, because a policy makes do with little memory for KV, and a layer that left would cross the link in every step. If they have
+// to leave, they leave room for kShortContext tokens.
+inline constexpr uint32_t kUsualContext = 8192, kShortContext = 2048;
+// Where a model's weights lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs, or more layers than
+// the model has.
+Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& description, const Device& device,
+                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options);
 
 // The source of a model: a file by its path, an open file or a part of it, or a file in memory.
 struct ModelSource {

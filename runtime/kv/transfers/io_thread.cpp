@@ -58,13 +58,15 @@ IoRequest* IoThread::Queue::pop() {
   return request;
 }
 
-void IoThread::Queue::remove(const IoRequest* request) {
+bool IoThread::Queue::remove(const IoRequest* request) {
+  const size_t before = n;
   size_t kept = 0;
   for (size_t i = 0; i < n; ++i) {
     IoRequest* const other = ring[(first + i) % ring.size()];
     if (other != request) ring[(first + kept++) % ring.size()] = other;
   }
   n = kept;
+  return n < before;
 }
 
 size_t IoThread::n_waiting() {
@@ -126,6 +128,8 @@ IoThread::Waited IoThread::wait(IoRequest* request, const Cancel& given_up) {
     waited.status = error(Code::internal, "waited for a transfer that was not submitted (%s %u)", request->part, request->head);
     return waited;
   }
+  // From now on somebody waits for it.
+  if (request->state_ == IoRequest::State::queued && later_.remove(request)) now_.push(request);
   waited.stall_ns = stall(&lock, given_up, [request] { return request->state_ == IoRequest::State::done; });
   if (request->state_ == IoRequest::State::done) {
     waited.status = std::move(request->status_);

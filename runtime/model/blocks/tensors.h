@@ -17,7 +17,7 @@ namespace orrery::model {
 class TensorVisitor {
  public:
   virtual ~TensorVisitor() = default;
-  virtual void layer(int32_t) {}  // the next tensors are this layer's
+  virtual void layer(int32_t) {}  // the next tensors are this layer's; -1: no layer's
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
   // The matrices of several heads as one.
   virtual Status heads(const gguf::Tensor& t, Weight* out) { return matrix(t, out); }
@@ -38,6 +38,7 @@ class Tensors {
   Tensors(const gguf::File& file, TensorVisitor* visitor) : file_(file), visitor_(visitor), used_(file.tensors().size()) {}
 
   void begin_layer(int32_t i) { visitor_->layer(i); }
+  void end_layers() { visitor_->layer(-1); }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
   // Each refuses with bad_model a tensor of another shape, and a required one that is missing. *out stays as it is without a tensor.
   Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out);

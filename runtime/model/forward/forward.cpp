@@ -102,8 +102,7 @@ experts::Layer experts_of(const Description& d, const Weights& w, int32_t i) {
   return layer;
 }
 
-// False: all sessions' hooks have failed, or Pass::status has an error.
-bool run_layer(Pass& pass, const Weights& w, int32_t i) {
+bool compute_layer(Pass& pass, const Weights& w, int32_t i) {
   const Layer& l = w.layers[static_cast<size_t>(i)];
   const Layer* next = i + 1 < pass.d.n_layers ? &l + 1 : nullptr;
   pass.post_norm_eps = pass.d.layer(i).post_norm_eps > 0.0f ? pass.d.layer(i).post_norm_eps : pass.d.norm_eps;
@@ -144,6 +143,18 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   if (pass.d.n_per_layer > 0) per_layer::run(pass, i, l.per_layer);
   if (l.output_scale != 1.0f) pass.backend.soft_cap(pass.work.x, pass.n_rows, pass.d.n_embd, l.output_scale, 0.0f);
   return true;
+}
+
+// False: all sessions' hooks have failed, or Pass::status has an error.
+bool run_layer(Pass& pass, const Weights& w, int32_t i) {
+  if (!pass.layers) return compute_layer(pass, w, i);
+  const Phase phase = pass.steps[0].phase;
+  pass.status = pass.layers->bring(i, phase, pass.cancel);
+  // A hook that looks ahead has this layer compute the next one's queries.
+  if (pass.status.ok() && pass.hooks.ahead) pass.status = pass.layers->bring(i + 1, phase, pass.cancel);
+  if (!pass.status.ok() || !compute_layer(pass, w, i)) return false;
+  pass.status = pass.layers->leave(&pass.backend, i, phase);
+  return pass.status.ok();
 }
 
 // The rows of logits are the last ones: those of a single step, or all.
@@ -314,7 +325,7 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& given,
   const StepScope scope(backend, steps);
   Hooks hooks(steps, parts);
   Pass pass = make_pass(backend, model, work, steps, &hooks);
-  pass.store = model.experts.get(), pass.cancel = cancel.waits;
+  pass.store = model.experts.get(), pass.layers = model.layers.get(), pass.cancel = cancel.waits;
   std::array<AdaptedRows, static_cast<size_t>(kMostTogether)> adapted;
   pass.adapted = {adapted.data(), adapted_rows(steps, {parts.data(), parts.size()}, adapted.data())};
   if (stretch.begins) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "runtime/base/checked.h"
@@ -79,6 +80,7 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
   if (d.encoder) ORRERY_TRY(encoder_inputs::find(&tensors, d, &m->inputs));
   m->layers.resize(static_cast<size_t>(d.n_layers));
   for (int32_t i = 0; i < d.n_layers; ++i) ORRERY_TRY(visit_layer(&tensors, d, i, &m->layers[static_cast<size_t>(i)]));
+  tensors.end_layers();
   ORRERY_TRY(vocabulary::find_output(&tensors, d, m));
   if (d.score) ORRERY_TRY(score_head::find(&tensors, d, &m->score));
   // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
@@ -103,6 +105,12 @@ Status visit_head(const gguf::File& file, const Description& d, TensorVisitor* v
 
 // Whether a matrix is a factor of products: the token embedding's rows are read.
 bool multiplies(const gguf::Tensor& t) { return t.name != "token_embd.weight"; }
+
+// Whether a layer's matrix goes with it to the reservoir. Routers are asked before their layer begins.
+bool moves(const gguf::Tensor& t) {
+  constexpr std::string_view kRouter = ".ffn_gate_inp.weight";
+  return t.name.size() < kRouter.size() || t.name.compare(t.name.size() - kRouter.size(), kRouter.size(), kRouter) != 0;
+}
 
 // Checks names and shapes and places nothing.
 class Checker final : public TensorVisitor {
@@ -132,8 +140,19 @@ class Namer final : public TensorVisitor {
 class Counter final : public TensorVisitor {
  public:
   Counter(const gguf::File& file, const Description& d, const Device& device) : file_(file), d_(d), device_(device) {}
-  void layer(int32_t i) override { layer_ = i; }
+  void layer(int32_t i) override {
+    layer_ = i;
+    if (i >= 0) layers_.resize(static_cast<size_t>(i) + 1);
+  }
   Status matrix(const gguf::Tensor& t, Weight* out) override {
+    ORRERY_TRY(heads(t, out));
+    if (layer_ < 0 || !moves(t)) return ok_status();
+    OfLayer& of = layers_.back();
+    of.bytes += unit_stride(t, 1, device_), of.repacked += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
+    of.tensors.push_back(&t);
+    return ok_status();
+  }
+  Status heads(const gguf::Tensor& t, Weight* out) override {
     out->data.address = 1;  // present
     matrices_ += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
     return ok_status();
@@ -154,23 +173,41 @@ class Counter final : public TensorVisitor {
     return ok_status();
   }
   // Depends on the arena's size, not on its free bytes, so the same file is always placed in the same way.
-  Placement placement(uint64_t arena_bytes, const ExpertsPlace& experts) const {
+  Placement placement(uint64_t arena_bytes, const WeightsPlace& place) const {
     Placement placement;
     for (const ExpertUnits::Layer& layer : units_) placement.units.add(layer);
-    const bool store = placement.units && experts.n_on_device != ExpertsPlace::kAll;
-    const uint64_t matrices = matrices_ + (store ? 0 : experts_);
+    const bool store = placement.units && place.experts != WeightsPlace::kAll;
+    if (store) placement.in_units = expert_tensors_;
+    for (const OfLayer& of : layers_) placement.layer_bytes.push_back(of.bytes), placement.layer_arena_bytes.push_back(of.repacked);
+    uint64_t away = 0;
+    if (const auto n = static_cast<int64_t>(layers_.size()); place.layers != WeightsPlace::kAll && place.layers < n) {
+      placement.away = LayerUnits::spread(placement.layer_bytes, static_cast<int32_t>(n - place.layers));
+      placement.layers = LayerStore::needs(placement.away, place.in_place);
+    }
+    for (const LayerUnits::Layer& layer : placement.away.layers) {
+      const OfLayer& of = layers_[static_cast<size_t>(layer.layer)];
+      away += of.repacked;
+      placement.in_units.insert(placement.in_units.end(), of.tensors.begin(), of.tensors.end());
+    }
+    const uint64_t matrices = matrices_ - away + (store ? 0 : experts_);
     placement.repacks = !device_.info().reads_host_memory || (matrices > 0 && matrices <= arena_bytes / 2);
     placement.arena_bytes = placement.repacks ? vectors_ + matrices : converted_;
-    if (store) placement.in_units = expert_tensors_;
-    if (store) placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(experts.n_on_device), experts.in_place);
+    if (store) placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place.experts), place.in_place);
     return placement;
   }
 
  private:
+  // The matrices of a layer that may lie in the reservoir: their bytes there, and those in the arena, if they are repacked.
+  struct OfLayer {
+    uint64_t bytes = 0, repacked = 0;
+    std::vector<const gguf::Tensor*> tensors;
+  };
+
   const gguf::File& file_;
   const Description& d_;
   const Device& device_;
-  int32_t layer_ = 0;
+  int32_t layer_ = -1;
+  std::vector<OfLayer> layers_;
   std::vector<ExpertUnits::Layer> units_;
   std::vector<const gguf::Tensor*> expert_tensors_;
   uint64_t matrices_ = 0, experts_ = 0;   // repacked: experts' matrices, and all others
@@ -186,14 +223,19 @@ class Placer final : public TensorVisitor {
 
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     if (multiplies(t)) model_.matrices.push_back({&t, out});
-    return heads(t, out);
+    if (!away() || !moves(t)) return heads(t, out);
+    Job job = {&t, out, nullptr, model_.layers->place(layer_) + layer_offset_};
+    job.host = model_.layers->at(layer_) + layer_offset_;
+    layer_offset_ += unit_stride(t, 1, turns_.device());
+    jobs_.push_back(job);
+    return ok_status();
   }
   Status heads(const gguf::Tensor& t, Weight* out) override {
     const uint64_t bytes = repacks_ ? repacked_bytes(*model_.file, t, turns_.device()) : 0;
     jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
     return ok_status();
   }
-  void layer(int32_t i) override { layer_ = i, unit_offset_ = 0; }
+  void layer(int32_t i) override { layer_ = i, unit_offset_ = layer_offset_ = 0; }
   Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
     if (const ExpertStore* store = model_.experts.get()) {
       const int64_t parts = n / model_.description.layer(layer_).experts.router.n_experts;
@@ -263,7 +305,7 @@ class Placer final : public TensorVisitor {
                        static_cast<int64_t>(job.tensor->dims[1]),
                        static_cast<int64_t>(job.tensor->dims[0]),
                        {reinterpret_cast<uint64_t>(job.tensor->data)}};
-      else ORRERY_TRY(job.in_units ? place_units(job) : job.matrix ? place_matrix(job) : place_vector(job));
+      else ORRERY_TRY(job.in_units ? place_units(job) : job.host ? place_away(job) : job.matrix ? place_matrix(job) : place_vector(job));
     }
     return ok_status();
   }
@@ -299,8 +341,27 @@ class Placer final : public TensorVisitor {
     bool table = false;                       // TensorVisitor::table()
     const ExpertWeights* in_units = nullptr;  // matrices go to the store's units
     int32_t layer = 0;
+    std::byte* host = nullptr;  // where the matrix of a layer in host memory is written; operations find it at `at`
     bool copied() const { return at || in_units; }
   };
+
+  bool away() const { return model_.layers && layer_ >= 0 && model_.layers->has(layer_); }
+
+  // Writes a matrix, as the backend stores it, to host memory.
+  Status repack(const Turn& turn, const gguf::Tensor& t, int64_t rows, int64_t cols, uint64_t bytes, const std::byte* from, std::byte* to) {
+    if (turns_.device().weight_bytes(t.type, rows, cols) > 0) return turn.backend().repack_weight(t.type, rows, cols, from, to);
+    std::memcpy(to, from, bytes);
+    return ok_status();
+  }
+
+  Status place_away(const Job& job) {
+    const gguf::Tensor& t = *job.tensor;
+    const int64_t cols = static_cast<int64_t>(t.dims[0]), rows = static_cast<int64_t>(t.n_elements) / cols;
+    ORRERY_ASSIGN(const Turn turn, take_turn());
+    ORRERY_TRY(repack(turn, t, rows, cols, t.bytes, t.data, job.host));
+    *job.matrix = {t.type, rows, cols, job.at, turns_.device().weight_bytes(t.type, rows, cols) > 0};
+    return ok_status();
+  }
 
   // Takes a turn for each expert: its matrices in this tensor.
   Status place_units(const Job& job) {
@@ -316,8 +377,7 @@ class Placer final : public TensorVisitor {
         const std::byte* const from = t.data + static_cast<uint64_t>(e * parts + i) * bytes;
         std::byte* const to =
             model_.experts->at(job.layer, static_cast<int32_t>(e)) + job.in_units->offset + static_cast<uint64_t>(i) * job.in_units->stride;
-        if (repacks) ORRERY_TRY(turn.backend().repack_weight(t.type, rows, cols, from, to));
-        else std::memcpy(to, from, bytes);
+        ORRERY_TRY(repack(turn, t, rows, cols, bytes, from, to));
       }
     }
     *job.matrix = {t.type, rows, cols, {1}, repacks};  // `data` is unused but for saying that the matrices are there
@@ -369,8 +429,8 @@ class Placer final : public TensorVisitor {
   std::vector<Job> jobs_;
   std::vector<const gguf::Tensor*> copied_;
   Ptr<std::byte> next_;
-  int32_t layer_ = 0;
-  uint64_t unit_offset_ = 0;
+  int32_t layer_ = -1;
+  uint64_t unit_offset_ = 0, layer_offset_ = 0;
   uint64_t done_ = 0, total_;
   std::map<TensorType, uint64_t> elements_by_type_;
 };
@@ -399,7 +459,7 @@ Status name_matrices(const gguf::File& file, const Description& d, std::vector<N
 }
 
 Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device, uint64_t arena_bytes,
-                                const ExpertsPlace& experts) {
+                                const WeightsPlace& place) {
   for (const LayerShape& layer : d.layers) {
     const bool attends = layer.mixer == Mixer::attention, delta_net = layer.mixer == Mixer::delta_net;
     if (layer.mixer == Mixer::none || (attends && !layer.attention.gated && !layer.attention.own_gate)) continue;
@@ -422,7 +482,7 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
   Weights scratch;
   RopeFactors none;
   ORRERY_TRY(visit(file, d, &counter, &scratch, &none));
-  return counter.placement(arena_bytes, experts);
+  return counter.placement(arena_bytes, place);
 }
 
 Result<Placement> place_head(const gguf::File& file, const Description& head, const Device& device, uint64_t arena_bytes) {
@@ -462,11 +522,14 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   const gguf::File& file = *m->file;
   ORRERY_ASSIGN(m->description, read_description(file, options.rope, options.families));
 
-  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes(), options.experts));
+  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes(), options.place));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   if (placement.store()) {
-    ORRERY_ASSIGN(m->experts, ExpertStore::make(placement.units, static_cast<uint64_t>(options.experts.n_on_device), arena,
-                                                options.reservoir, options.io));
+    ORRERY_ASSIGN(m->experts,
+                  ExpertStore::make(placement.units, static_cast<uint64_t>(options.place.experts), arena, options.reservoir, options.io));
+  }
+  if (placement.away) {
+    ORRERY_ASSIGN(m->layers, LayerStore::make(placement.away, arena, options.reservoir, options.io));
   }
   Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
   ORRERY_TRY(visit(file, m->description, &placer, &m->weights, &m->rope_factors));
@@ -475,6 +538,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
     ORRERY_TRY(m->experts->begin(&turn.backend()));
   }
+  if (m->layers) ORRERY_TRY(m->layers->begin());
   if (!m->weights.output) m->weights.output = m->weights.embedding;  // tied
   const gguf::Tensor* output = file.find_tensor("output.weight");
   m->output_bytes = (output ? output : file.find_tensor("token_embd.weight"))->bytes;

@@ -28,6 +28,7 @@
 #include "runtime/model/blocks/vocabulary.h"
 #include "runtime/model/families/family.h"
 #include "runtime/model/store/expert_store.h"
+#include "runtime/model/store/layer_store.h"
 
 namespace orrery::model {
 
@@ -51,19 +52,21 @@ struct Layer {
   float output_scale = 1.0f;  // multiplies the residual stream at the layer's end
 };
 
-// Where the experts of a mixture lie.
-struct ExpertsPlace {
-  static constexpr int64_t kAll = -1;  // on the device, as all other weights
-  int64_t n_on_device = kAll;          // units (store/expert_units.h): these at most; the others are in the reservoir
-  bool in_place = false;               // operations use the reservoir by the host's addresses, and there is no link
+// How much of a model lies on the device; the rest is in the reservoir.
+struct WeightsPlace {
+  static constexpr int64_t kAll = -1;
+  int64_t experts = kAll;  // units (store/expert_units.h), at most
+  int64_t layers = kAll;   // whose matrices lie there, but for those of experts
+  bool in_place = false;   // operations use the reservoir by the host's addresses, and there is no link
+  bool away() const { return experts != kAll || layers != kAll; }
 };
 
 struct LoadOptions {
   RopeOverride rope;
   Span<const Family> families;  // further ones, beside those of the table (families/family.h); they live as long as the model
   bool full_fingerprint = false;
-  ExpertsPlace experts;
-  kv::Arena* reservoir = nullptr;  // of experts that are not on the device
+  WeightsPlace place;
+  kv::Arena* reservoir = nullptr;  // of weights that are not on the device
   kv::IoThread* io = nullptr;      // brings them; null: in place
   // Called with (bytes done, total bytes) between tensors, and while the backend serves other sessions. Returning
   // false cancels.
@@ -104,7 +107,8 @@ struct Model {
   std::vector<NamedMatrix> matrices;
   std::shared_ptr<const gguf::File> file;  // some weights may be in its mapping
   kv::ArenaRegion region;                  // all other weights
-  std::unique_ptr<ExpertStore> experts;    // but for these, where not all of them are on the device
+  std::unique_ptr<ExpertStore> experts;    // but for these, where not all of them are on the device,
+  std::unique_ptr<LayerStore> layers;      // and the matrices of these layers
 };
 
 // Checks, from the header alone, that the file has exactly the description's tensors, in their shapes. load_model() and place_weights() run
@@ -121,14 +125,19 @@ struct Placement {
   bool repacks = false;                       // whether matrices with repacked_bytes() above 0 are repacked
   ExpertUnits units;                          // of a mixture: its experts, if they do not all lie with the other weights
   ExpertStore::Needs experts;                 // their memory beside arena_bytes; 0: they lie with the other weights
-  std::vector<const gguf::Tensor*> in_units;  // the experts' tensors, if they lie in units
+  std::vector<uint64_t> layer_bytes;          // (n_layers) what each layer's matrices take in the reservoir, without experts,
+  std::vector<uint64_t> layer_arena_bytes;    // and in the arena, if they lie there
+  LayerUnits away;                            // the layers that lie there
+  LayerStore::Needs layers;                   // their memory beside arena_bytes
+  std::vector<const gguf::Tensor*> in_units;  // the tensors that lie in one of both stores
   bool store() const { return experts.arena_bytes > 0; }
+  uint64_t all_arena_bytes() const { return arena_bytes + experts.arena_bytes + layers.arena_bytes; }
 };
 // Bytes of the arena that a matrix takes if it is repacked. 0 for a table that stays where the file lies, and for an embedding with an
 // output matrix of its own, where the backend reads it in the file: a step reads one row of it.
 uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device);
 Result<Placement> place_weights(const gguf::File& file, const Description& description, const Device& device, uint64_t arena_bytes,
-                                const ExpertsPlace& experts = {});
+                                const WeightsPlace& place = {});
 
 // The same of a model's head (describe_head). Where the file has no embedding, output or output norm of its own for it, it takes the
 // model's.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/model/store/expert_store.h"
+#include "runtime/model/store/layer_store.h"
 
 namespace orrery::model {
 
@@ -15,6 +16,18 @@ int64_t divide_experts(const DivisionInput& in) {
   const uint64_t beside = in.weights_bytes + ExpertStore::needs(in.units, 0, false).arena_bytes;
   const uint64_t fitting = (left - std::min(left, beside)) / in.units.slot_bytes();
   return static_cast<int64_t>(std::clamp(fitting, least, all));
+}
+
+int64_t divide_layers(const LayersInput& in) {
+  const auto n = static_cast<int32_t>(in.away.size());
+  const uint64_t left = in.arena_bytes - std::min(in.arena_bytes, in.sessions_bytes);
+  for (int32_t n_away = 0; n_away < n; ++n_away) {
+    const LayerUnits away = LayerUnits::spread(in.away, n_away);
+    uint64_t gone = 0;
+    for (const LayerUnits::Layer& layer : away.layers) gone += in.there[static_cast<size_t>(layer.layer)];
+    if (in.all_bytes - gone + LayerStore::needs(away, false).arena_bytes <= left) return n_away == 0 ? -1 : n - n_away;
+  }
+  return 0;
 }
 
 }  // namespace orrery::model

@@ -1,11 +1,13 @@
-// How many experts of a mixture lie on the device.
+// How much of a model lies on the device.
 //
 // Device memory is worth most where each token reads it: the weights that all tokens use, then the KV and work memory of sessions, then
-// experts, of which a token reads a small share. So all other weights and what sessions need come first, and experts take the rest.
+// experts, of which a token reads a small share. So all other weights and what sessions need come first, and experts take the rest. Where
+// even the fewest experts do not fit, layers leave as well: each of them crosses the link in every step.
 #pragma once
 
 #include <cstdint>
 
+#include "runtime/base/span.h"
 #include "runtime/model/store/expert_units.h"
 
 namespace orrery::model {
@@ -21,5 +23,14 @@ struct DivisionInput {
 
 // Units on the device; -1: all of them, because they fit. Else at least ExpertUnits::least_slots(), even if these do not fit.
 int64_t divide_experts(const DivisionInput& input);
+
+// The most layers on the device that leave sessions their bytes; -1: all of them. 0 if no number does.
+struct LayersInput {
+  Span<const uint64_t> away, there;  // (n_layers) bytes of each layer's matrices in the reservoir, and in the arena if it is there
+  uint64_t arena_bytes = 0;          // of the arena
+  uint64_t all_bytes = 0;            // in the arena, with all layers
+  uint64_t sessions_bytes = 0;       // in the arena, left to sessions
+};
+int64_t divide_layers(const LayersInput& input);
 
 }  // namespace orrery::model

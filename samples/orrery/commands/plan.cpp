@@ -22,8 +22,8 @@ struct Row {
   uint64_t bytes;
 };
 
-// experts: of reservoir_bytes.
-void print_table(const orrery_plan_result& plan, uint64_t experts, const orrery_session_options& session, bool pinned, Output& out) {
+// weights: of reservoir_bytes.
+void print_table(const orrery_plan_result& plan, uint64_t weights, const orrery_session_options& session, bool pinned, Output& out) {
   const bool shrunk = session.n_context == 0 && plan.fits && plan.n_context < plan.trained_context;
   const char* const rest = plan.policy == std::string("full") ? "windows, recurrent states" : "compressed, windows, states";
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
@@ -33,8 +33,8 @@ void print_table(const orrery_plan_result& plan, uint64_t experts, const orrery_
                        {"staging", plan.staging_bytes},
                        {"workspace", plan.workspace_bytes}};
   const Row outside[] = {{"weights, mapped or read", plan.weights_mapped_bytes},
-                         {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes - experts},
-                         {"experts in the reservoir", experts},
+                         {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes - weights},
+                         {"weights in the reservoir", weights},
                          {"tables and buffers", plan.host_bytes}};
   const auto line = [&](const char* name, uint64_t bytes) {
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
@@ -94,8 +94,8 @@ std::string architecture_of(const std::string& path) {
 bool in_place(const orrery_plan_result& plan) { return plan.compressed_kv_bytes == 0 && plan.digests_bytes > 0; }
 
 // What part of full KV's bytes lies in the arena; 1 where no policy leaves any out.
-double share_of(const orrery_plan_result& plan, uint64_t experts) {
-  const uint64_t of_kv = plan.reservoir_bytes - experts;
+double share_of(const orrery_plan_result& plan, uint64_t weights) {
+  const uint64_t of_kv = plan.reservoir_bytes - weights;
   const double all = static_cast<double>(of_kv);
   if (in_place(plan)) return static_cast<double>(plan.kv_share);
   const uint64_t resident = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
@@ -176,10 +176,10 @@ int print_plan(const Args& args, Output& out) {
     orrery_plan_region_init(regions.data(), sizeof regions[0]);
     return orrery_plan_regions(file, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
   });
-  uint64_t experts = 0;
+  uint64_t weights = 0;
   for (const orrery_plan_region& region : regions)
-    if (region.kind == ORRERY_REGION_WEIGHTS) experts += region.reservoir_bytes;
-  const double share = share_of(plan, experts);
+    if (region.kind == ORRERY_REGION_WEIGHTS) weights += region.reservoir_bytes;
+  const double share = share_of(plan, weights);
   const std::optional<ExpectedLoss> loss = loss_of(path, plan, share, session);
   if (args.has("--json")) {
     Json list = Json::array();
@@ -204,7 +204,7 @@ int print_plan(const Args& args, Output& out) {
                  {"workspace_bytes", plan.workspace_bytes},
                  {"device_bytes", plan.device_bytes},
                  {"reservoir_bytes", plan.reservoir_bytes},
-                 {"experts_reservoir_bytes", experts},
+                 {"weights_reservoir_bytes", weights},
                  {"reservoir_mode", pinned ? "pinned" : "pageable"},
                  {"host_bytes", plan.host_bytes},
                  {"budget_bytes", plan.budget_bytes},
@@ -217,7 +217,7 @@ int print_plan(const Args& args, Output& out) {
       json["expected_kl"] = loss->kl, json["expected_kl_at_least"] = loss->at_least, json["expected_kl_measured_on"] = loss->measured_on;
     out.write(dump_json(json, 2) + "\n");
   } else {
-    print_table(plan, experts, session, pinned, out);
+    print_table(plan, weights, session, pinned, out);
     print_loss(loss, in_place(plan) ? 1 : share, out);
     print_regions(regions, out);
   }

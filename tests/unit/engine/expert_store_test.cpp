@@ -511,5 +511,34 @@ TEST_F(ExpertCache, WhatALayerWaitsForComesFirst) {
   EXPECT_EQ(order, (std::vector<uint32_t>{0, 2, 1}));
 }
 
+// A transfer that was to come later comes next, once a layer waits for it.
+TEST_F(ExpertCache, WaitingMakesATransferUrgent) {
+  std::vector<uint32_t> order;
+  std::atomic<bool> hold{true};
+  engine::RuntimeOptions options = linked_options();
+  options.io_fault = [&](const kv::IoRequest& request) {
+    while (hold) std::this_thread::yield();
+    order.push_back(request.head);
+    return kv::IoThread::Fault{};
+  };
+  const auto runtime = unwrap(engine::Runtime::create(options));
+  kv::IoThread* const io = unwrap(runtime->io());
+  std::byte from[16] = {}, to[4][16];
+  const HostPiece piece{from, sizeof from};
+  kv::IoRequest requests[4];
+  for (uint32_t i = 0; i < 4; ++i) {
+    requests[i].to = {reinterpret_cast<uintptr_t>(to[i])}, requests[i].pieces = {&piece, 1}, requests[i].head = i;
+    ASSERT_TRUE(io->submit(&requests[i]));
+  }
+  while (io->n_waiting() > 3) std::this_thread::yield();  // the first is under way
+  std::thread waits([&] { unwrap(io->wait(&requests[3]).status); });
+  while (io->n_waiting() > 2) std::this_thread::yield();
+  hold = false;
+  waits.join();
+  for (uint32_t i = 0; i < 3; ++i) unwrap(io->wait(&requests[i]).status);
+  EXPECT_EQ(order[1], 3u);
+  EXPECT_EQ(order.size(), 4u);
+}
+
 }  // namespace
 }  // namespace orrery::expert_store_test

@@ -167,6 +167,10 @@ func step(verb string, w []string) {
 			experts := fields(must(at[*orrery.Model](w[0]).Experts()))
 			list(len(w)-1, func(i int) string { return field(experts(w[i+1])) })
 		},
+		"streaming": func() {
+			streaming := fields(must(at[*orrery.Model](w[0]).Streaming()))
+			list(len(w)-1, func(i int) string { return field(streaming(w[i+1])) })
+		},
 		"layer": func() {
 			layer := fields(must(at[*orrery.Model](w[0]).Layer(uint32(number(1)))))
 			list(len(w)-2, func(i int) string { return field(layer(w[i+2])) })

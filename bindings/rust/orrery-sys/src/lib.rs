@@ -488,10 +488,14 @@ pub struct orrery_model_options {
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
     /// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     pub experts_on_device: i64,
-    /// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
+    /// of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16
+    /// needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
     pub sessions_bytes: u64,
+    /// number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the
+    /// link in each step. -1 (default): all that fit. orrery_model_streaming()
+    pub layers_on_device: i64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_model_options>() == 64);
+const _: () = assert!(std::mem::size_of::<orrery_model_options>() == 72);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -925,6 +929,33 @@ const _: () = assert!(std::mem::size_of::<orrery_experts_info>() == 112);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct orrery_streaming_info {
+    pub struct_size: u32,
+    /// 1: steps use the matrices where they lie, and nothing moves
+    pub in_place: u32,
+    /// that lie in the reservoir; 0: none
+    pub n_layers: u64,
+    /// of the arena: room for two of them
+    pub device_bytes: u64,
+    /// of the reservoir
+    pub reservoir_bytes: u64,
+    /// layers that steps of generated tokens came to, since the model was opened
+    pub n_steps_layers: u64,
+    /// of them: not all there yet
+    pub n_waited: u64,
+    /// that were brought for them
+    pub link_bytes: u64,
+    /// time that steps waited for them
+    pub stall_us: u64,
+    /// the same of prompts
+    pub prompt_link_bytes: u64,
+    /// the same of prompts
+    pub prompt_stall_us: u64,
+}
+const _: () = assert!(std::mem::size_of::<orrery_streaming_info>() == 80);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct orrery_head_roles {
     pub struct_size: u32,
     /// keep their resident KV
@@ -1265,6 +1296,9 @@ extern "C" {
     pub fn orrery_experts_info_init(info: *mut orrery_experts_info, struct_size: usize);
     /// Fills `info`. Never waits for a step.
     pub fn orrery_model_experts(model: *const orrery_model, info: *mut orrery_experts_info, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_streaming_info_init(info: *mut orrery_streaming_info, struct_size: usize);
+    /// Fills `info`. Never waits for a step.
+    pub fn orrery_model_streaming(model: *const orrery_model, info: *mut orrery_streaming_info, error: *mut orrery_error) -> orrery_status;
     /// The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate",
     /// "keep", "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not
     /// NUL-terminated. "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses

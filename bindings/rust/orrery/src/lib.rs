@@ -324,6 +324,10 @@ impl Model {
     pub fn experts(&self) -> Result<ExpertsInfo> {
         ExpertsInfo::fill(|out| call(|e| unsafe { sys::orrery_model_experts(self.raw, out, e) }))
     }
+    /// The layers that lie in host memory, and what the link brought of them.
+    pub fn streaming(&self) -> Result<StreamingInfo> {
+        StreamingInfo::fill(|out| call(|e| unsafe { sys::orrery_model_streaming(self.raw, out, e) }))
+    }
     pub fn vocab(&self) -> Result<Vocab> {
         let raw = unsafe { sys::orrery_model_vocab(self.raw) };
         if raw.is_null() {

@@ -502,8 +502,12 @@ pub struct ModelOptions {
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
     /// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     pub experts_on_device: i64,
-    /// of the arena, which experts leave to sessions; 0: what one session of 8,192 tokens with KV in F16 needs
+    /// of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16
+    /// needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
     pub sessions_bytes: u64,
+    /// number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the
+    /// link in each step. -1 (default): all that fit. orrery_model_streaming()
+    pub layers_on_device: i64,
 }
 
 impl Default for ModelOptions {
@@ -519,6 +523,7 @@ impl Default for ModelOptions {
             rope_original_context: raw.rope_original_context,
             experts_on_device: raw.experts_on_device,
             sessions_bytes: raw.sessions_bytes,
+            layers_on_device: raw.layers_on_device,
         }
     }
 }
@@ -539,6 +544,7 @@ impl ModelOptions {
         raw.rope_original_context = self.rope_original_context;
         raw.experts_on_device = self.experts_on_device;
         raw.sessions_bytes = self.sessions_bytes;
+        raw.layers_on_device = self.layers_on_device;
         Ok(raw)
     }
 
@@ -576,6 +582,10 @@ impl ModelOptions {
             },
             "sessions_bytes" => match text.parse() {
                 Ok(value) => self.sessions_bytes = value,
+                Err(_) => return false,
+            },
+            "layers_on_device" => match text.parse() {
+                Ok(value) => self.layers_on_device = value,
                 Err(_) => return false,
             },
             _ => return false,
@@ -1848,6 +1858,67 @@ impl ExpertsInfo {
             "n_missed" => Value::Integer(self.n_missed.into()),
             "n_expected" => Value::Integer(self.n_expected.into()),
             "n_wasted" => Value::Integer(self.n_wasted.into()),
+            "link_bytes" => Value::Integer(self.link_bytes.into()),
+            "stall_us" => Value::Integer(self.stall_us.into()),
+            "prompt_link_bytes" => Value::Integer(self.prompt_link_bytes.into()),
+            "prompt_stall_us" => Value::Integer(self.prompt_stall_us.into()),
+            _ => return None,
+        })
+    }
+}
+
+/// `orrery_streaming_info` of the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamingInfo {
+    /// 1: steps use the matrices where they lie, and nothing moves
+    pub in_place: u32,
+    /// that lie in the reservoir; 0: none
+    pub n_layers: u64,
+    /// of the arena: room for two of them
+    pub device_bytes: u64,
+    /// of the reservoir
+    pub reservoir_bytes: u64,
+    /// layers that steps of generated tokens came to, since the model was opened
+    pub n_steps_layers: u64,
+    /// of them: not all there yet
+    pub n_waited: u64,
+    /// that were brought for them
+    pub link_bytes: u64,
+    /// time that steps waited for them
+    pub stall_us: u64,
+    /// the same of prompts
+    pub prompt_link_bytes: u64,
+    /// the same of prompts
+    pub prompt_stall_us: u64,
+}
+
+impl StreamingInfo {
+    pub(crate) fn fill(call: impl FnOnce(*mut sys::orrery_streaming_info) -> Result<()>) -> Result<Self> {
+        let mut raw = raw::init(|p: *mut sys::orrery_streaming_info, bytes| unsafe { sys::orrery_streaming_info_init(p, bytes) });
+        call(&mut raw)?;
+        Ok(StreamingInfo {
+            in_place: raw.in_place,
+            n_layers: raw.n_layers,
+            device_bytes: raw.device_bytes,
+            reservoir_bytes: raw.reservoir_bytes,
+            n_steps_layers: raw.n_steps_layers,
+            n_waited: raw.n_waited,
+            link_bytes: raw.link_bytes,
+            stall_us: raw.stall_us,
+            prompt_link_bytes: raw.prompt_link_bytes,
+            prompt_stall_us: raw.prompt_stall_us,
+        })
+    }
+
+    /// A field by its name.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        Some(match field {
+            "in_place" => Value::Integer(self.in_place.into()),
+            "n_layers" => Value::Integer(self.n_layers.into()),
+            "device_bytes" => Value::Integer(self.device_bytes.into()),
+            "reservoir_bytes" => Value::Integer(self.reservoir_bytes.into()),
+            "n_steps_layers" => Value::Integer(self.n_steps_layers.into()),
+            "n_waited" => Value::Integer(self.n_waited.into()),
             "link_bytes" => Value::Integer(self.link_bytes.into()),
             "stall_us" => Value::Integer(self.stall_us.into()),
             "prompt_link_bytes" => Value::Integer(self.prompt_link_bytes.into()),

@@ -52,6 +52,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "status" => return Ok(println!("{}", Status(number(0) as i32).name())), "set" => return Ok(r.set(w[0], rest(1), None)),
         "callback" => return Ok(r.set(w[0], String::new(), Some((w[1].to_owned(), ids(2).iter().map(|x| *x as usize).collect())))),
         "experts" => { let experts = get!(r, Model, w[0]).experts()?; return Ok(println!("{}", join(w[1..].iter().map(|name| field(experts.get(name).unwrap()))))) }
+        "streaming" => { let streaming = get!(r, Model, w[0]).streaming()?; return Ok(println!("{}", join(w[1..].iter().map(|name| field(streaming.get(name).unwrap()))))) }
         "layer" => { let layer = get!(r, Model, w[0]).layer(n as u32)?; return Ok(println!("{}", join(w[2..].iter().map(|name| field(layer.get(name).unwrap()))))) }
         "kv_bytes" => return Ok(println!("{}", kv_type_bytes(number(0) as u32, number(1) as u32, number(2) as u32))),
         "name" => return Ok(println!("{}", constant_name(w[0], number(1)).unwrap())), "threads" => return get!(r, Runtime, w[0]).set_threads(number(1) as i32, number(2) as i32),

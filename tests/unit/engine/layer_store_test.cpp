@@ -1,0 +1,456 @@
+// Models some of whose layers lie in host memory: where they lie changes what a step waits for, and no bit.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "runtime/model/store/division.h"
+#include "tests/support/engine_fixture.h"
+#include "tests/support/policy_sessions.h"
+#include "tests/support/random_blocks.h"
+
+namespace orrery::layer_store_test {
+namespace {
+
+using namespace orrery::testing;
+using engine::LanguageModel;
+using engine::Session;
+
+// A family of each kind of block: attention with and without biases, norms and windows, states, experts, latent attention, per-layer
+// embeddings, KV of other layers.
+constexpr const char* kSpecs[] = {"llama-plain", "qwen2", "phi3", "gemma3", "gemma4", "qwen35", "lfm2moe", "nemotron-h", "qwen3moe", "gpt-oss", "deepseek2-lite"};
+
+// Others have tensors that go with their number of layers.
+bool is_deep(const std::string& spec) { return spec != "gemma4" && spec != "qwen35"; }
+
+std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(3 + random.below(90));
+  return tokens;
+}
+
+engine::RuntimeOptions linked_options(int32_t n_threads = 2) {
+  engine::RuntimeOptions options = runtime_options(n_threads);
+  options.link.bytes_per_second = uint64_t{4} << 30;
+  return options;
+}
+
+Result<std::shared_ptr<LanguageModel>> try_open(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime,
+                                                const engine::ModelOptions& options) {
+  const TempDir dir;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", file);
+  return LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
+}
+std::shared_ptr<LanguageModel> open(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime, int64_t layers_on_device) {
+  engine::ModelOptions options;
+  options.layers_on_device = layers_on_device;
+  return unwrap(try_open(file, runtime, options));
+}
+
+std::vector<float> logits_of(const std::shared_ptr<LanguageModel>& model, const std::vector<int32_t>& prompt, uint32_t chunk = 128) {
+  const auto session = open_session(model, 256, KvType::f16, chunk);
+  std::vector<float> all(prompt.size() * session->logits().size());
+  unwrap(session->prefill(prompt, nullptr, all.data()));
+  (void)greedy(session.get(), 12, &all);
+  return all;
+}
+
+TEST(EngineLayerStore, WhereLayersLieChangesNoBit) {
+  const std::vector<int32_t> prompt = random_prompt(40, 1);
+  for (const char* spec : kSpecs)
+    for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
+      if (type == TensorType::q8_0 && std::string(spec) != "llama-plain") continue;
+      SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
+      const std::vector<std::byte> file = is_deep(spec) ? deep_model_gguf(spec, {type}) : named_model_gguf(spec);
+      const auto whole = open_bytes(file);
+      const std::vector<float> expected = logits_of(whole, prompt);
+      const int64_t n = whole->description().n_layers;
+      ASSERT_GE(n, 3);
+      for (const int64_t on_device : {int64_t{0}, n / 2}) {
+        const auto model = open(file, runtime_options(), on_device);
+        ASSERT_TRUE(model->weights().layers && model->weights().layers->in_place());
+        EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << "in place, " << on_device;
+      }
+      for (const int64_t on_device : {int64_t{0}, int64_t{1}, n - 3, n - 1}) {
+        const auto model = open(file, linked_options(), on_device);
+        ASSERT_TRUE(model->weights().layers && !model->weights().layers->in_place());
+        EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << "link, " << on_device;
+        EXPECT_TRUE(same_bits(logits_of(model, prompt, 7), expected)) << "link, in chunks, " << on_device;
+        const auto counts = model->weights().layers->counts();
+        EXPECT_EQ(counts.decode.asked, static_cast<uint64_t>(2 * 12 * (n - on_device)));
+        if (n - on_device > 2) EXPECT_GT(counts.decode.bytes, 0u);
+        else EXPECT_EQ(counts.decode.bytes, 0u) << "two layers stay where they are";
+      }
+      EXPECT_EQ(open(file, linked_options(), n)->weights().layers, nullptr) << "all on the device";
+    }
+}
+
+// Experts and layers in host memory, in one arena.
+TEST(EngineLayerStore, ExpertsAndLayersLeaveTogether) {
+  const std::vector<int32_t> prompt = random_prompt(40, 1);
+  for (const char* spec : {"qwen3moe", "gemma4-moe"}) {
+    const std::vector<std::byte> file = deep_model_gguf(spec);
+    const std::vector<float> expected = logits_of(open_bytes(file), prompt);
+    engine::ModelOptions options;
+    options.experts_on_device = std::string(spec) == "gemma4-moe" ? 24 : 16, options.layers_on_device = 2;
+    const auto model = unwrap(try_open(file, linked_options(), options));
+    ASSERT_TRUE(model->weights().layers && model->weights().experts);
+    EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << spec;
+  }
+}
+
+// The bytes that the plan says, of the file's header alone, are those that opening takes; one byte less is refused.
+TEST(EngineLayerStore, PlannedBytesAreTakenBytes) {
+  const TempDir dir;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", deep_model_gguf("llama-plain", {TensorType::q8_0}));
+  engine::SessionOptions session;
+  session.n_context = 256;
+  for (const bool linked : {false, true})
+    for (const int64_t on_device : {int64_t{0}, int64_t{2}}) {
+      SCOPED_TRACE(std::to_string(on_device) + (linked ? " over a link" : ""));
+      engine::RuntimeOptions runtime = linked ? linked_options() : runtime_options();
+      engine::ModelOptions options;
+      options.layers_on_device = on_device;
+      const kv::Plan plan = unwrap(engine::plan_file(source, runtime, options, session));
+      uint64_t arena = 0, reservoir = 0;
+      for (const kv::Region& region : plan.layout.regions())
+        if (std::string(region.name) == "layers") arena = region.device_bytes, reservoir = region.reservoir_bytes;
+      runtime.device_budget_bytes = plan.device_bytes;
+      runtime.reservoir_bytes = std::max(plan.reservoir_bytes, uint64_t{4} << 20);
+      const auto model = unwrap(LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options));
+      const auto opened = unwrap(Session::open(model, session));
+      EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
+      EXPECT_EQ(model->runtime().reservoir().used(), plan.reservoir_bytes);
+      EXPECT_EQ(model->weights().layers->arena_bytes(), arena);
+      EXPECT_EQ(model->weights().layers->reservoir_bytes(), reservoir);
+      EXPECT_EQ(arena > 0, linked);
+      EXPECT_GT(reservoir, 0u);
+      --runtime.device_budget_bytes;
+      auto refused = LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
+      EXPECT_FALSE(refused.ok() && Session::open(refused.value(), session).ok());
+    }
+}
+
+// Without a word about layers: all stay where they fit beside a short session, else as few leave as make room for it, over a link.
+TEST(EngineLayerStore, AsManyAsFit) {
+  const std::vector<std::byte> file = deep_model_gguf("llama-plain", {TensorType::q8_0});
+  engine::RuntimeOptions runtime = linked_options();
+  runtime.device_budget_bytes = uint64_t{8} << 20;
+  const auto whole = open(file, runtime, -1);
+  EXPECT_EQ(whole->weights().layers, nullptr);
+  const uint64_t all = whole->runtime().arena().used();
+  const std::vector<int32_t> prompt = random_prompt(40, 1);
+  const std::vector<float> expected = logits_of(whole, prompt);
+  int64_t before = whole->description().n_layers;
+  for (const uint64_t missing : {uint64_t{1}, all / 4, all / 2}) {
+    engine::ModelOptions options;
+    options.sessions_bytes = runtime.device_budget_bytes - all + missing;
+    const auto model = unwrap(try_open(file, runtime, options));
+    ASSERT_TRUE(model->weights().layers) << missing;
+    const int64_t left = whole->description().n_layers - static_cast<int64_t>(model->weights().layers->units().layers.size());
+    EXPECT_LT(left, before);
+    before = left;
+    EXPECT_LE(model->runtime().arena().used(), runtime.device_budget_bytes - options.sessions_bytes);
+    options.layers_on_device = left + 1;  // one layer more would not leave sessions their bytes
+    EXPECT_GT(unwrap(try_open(file, runtime, options))->runtime().arena().used(), runtime.device_budget_bytes - options.sessions_bytes);
+    EXPECT_TRUE(same_bits(logits_of(model, prompt), expected));
+  }
+}
+
+// An arena that holds no whole model opens it over a link, with room for a session.
+TEST(EngineLayerStore, AModelLargerThanTheArenaOpens) {
+  const std::vector<std::byte> file = deep_model_gguf("llama-plain", {TensorType::q8_0});
+  engine::RuntimeOptions runtime = linked_options();
+  const TempDir dir;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", file);
+  engine::ModelOptions options;
+  // The CPU reads weights that take more than half of the arena where the file lies, so layers leave only where the caller says so.
+  options.layers_on_device = 0;
+  engine::SessionOptions session;
+  session.n_context = 64;
+  const uint64_t whole = unwrap(engine::plan_file(source, runtime, {}, session)).device_bytes;
+  runtime.device_budget_bytes = unwrap(engine::plan_file(source, runtime, options, session)).device_bytes;
+  EXPECT_LT(runtime.device_budget_bytes, whole);
+  const auto model = unwrap(LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options));
+  EXPECT_TRUE(Session::open(model, session).ok());
+}
+
+TEST(EngineLayerStore, OptionsAndHostMemoryThatAreWrongAreNamed) {
+  const std::vector<std::byte> file = deep_model_gguf("llama-plain", {TensorType::q8_0});
+  const auto whole = open_bytes(file);
+  engine::ModelOptions options;
+  options.layers_on_device = whole->description().n_layers + 1;
+  auto refused = try_open(file, linked_options(), options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::invalid_argument);
+  EXPECT_STREQ(refused.status().detail().option, "layers_on_device");
+  engine::RuntimeOptions runtime = linked_options();
+  runtime.reservoir_bytes = open(file, linked_options(), 0)->weights().layers->reservoir_bytes() - (uint64_t{16} << 10);
+  options.layers_on_device = 0;
+  refused = try_open(file, runtime, options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::out_of_host_memory);
+  EXPECT_NE(std::string(refused.status().message()).find("layers in host memory"), std::string::npos) << refused.status().message();
+}
+
+// KV and layers cross one link, under every kind of policy; infinigen asks the next layer's weights ahead.
+TEST(EngineLayerStore, PoliciesAndLayersShareTheLink) {
+  const std::vector<std::byte> file = deep_model_gguf("qwen3");
+  const auto expected = open_bytes(file, linked_options()), model = open(file, linked_options(), 1);
+  const std::vector<int32_t> prompt = random_prompt(150, 3);
+  int n_modes = 0;
+  for (const PolicyMode& mode : policy_modes()) {
+    const std::string name = mode.name;
+    if (name != "streaming" && name != "heterocache" && name != "synckv_every_step" && name != "auto_by_window" && name != "freekv" &&
+        name != "auto_by_codes" && name != "infinigen" && name != "shadowkv")
+      continue;
+    SCOPED_TRACE(name);
+    ++n_modes;
+    std::vector<float> traces[2];
+    for (const auto& of : {expected, model}) {
+      engine::SessionOptions options;
+      options.n_context = 320, options.kv_type = KvType::f16;
+      options.policy = mode.policy, options.policy_options = mode.options, options.kv_share = 0.6;
+      const auto session = unwrap(Session::open(of, options));
+      unwrap(session->prefill(prompt, nullptr, nullptr));
+      (void)greedy(session.get(), 16, &traces[of == model]);
+    }
+    EXPECT_TRUE(same_bits(traces[0], traces[1]));
+  }
+  EXPECT_EQ(n_modes, 8);
+}
+
+TEST(EngineLayerStore, SessionsDecodeTogether) {
+  const std::vector<std::byte> file = deep_model_gguf("llama-plain");
+  std::vector<std::vector<int32_t>> prompts;
+  for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
+  expect_together_as_alone(open(file, linked_options(), 1), prompts, 6);
+}
+
+// A layer that is late, fails or never comes: the answer is late, or the step fails by a sentence that names it, and the next one goes on.
+class EngineLayerFaults : public ::testing::Test {
+ protected:
+  using Fault = kv::IoThread::Fault;
+  EngineLayerFaults() : file_(deep_model_gguf("llama-plain")), prompt_(random_prompt(40, 5)) {
+    expected_ = logits_of(open_bytes(file_), prompt_);
+    engine::RuntimeOptions runtime = linked_options();
+    runtime.io_wait_limit_us = 100'000;
+    runtime.io_fault = [this](const kv::IoRequest& request) {
+      const uint64_t n = n_requests_++;
+      if (std::string(request.of) != "weights") return Fault{};
+      return fault_ ? fault_(n) : Fault{};
+    };
+    model_ = open(file_, runtime, 0);
+  }
+
+  // Tries each call again until it works; returns the number of failed ones.
+  int failures(std::vector<float>* all, const std::function<void(const Status&)>& seen) {
+    int failed = 0;
+    const auto session = open_session(model_, 256, KvType::f16, 128);
+    all->resize(prompt_.size() * session->logits().size());
+    const auto again = [&](const auto& call) {
+      for (int i = 0; i < 2000; ++i) {
+        const Status status = call();
+        if (status.ok()) return;
+        ++failed;
+        seen(status);
+      }
+      throw std::runtime_error("no try works");
+    };
+    again([&] { return session->prefill(prompt_, nullptr, all->data()); });
+    for (int i = 0; i < 12; ++i) {
+      session->push_generated(argmax(session->logits()));
+      again([&] { return session->decode(); });
+      all->insert(all->end(), session->logits().begin(), session->logits().end());
+    }
+    return failed;
+  }
+
+  const std::vector<std::byte> file_;
+  const std::vector<int32_t> prompt_;
+  std::vector<float> expected_;
+  std::atomic<uint64_t> n_requests_{0};
+  std::function<Fault(uint64_t)> fault_;
+  std::shared_ptr<LanguageModel> model_;
+};
+
+TEST_F(EngineLayerFaults, LateOnesAreWaitedFor) {
+  fault_ = [](uint64_t n) {
+    Fault fault;
+    if (n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = 300;
+    return fault;
+  };
+  std::vector<float> found;
+  EXPECT_EQ(failures(&found, [](const Status&) {}), 0);
+  EXPECT_TRUE(same_bits(found, expected_));
+  EXPECT_GT(model_->weights().layers->counts().decode.stall_us, 0u);
+  EXPECT_GT(model_->weights().layers->counts().decode.waited, 0u);
+}
+
+TEST_F(EngineLayerFaults, FailedOnesAreNamedAndTriedAgain) {
+  fault_ = [](uint64_t n) {
+    Fault fault;
+    if (n % 17 == 7) fault.kind = Fault::Kind::fail, fault.status = error(Code::device_lost, "the cable is out");
+    return fault;
+  };
+  std::vector<float> found;
+  EXPECT_GT(failures(&found, [](const Status& status) { EXPECT_EQ(status.code(), Code::device_lost) << status.message(); }), 3);
+  EXPECT_TRUE(same_bits(found, expected_));
+}
+
+TEST_F(EngineLayerFaults, OnesThatNeverComeAreGivenUp) {
+  fault_ = [](uint64_t n) {
+    Fault fault;
+    if (n == 30) fault.kind = Fault::Kind::never;
+    return fault;
+  };
+  std::vector<float> found;
+  EXPECT_EQ(failures(&found,
+                     [](const Status& status) {
+                       EXPECT_EQ(status.code(), Code::io);
+                       EXPECT_NE(std::string(status.message()).find("a transfer of weights to the device (layer "), std::string::npos)
+                           << status.message();
+                     }),
+            1);
+  EXPECT_TRUE(same_bits(found, expected_));
+}
+
+// A wait for a layer ends when the generation is cancelled, in a prompt and in an answer.
+TEST_F(EngineLayerFaults, WaitsAreCancelled) {
+  for (const bool in_answer : {false, true}) {
+    engine::RuntimeOptions runtime = linked_options();
+    runtime.io_wait_limit_us = 2'000'000;
+    std::atomic<bool> never{false}, cancel{false};
+    std::atomic<int> stuck{0};
+    runtime.io_fault = [&](const kv::IoRequest&) {
+      Fault fault;
+      if (never) fault.kind = Fault::Kind::never, ++stuck;
+      return fault;
+    };
+    const auto model = open(file_, runtime, 0);
+    const auto session = open_session(model, 256, KvType::f16, 128);
+    if (in_answer) {
+      unwrap(session->prefill(prompt_, nullptr, nullptr));
+      session->push_generated(3);
+    }
+    never = true;
+    std::thread canceller([&] {
+      while (stuck == 0) std::this_thread::yield();
+      cancel = true;
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const Status status = in_answer ? session->decode(nullptr, &cancel) : session->prefill(prompt_, &cancel, nullptr);
+    canceller.join();
+    EXPECT_EQ(status.code(), Code::cancelled) << status.message();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+    never = false;
+    // A transfer that nobody had waited for yet may still be stuck: the next call gives it up.
+    Status again;
+    for (int i = 0; i < 3; ++i)
+      if ((again = in_answer ? session->decode() : session->prefill(prompt_, nullptr, nullptr)).ok()) break;
+    EXPECT_TRUE(again.ok()) << again.message();
+  }
+}
+
+// ---- Which layers leave, and the ring ----
+
+TEST(LayerUnits, AreSpreadOverTheModel) {
+  const std::vector<uint64_t> bytes(8, 1000);
+  const auto spread = [&](int32_t n) {
+    std::vector<int32_t> layers;
+    for (const model::LayerUnits::Layer& layer : model::LayerUnits::spread(bytes, n).layers) layers.push_back(layer.layer);
+    return layers;
+  };
+  EXPECT_EQ(spread(0), (std::vector<int32_t>{}));
+  EXPECT_EQ(spread(1), (std::vector<int32_t>{4}));
+  EXPECT_EQ(spread(2), (std::vector<int32_t>{2, 6}));
+  EXPECT_EQ(spread(3), (std::vector<int32_t>{1, 4, 6}));
+  EXPECT_EQ(spread(8), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(spread(9), spread(8));
+  const std::vector<uint64_t> differ = {100, 5000, 100, 70};
+  const model::LayerUnits units = model::LayerUnits::spread(differ, 4);
+  EXPECT_EQ(units.slot_bytes(), align_up(5000, kv::kArenaAlignment));
+  EXPECT_EQ(units.layers[2].host_offset, align_up(100, kv::kArenaAlignment) + align_up(5000, kv::kArenaAlignment));
+  EXPECT_EQ(units.bytes(), units.layers[3].host_offset + align_up(70, kv::kArenaAlignment));
+}
+
+TEST(LayerUnits, AreDividedByBytes) {
+  const std::vector<uint64_t> away(10, 1 << 20), there(10, 1 << 20);
+  const auto divide = [&](uint64_t arena, uint64_t sessions) {
+    return model::divide_layers({away, there, arena << 20, (uint64_t{12} << 20), sessions << 20});
+  };
+  EXPECT_EQ(divide(12, 0), -1);
+  EXPECT_EQ(divide(14, 2), -1);
+  // Two slots take the room of two layers, so three have to leave before there is room for one layer's bytes.
+  EXPECT_EQ(divide(13, 2), 7);
+  EXPECT_EQ(divide(12, 2), 6);
+  EXPECT_EQ(divide(6, 2), 0);
+  EXPECT_EQ(divide(5, 2), 0) << "no number does";
+  EXPECT_EQ(divide(1, 2), 0);
+}
+
+// Seven layers of three pieces each, of which the ring has room for two.
+class LayerRing : public ::testing::Test {
+ protected:
+  static constexpr int32_t kLayers = 7;
+  static constexpr uint64_t kBytes = (uint64_t{20} << 20);
+  LayerRing() {
+    const std::vector<uint64_t> bytes(kLayers, kBytes);
+    engine::RuntimeOptions options = runtime_options();
+    options.link.bytes_per_second = uint64_t{400} << 30;
+    options.device_budget_bytes = uint64_t{64} << 20, options.reservoir_bytes = uint64_t{160} << 20;
+    options.io_fault = [this](const kv::IoRequest& request) {
+      order_.push_back(request.head);
+      return kv::IoThread::Fault{};
+    };
+    runtime_ = unwrap(engine::Runtime::create(options));
+    store_ = unwrap(model::LayerStore::make(model::LayerUnits::spread(bytes, kLayers), &runtime_->arena(), &runtime_->reservoir(),
+                                            unwrap(runtime_->io())));
+    for (int32_t l = 0; l < kLayers; ++l) std::fill_n(store_->at(l), kBytes, mark(l));
+    unwrap(store_->begin());
+  }
+  static std::byte mark(int32_t l) { return static_cast<std::byte>(17 + l); }
+  void use(int32_t l, Phase phase = Phase::decode) {
+    const Turn turn = runtime_->take_turn();
+    unwrap(store_->bring(l, phase, {}));
+    const auto* at = reinterpret_cast<const std::byte*>(store_->place(l).address);
+    EXPECT_TRUE(std::all_of(at, at + kBytes, [&](std::byte b) { return b == mark(l); })) << l;
+    unwrap(store_->leave(&turn.backend(), l, phase));
+  }
+
+  std::vector<uint32_t> order_;  // of layers that crossed, a piece each
+  std::shared_ptr<engine::Runtime> runtime_;
+  std::unique_ptr<model::LayerStore> store_;
+};
+
+TEST_F(LayerRing, LayersGoRound) {
+  for (int round = 0; round < 3; ++round)
+    for (int32_t l = 0; l < kLayers; ++l) use(l);
+  const model::LayerStore::Counts counts = store_->counts().decode;
+  EXPECT_EQ(counts.asked, 3u * kLayers);
+  EXPECT_EQ(counts.bytes, 3 * kLayers * kBytes) << "each crosses once in a round; the next round's first two are on their way";
+  use(0);
+  use(1);
+  store_.reset();
+  ASSERT_GE(order_.size(), 3u * 3 * kLayers);
+  for (size_t i = 0; i < 3u * kLayers; ++i) EXPECT_EQ(order_[i], (i / 3) % kLayers) << i;
+}
+
+// Another session's step begins while one is between two layers: what it needs comes first, and both go on.
+TEST_F(LayerRing, StepsThatTakeTurnsBringWhatTheyNeed) {
+  for (const int32_t l : {0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 4, 5, 6, 6, 2}) use(l, l < 3 ? Phase::prefill : Phase::decode);
+  EXPECT_EQ(store_->counts().prefill.asked, 7u);
+  EXPECT_EQ(store_->counts().decode.asked, 9u);
+}
+
+}  // namespace
+}  // namespace orrery::layer_store_test
