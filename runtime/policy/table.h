@@ -1,4 +1,4 @@
-// The table of policies: one line for each, by name. methods/ has the file of each.
+// The table of policies: one line for each, by name. methods/ and published/ have the file of each.
 #pragma once
 
 #include <memory>
@@ -6,7 +6,7 @@
 #include "runtime/base/status.h"
 #include "runtime/policy/policy.h"
 
-// To add a method: its file in methods/, which defines a constexpr Method, and its line here.
+// To add a method: its file in methods/ or published/, which defines a constexpr Method, and its line here.
 #define ORRERY_POLICIES(METHOD) \
   METHOD(kAdaKv)                \
   METHOD(kAdaPyramid)           \

@@ -62,6 +62,9 @@ const std::vector<std::pair<std::string, std::set<std::string>>> kRooms = {
     {"samples/", {}},
 };
 
+// Policies of papers include the other policies' folders, and no other folder includes them: table.h names them.
+constexpr char kPublished[] = "runtime/policy/published/";
+
 std::vector<std::string> wrong_includes(const Source& source) {
   std::vector<std::string> complaints;
   const auto room = std::find_if(kRooms.begin(), kRooms.end(), [&](const auto& r) { return begins_with(source.path, r.first); });
@@ -89,6 +92,8 @@ std::vector<std::string> wrong_includes(const Source& source) {
     const bool own = begins_with(name, room->first);
     const bool open =
         std::any_of(room->second.begin(), room->second.end(), [&](const std::string& allowed) { return begins_with(name, allowed); });
+    if (begins_with(name, kPublished) && !begins_with(source.path, kPublished))
+      complaints.push_back(where + ", which " + kPublished + " alone may");
     if (!own && !open) complaints.push_back(where + ", which " + room->first + " may not");
   }
   return complaints;
@@ -115,6 +120,11 @@ TEST(HouseRules, WrongIncludesAreSeen) {
   EXPECT_EQ(complaints("cuda/device/ptx.h", "#include <cuda_runtime.h>\n#include \"ptx_reference.h\"\n"), 0u);
   EXPECT_EQ(complaints("include/orrery.h", "#include <string.h>\n"), 1u);
   EXPECT_EQ(complaints("samples/orrery/a.cpp", "#include \"runtime/base/span.h\"\n"), 1u);
+  EXPECT_EQ(complaints("runtime/policy/table.cpp", "#include \"runtime/policy/published/engines/pages.h\"\n"), 1u);
+  EXPECT_EQ(complaints("capi/a.cpp", "#include \"runtime/policy/published/engines/pages.h\"\n"), 1u);
+  EXPECT_EQ(complaints("runtime/policy/published/quest.cpp",
+                       "#include \"runtime/policy/published/engines/pages.h\"\n#include \"runtime/policy/policy.h\"\n"),
+            0u);
   EXPECT_EQ(complaints("elsewhere/a.cpp", ""), 1u);
   EXPECT_EQ(complaints("capi/a.cpp", "#include \"orrery.h\"\n#include \"capi/handles.h\"\n// #include \"x/y.h\"\n"), 0u);
 }

@@ -15,8 +15,6 @@ namespace {
 constexpr size_t kMaxNote = 4096;
 constexpr const char* kFormat = "orrery-head-profile";
 
-bool is_fraction(double x) { return x >= 0 && x <= 1; }  // false for NaN
-
 Status wrong(size_t layer, const std::string& what) {
   return error(Code::invalid_argument, "head profile: layer %zu: %s", layer, what.c_str());
 }

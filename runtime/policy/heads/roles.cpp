@@ -9,8 +9,6 @@ namespace orrery::policy {
 
 namespace {
 
-bool is_fraction(double x) { return x >= 0 && x <= 1; }  // false for NaN
-
 Status check_statistics(const LayerStatistics& s) {
   const size_t n = s.stability.size();
   if (n == 0 || n > kMaxKvHeads) {

@@ -24,6 +24,8 @@ enum class Role : uint8_t { anchor = 1, volatile_head = 2, pivot = 3, satellite 
 inline bool is_full(Role role) { return role == Role::volatile_head || role == Role::pivot; }
 const char* role_name(Role role);  // "anchor", "volatile", "pivot", "satellite"
 
+inline bool is_fraction(double x) { return x >= 0 && x <= 1; }  // false for NaN
+
 struct Thresholds {
   double tau_sim = .5;
   double tau_stable = .5;

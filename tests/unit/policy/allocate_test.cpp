@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "runtime/policy/allocate/apportion.h"
-#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/published/engines/shares.h"
 #include "runtime/policy/allocate/tailed_budget.h"
 #include "runtime/policy/heads/overlaps.h"
 #include "runtime/policy/heads/roles.h"

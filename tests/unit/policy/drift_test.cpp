@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/published/engines/drift.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/select/sets.h"
 #include "tests/support/random_blocks.h"

@@ -7,12 +7,12 @@
 #include <map>
 
 #include "runtime/policy/allocate/apportion.h"
-#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/published/engines/shares.h"
 #include "runtime/policy/heads/clusters.h"
 #include "runtime/policy/heads/overlaps.h"
 #include "runtime/policy/heads/roles.h"
-#include "runtime/policy/refresh/anticipation.h"
-#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/published/engines/anticipation.h"
+#include "runtime/policy/published/engines/drift.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/score/pooling.h"
 #include "runtime/policy/score/score.h"

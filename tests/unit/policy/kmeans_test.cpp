@@ -7,7 +7,7 @@
 
 #include "runtime/policy/heads/clusters.h"
 #include "runtime/policy/heads/roles.h"
-#include "runtime/policy/refresh/anticipation.h"
+#include "runtime/policy/published/engines/anticipation.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
 

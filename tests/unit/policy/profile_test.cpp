@@ -6,7 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/published/engines/shares.h"
 #include "runtime/policy/heads/profile.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/published/engines/drift.h"
 #include "runtime/policy/select/rings.h"
 #include "runtime/policy/select/sets.h"
 #include "tests/unit/policy/fake_session.h"

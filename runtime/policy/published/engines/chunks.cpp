@@ -1,4 +1,4 @@
-#include "runtime/policy/engines/chunks.h"
+#include "runtime/policy/published/engines/chunks.h"
 
 #include <algorithm>
 #include <utility>

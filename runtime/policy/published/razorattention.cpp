@@ -4,7 +4,7 @@
 //   select    retrieving heads keep everything; streaming heads 4 sinks, the most recent tokens, and one compensation token
 //   refresh   never
 // Paper, code and this build: the page below. Engine: engines/static_heads.
-#include "runtime/policy/engines/static_heads.h"
+#include "runtime/policy/published/engines/static_heads.h"
 #include "runtime/policy/table.h"
 
 namespace orrery::policy {

@@ -1,4 +1,4 @@
-#include "runtime/policy/refresh/anticipation.h"
+#include "runtime/policy/published/engines/anticipation.h"
 
 #include <algorithm>
 

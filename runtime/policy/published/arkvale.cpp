@@ -4,7 +4,7 @@
 //   select    sink pages, window pages, the best of the others; one set for all heads of a layer. The reservoir keeps all pages
 //   refresh   every step, by its own query, before each layer attends: half of the pages are asked for, misses replace the lowest scores
 // Paper, code and this build: the page below. Engine: engines/pages.
-#include "runtime/policy/engines/pages.h"
+#include "runtime/policy/published/engines/pages.h"
 #include "runtime/policy/table.h"
 
 namespace orrery::policy {

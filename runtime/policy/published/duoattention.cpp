@@ -4,7 +4,7 @@
 //   select    retrieving heads keep everything; streaming heads their sinks and most recent tokens
 //   refresh   never
 // Paper, code and this build: the page below. Engine: engines/static_heads.
-#include "runtime/policy/engines/static_heads.h"
+#include "runtime/policy/published/engines/static_heads.h"
 #include "runtime/policy/table.h"
 
 namespace orrery::policy {

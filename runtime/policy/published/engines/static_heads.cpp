@@ -1,4 +1,4 @@
-#include "runtime/policy/engines/static_heads.h"
+#include "runtime/policy/published/engines/static_heads.h"
 
 #include <algorithm>
 

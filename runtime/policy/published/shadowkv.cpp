@@ -5,7 +5,7 @@
 //   select    outlier chunks, the last chunks, and generated tokens exactly; the best of the other chunks with rebuilt keys
 //   refresh   every step, by its own query, before each layer attends; V of the misses is fetched
 // Paper, code and this build: the pages below. Engine: engines/chunks.
-#include "runtime/policy/engines/chunks.h"
+#include "runtime/policy/published/engines/chunks.h"
 #include "runtime/policy/rows.h"
 #include "runtime/policy/table.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/policy/allocate/published.h"
+#include "runtime/policy/published/engines/shares.h"
 
 #include <algorithm>
 #include <cmath>

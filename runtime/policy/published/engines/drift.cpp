@@ -1,4 +1,4 @@
-#include "runtime/policy/refresh/drift.h"
+#include "runtime/policy/published/engines/drift.h"
 
 #include <algorithm>
 

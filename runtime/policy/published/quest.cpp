@@ -4,7 +4,7 @@
 //   select    window pages, the best of the others; the reservoir keeps all pages
 //   refresh   every step, by its own query, before each layer attends
 // Paper, code and this build: the page below. Engine: engines/pages.
-#include "runtime/policy/engines/pages.h"
+#include "runtime/policy/published/engines/pages.h"
 #include "runtime/policy/table.h"
 
 namespace orrery::policy {

@@ -6,7 +6,7 @@
 //             the last query's best keys, and the pivot's satellites get its best tokens, in score order. Anchors never change
 // Roles come from a head profile; without one the session calibrates itself with the prompt's last queries.
 // Paper, code and this build: the page below. Engine: engines/pivots.
-#include "runtime/policy/engines/pivots.h"
+#include "runtime/policy/published/engines/pivots.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/rows.h"
 #include "runtime/policy/table.h"

@@ -1,4 +1,4 @@
-#include "runtime/policy/engines/pages.h"
+#include "runtime/policy/published/engines/pages.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,10 @@
-#include "runtime/policy/engines/representatives.h"
+#include "runtime/policy/published/engines/representatives.h"
 
 #include <algorithm>
 
 #include "runtime/policy/engines/tailed.h"
 #include "runtime/policy/heads/clusters.h"
-#include "runtime/policy/refresh/anticipation.h"
+#include "runtime/policy/published/engines/anticipation.h"
 #include "runtime/policy/select/top_k.h"
 
 namespace orrery::policy {

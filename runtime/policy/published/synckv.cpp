@@ -4,7 +4,7 @@
 //   select    the best k prompt tokens: ceil(rho k) static for good, the rest dynamic; and every generated token
 //   refresh   every m = 5 steps the representative's query anticipates: the best dynamic tokens that are not static
 // Paper and this build: the page below. Engine: engines/representatives.
-#include "runtime/policy/engines/representatives.h"
+#include "runtime/policy/published/engines/representatives.h"
 #include "runtime/policy/options.h"
 #include "runtime/policy/rows.h"
 #include "runtime/policy/table.h"

@@ -5,7 +5,7 @@
 //   refresh   every step: its query selects for the next step, and transfers run while layers are computed. Where the query of a head has
 //             changed (tau), the layer corrects: it selects again with this step's query
 // Paper, code and this build: the page below. Engine: engines/pages.
-#include "runtime/policy/engines/pages.h"
+#include "runtime/policy/published/engines/pages.h"
 #include "runtime/policy/table.h"
 
 namespace orrery::policy {

@@ -1,4 +1,4 @@
-#include "runtime/policy/engines/pivots.h"
+#include "runtime/policy/published/engines/pivots.h"
 
 #include <algorithm>
 
