@@ -165,8 +165,8 @@ void run(const Wishes& w) {
       division.work.n_experts = units.n_units(), division.work.used_experts = static_cast<uint64_t>(used);
       division.work.expert_bytes = units.bytes(), division.work.weights_bytes = static_cast<uint64_t>(all_ms * 1e-3 * 1e9);
       division.work.expert_layers = units.layers.size();
-      const double transfer = 1 / (1 / (link * 1e9) + w.latency_us * 1e-6 / division.expert_bytes());
-      const double crossing = bytes / division.expert_bytes(), missed = static_cast<double>(after.missed - before.missed) / tokens;
+      const double transfer = 1 / (1 / (link * 1e9) + w.latency_us * 1e-6 / division.unit_bytes());
+      const double crossing = bytes / division.unit_bytes(), missed = static_cast<double>(after.missed - before.missed) / tokens;
       const tool::TokenTime time =
           division.time({1e9, transfer, crossing > 0 ? 1 - missed / crossing : 0}, static_cast<uint64_t>(n), 1 - crossing / used);
       // Here the device's memory is the host's: what crosses the link is read and written there, at the rate of the products.

@@ -361,7 +361,7 @@ TEST(Models, AShapeStandsForAFile) {
 }
 
 // KV of a small Llama in F16: 2 layers of 4 heads of 16, or 512 bytes a token.
-// --card: three divisions of a card's memory, for models that are mixtures and for those that are not.
+// --card: three divisions of a card's memory, between experts of a mixture or layers of a dense model and what lies beside them.
 TEST(Models, PlanPredictsACard) {
   const std::vector<std::string> plan = {"plan", "--shape", "qwen3.6-35b-a3b", "--context", "32k", "--card"};
   const auto with = [&](std::vector<std::string> more) {
@@ -377,7 +377,12 @@ TEST(Models, PlanPredictsACard) {
   EXPECT_EQ(large.out.find("as many as fit"), std::string::npos) << "all of them do";
   EXPECT_EQ(with({"rtx-3060-12g", "--budget", "3GiB"}).code, 4);
   EXPECT_NE(with({"rtx-3060-12g", "--json"}).out.find("\"division\": \"as many as fit\""), std::string::npos);
-  EXPECT_NE(run({"plan", "--shape", "qwen3-8b", "--context", "8k", "--card", "rtx-4090-24g"}).out.find("no mixture"), std::string::npos);
+  EXPECT_NE(run({"plan", "--shape", "qwen3-8b", "--context", "8k", "--card", "rtx-4090-24g"}).out.find("\nall                      36 "),
+            std::string::npos);
+  const Finished dense = run({"plan", "--shape", "qwen3.8-27b", "--context", "8k", "--card", "rtx-3060-12g"});
+  EXPECT_EQ(dense.code, 0) << dense.err;
+  for (const char* line : {"layers there", "as many as fit ", "all                      64 ", "does not fit", "One more GiB would bring "})
+    EXPECT_NE(dense.out.find(line), std::string::npos) << line << "\n" << dense.out;
   const TempDir dir;
   EXPECT_EQ(with({"rtx-3060-12g", "--card-picture", dir.file("p.png")}).code, 0);
   EXPECT_EQ(read_whole(dir.file("p.png")).substr(1, 3), "PNG");

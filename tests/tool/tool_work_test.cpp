@@ -42,6 +42,7 @@ TEST(Work, ExpertsThatATokenMeets) {
   EXPECT_EQ(work.ops.quantized, 2.0 * 8 * 16 * 32 + 2.0 * 16 * 32);
   EXPECT_EQ(work.resident_bytes, 8192u + 288);
   EXPECT_EQ(work.expert_bytes, 6400u);
+  EXPECT_GT(work.layer_bytes, 0u);
 }
 
 // A mixture of 10 layers with 64 experts of a million bytes, 8 of them chosen, behind 100 million bytes of other weights.
@@ -81,6 +82,29 @@ TEST(Division, ATokensTimeByPart) {
   EXPECT_LT(d.time(rates, 320, Reuse::reused).link, half.link);
   EXPECT_DOUBLE_EQ(d.time({100e9, 10e9, 0.5, 30e-6}, 320, Reuse::uniform).exposed, 2.3e-3) << "ten layers ask the host";
   EXPECT_DOUBLE_EQ(d.time({100e9, 10e9, 0.5, 30e-6}, 640, Reuse::uniform).exposed, 0.0);
+}
+
+// A dense model of 20 layers of 40 million bytes, behind 100 million bytes of other weights.
+TEST(Division, LayersOfADenseModel) {
+  Division d;
+  d.work.resident_bytes = 900'000'000, d.work.layer_bytes = 800'000'000, d.work.n_layers = 20;
+  d.work.weights_bytes = 900'000'000;
+  d.session_bytes = 50e6, d.kv_bytes = 20e6;
+  EXPECT_EQ(d.least(), 0u);
+  EXPECT_DOUBLE_EQ(d.bytes(20), 950e6);
+  EXPECT_DOUBLE_EQ(d.bytes(19), 950e6) << "the one layer has a slot";
+  EXPECT_DOUBLE_EQ(d.bytes(10), 630e6) << "ten have two slots";
+  EXPECT_DOUBLE_EQ(d.bytes(0), 230e6);
+  EXPECT_EQ(d.fitting(950e6), 20u);
+  EXPECT_EQ(d.fitting(949e6), 17u);
+  EXPECT_EQ(d.fitting(630e6), 10u);
+  EXPECT_EQ(d.fitting(100e6), 0u);
+  const Rates rates = {100e9, 10e9, 0.5, 30e-6};
+  const TokenTime all = d.time(rates, 20, Reuse::uniform), half = d.time(rates, 10, Reuse::uniform);
+  EXPECT_DOUBLE_EQ(all.total(), 9.2e-3);
+  EXPECT_DOUBLE_EQ(half.link, 40e-3);
+  EXPECT_DOUBLE_EQ(half.exposed, 40e-3 - 9.2e-3 + 10 * 30e-6);
+  EXPECT_DOUBLE_EQ(d.time({1e9, 10e9, 0.5, 0}, 10, Reuse::uniform).exposed, 0.0) << "computation is longer";
 }
 
 TEST(Division, PublishedReuse) {

@@ -99,7 +99,8 @@ Status LayerStore::begin() {
   ORRERY_TRY(host_.wait_shared(host_.bytes()));
   for (size_t l = 0; l < std::min(units_.layers.size(), kSlots); ++l) {
     choose(&slots_[l], l);
-    while (slots_[l].n_submitted < slots_[l].n && submit_next(&slots_[l], kv::IoThread::Urgency::later, Phase::prefill)) {}
+    while (slots_[l].n_submitted < slots_[l].n && submit_next(&slots_[l], kv::IoThread::Urgency::later, Phase::prefill)) {
+    }
   }
   publish();
   return ok_status();
@@ -115,7 +116,8 @@ Status LayerStore::bring(int32_t layer, Phase phase, const Cancel& cancel) {
   uint64_t stall_ns = 0;
   Status status;
   while (status.ok() && slot.n_there < slot.n) {
-    while (slot.n_submitted < slot.n && submit_next(&slot, kv::IoThread::Urgency::now, phase)) {}
+    while (slot.n_submitted < slot.n && submit_next(&slot, kv::IoThread::Urgency::now, phase)) {
+    }
     if (slot.n_submitted == slot.n_there) {
       kv::IoThread::Waited waited = io_->wait_for_room(cancel);
       stall_ns += waited.stall_ns, status = std::move(waited.status);
@@ -141,7 +143,8 @@ Status LayerStore::leave(Backend* backend, int32_t layer, Phase phase) {
   const size_t after = static_cast<size_t>(l) + kSlots, next = after < units_.layers.size() ? after : static_cast<size_t>(l) % kSlots;
   Slot& slot = slots_[next % kSlots];
   choose(&slot, next);
-  while (slot.n_submitted < slot.n && submit_next(&slot, kv::IoThread::Urgency::later, phase)) {}
+  while (slot.n_submitted < slot.n && submit_next(&slot, kv::IoThread::Urgency::later, phase)) {
+  }
   publish();
   return ok_status();
 }

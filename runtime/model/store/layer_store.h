@@ -45,10 +45,10 @@ class LayerStore {
  public:
   // Since the store was made: of steps of generated tokens, and of prompts.
   struct Counts {
-    uint64_t asked = 0;         // layers that a step came to
-    uint64_t waited = 0;        // of them, those whose matrices were not all there
-    uint64_t bytes = 0;         // over the link
-    uint64_t stall_us = 0;      // time that steps waited
+    uint64_t asked = 0;     // layers that a step came to
+    uint64_t waited = 0;    // of them, those whose matrices were not all there
+    uint64_t bytes = 0;     // over the link
+    uint64_t stall_us = 0;  // time that steps waited
     Counts operator-(const Counts& o) const { return {asked - o.asked, waited - o.waited, bytes - o.bytes, stall_us - o.stall_us}; }
   };
   struct AllCounts {
@@ -93,9 +93,9 @@ class LayerStore {
     HostPiece from;
   };
   struct Slot {
-    int64_t layer = -1;                      // index into units_.layers; -1: none
+    int64_t layer = -1;                          // index into units_.layers; -1: none
     size_t n = 0, n_submitted = 0, n_there = 0;  // pieces of the layer
-    bool in_use = false;                     // from bring() to leave()
+    bool in_use = false;                         // from bring() to leave()
     std::vector<Piece> pieces;
   };
 

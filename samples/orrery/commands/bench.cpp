@@ -51,11 +51,29 @@ struct ExpertsOfToken {
   double asked() const { return hits + late + missed; }
 };
 
+orrery_streaming_info streaming_of(const orrery_model* model) {
+  orrery_streaming_info info;
+  orrery_streaming_info_init(&info, sizeof info);
+  call([&](orrery_error* error) { return orrery_model_streaming(model, &info, error); });
+  return info;
+}
+
+// What a generated token brought of the layers that lie in host memory.
+struct LayersOfToken {
+  uint64_t n_layers = 0;
+  double link_bytes = 0, stall_us = 0;
+  LayersOfToken() = default;
+  LayersOfToken(const orrery_streaming_info& before, const orrery_streaming_info& after, uint64_t n_tokens)
+      : n_layers(after.n_layers), link_bytes(static_cast<double>(after.link_bytes - before.link_bytes) / static_cast<double>(n_tokens)),
+        stall_us(static_cast<double>(after.stall_us - before.stall_us) / static_cast<double>(n_tokens)) {}
+};
+
 struct Measured {
   uint64_t prompt_tokens;
   Spread prefill, decode, first_token_ms;
   uint64_t kv_bytes;  // read by the last token
   ExpertsOfToken experts;
+  LayersOfToken layers;
 };
 
 // "512,4096"
@@ -106,6 +124,7 @@ Measured measure(const orrery_model* model, orrery_session* session, const orrer
   options.ignore_end = 1;
   std::vector<double> prefill, decode, first;
   orrery_experts_info before = {};
+  orrery_streaming_info layers_before = {};
   for (uint64_t i = 0; i <= repeat; ++i) {
     call([&](orrery_error* error) { return orrery_session_rewind(session, 0, error); });
     options.max_tokens = i == 0 ? 2 : n_generate;
@@ -114,7 +133,7 @@ Measured measure(const orrery_model* model, orrery_session* session, const orrer
     if (answer.interrupted()) throw Failure(kExitInterrupted, "interrupted");
     limits->sample();
     if (trace && i == 0) trace->clear();
-    if (i == 0) before = experts_of(model);
+    if (i == 0) before = experts_of(model), layers_before = streaming_of(model);
     if (i == 0) continue;
     if (trace) trace->add_decode(answer.decode_seconds * 1e6, answer.generated_tokens - 1);
     prefill.push_back(answer.prefill_rate());
@@ -125,7 +144,8 @@ Measured measure(const orrery_model* model, orrery_session* session, const orrer
   orrery_stats_init(&stats, sizeof stats);
   call([&](orrery_error* error) { return orrery_session_stats(session, &stats, error); });
   const ExpertsOfToken experts(before, experts_of(model), repeat * (n_generate - 1));
-  return {n_prompt, Spread(prefill), Spread(decode), Spread(first), stats.device_kv_used_bytes, experts};
+  const LayersOfToken layers(layers_before, streaming_of(model), repeat * (n_generate - 1));
+  return {n_prompt, Spread(prefill), Spread(decode), Spread(first), stats.device_kv_used_bytes, experts, layers};
 }
 
 int bench(const Args& args, Output& out) {
@@ -214,6 +234,8 @@ int bench(const Args& args, Output& out) {
         rows.back()["experts_of_token"] = {
             {"hits", e.hits},        {"late", e.late}, {"missed", e.missed}, {"wasted", e.wasted}, {"link_bytes", e.link_bytes},
             {"stall_us", e.stall_us}};
+      if (const LayersOfToken& l = measured.layers; l.n_layers > 0)
+        rows.back()["layers_of_token"] = {{"layers", l.n_layers}, {"link_bytes", l.link_bytes}, {"stall_us", l.stall_us}};
       if (trace) rows.back()["trace"] = trace->json(read);
       continue;
     }
@@ -225,6 +247,10 @@ int bench(const Args& args, Output& out) {
           format("%8s  experts of a token: %.0f%% on the device, %.0f%% on their way, %.0f%% missed; %s over the link, %.2f ms waited\n",
                  "", 100 * e.hits / e.asked(), 100 * e.late / e.asked(), 100 * e.missed / e.asked(),
                  human_bytes(static_cast<uint64_t>(e.link_bytes)).c_str(), e.stall_us / 1000));
+    if (const LayersOfToken& l = measured.layers; l.n_layers > 0)
+      out.write(format("%8s  %llu layers in host memory: %s over the link for a token, %.2f ms waited\n", "",
+                       static_cast<unsigned long long>(l.n_layers), human_bytes(static_cast<uint64_t>(l.link_bytes)).c_str(),
+                       l.stall_us / 1000));
     if (trace) out.text(trace->empty() ? "the backend does not measure its steps\n" : trace->table(read) + "\n");
     out.flush();
   }

@@ -19,11 +19,11 @@ struct CardRow {
   uint64_t n_on_device;
 };
 
-// The divisions that are compared: the fewest experts that a cache takes, as many as fit, and all of them.
+// The divisions that are compared: the fewest units, as many as fit, and all of them.
 std::vector<CardRow> divisions_of(const Division& division, uint64_t fitting) {
   std::vector<CardRow> rows = {{"the fewest", division.least()}};
-  if (fitting > division.least() && fitting < division.work.n_experts) rows.push_back({"as many as fit", fitting});
-  rows.push_back({"all", division.work.n_experts});
+  if (fitting > division.least() && fitting < division.n_units()) rows.push_back({"as many as fit", fitting});
+  rows.push_back({"all", division.n_units()});
   return rows;
 }
 
@@ -34,19 +34,22 @@ double tokens_per_second(const Division& division, const Rates& rates, uint64_t 
 void draw_card(const std::string& path, const std::string& title, const Division& division, const Rates& rates, double budget) {
   LineChart chart;
   chart.title = title;
-  chart.subtitle = "predicted; by GiB of the card's memory that experts have";
-  chart.x.label = "GiB of experts on the card", chart.y.label = "tokens/s", chart.y.min = 0;
-  Series series[] = {{"experts chosen alike", {}, {}}, {"experts as a cache of published models has them", {}, {}}};
-  const uint64_t least = division.least(), all = division.work.n_experts;
+  const std::string units = division.mixture() ? "experts" : "layers";
+  chart.subtitle = "predicted; by GiB of the card's memory that " + units + " have";
+  chart.x.label = "GiB of " + units + " on the card", chart.y.label = "tokens/s", chart.y.min = 0;
+  Series series[] = {{division.mixture() ? "experts chosen alike" : "layers", {}, {}},
+                     {"experts as a cache of published models has them", {}, {}}};
+  const uint64_t least = division.least(), all = division.n_units();
   constexpr uint64_t kPoints = 64;
   for (uint64_t i = 0; i <= kPoints; ++i) {
     const uint64_t n = least + (all - least) * i / kPoints;
     for (Series& s : series) {
-      s.x.push_back(static_cast<double>(n) * division.expert_bytes() / kGib);
+      s.x.push_back(static_cast<double>(n) * division.unit_bytes() / kGib);
       s.y.push_back(tokens_per_second(division, rates, n, &s == series ? Reuse::uniform : Reuse::reused));
     }
   }
-  chart.series = {series[0], series[1]};
+  chart.series = {series[0]};
+  if (division.mixture()) chart.series.push_back(series[1]);
   const double fits = tokens_per_second(division, rates, std::max(least, division.fitting(budget)), Reuse::reused);
   chart.references.push_back({"what fits", fits});
   draw(chart).canvas.save_png(path);
@@ -69,26 +72,28 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
   division.session_bytes = static_cast<double>(plan.device_bytes - plan.weights_bytes);
   division.kv_bytes = kv;
   const double budget = args.has("--budget") ? static_cast<double>(args.bytes("--budget", 0)) : (card->memory_gib - kKeptGib) * kGib;
-  const uint64_t all = division.work.n_experts;
-  const Rates rates = rates_of(*card, all > 0);
+  const uint64_t all = division.n_units();
+  const bool mixture = division.mixture();
+  const char* const units = mixture ? "experts" : "layers";
+  const Rates rates = rates_of(*card, mixture);
   const uint64_t fitting = division.fitting(budget), least = division.least();
-  const bool fits = division.bytes(all > 0 ? least : 0) <= budget;
+  const bool fits = fitting == all || division.bytes(least) <= budget;
   const uint64_t more = std::max(least, division.fitting(budget + kGib));
   Json rows = Json::array();
   if (!args.has("--json")) {
     out.write(format("On %s, of whose %.4g GiB a session may have %.2f GiB: reading at %.0f GB/s, a link of %.4g GB/s.\n", card->name,
                      card->memory_gib, budget / kGib, rates.read / 1e9, rates.link / 1e9));
     out.write(format("Predicted, behind half of %s tokens\n\n", grouped(plan.n_context).c_str()));
-    out.write(format("%-16s %9s %9s %9s  %8s %8s %8s %8s  %9s %9s\n", "experts there", "number", "GiB", "in all", "weights", "KV",
-                     "experts", "waiting", "tokens/s", "by cache"));
+    out.write(format("%-16s %9s %9s %9s  %8s %8s %8s %8s  %9s %9s\n", (std::string(units) + " there").c_str(), "number", "GiB", "in all",
+                     "weights", "KV", "experts", "waiting", "tokens/s", mixture ? "by cache" : ""));
   }
   for (const CardRow& row : divisions_of(division, fitting)) {
     const TokenTime t = division.time(rates, row.n_on_device, Reuse::uniform),
                     cached = division.time(rates, row.n_on_device, Reuse::reused);
-    const double experts_gib = static_cast<double>(row.n_on_device) * division.expert_bytes() / kGib;
+    const double units_gib = static_cast<double>(row.n_on_device) * division.unit_bytes() / kGib;
     if (args.has("--json")) {
       rows.push_back({{"division", row.name},
-                      {"experts_on_device", row.n_on_device},
+                      {mixture ? "experts_on_device" : "layers_on_device", row.n_on_device},
                       {"device_bytes", static_cast<uint64_t>(division.bytes(row.n_on_device))},
                       {"fits", division.bytes(row.n_on_device) <= budget},
                       {"weights_ms", t.weights * 1e3},
@@ -101,11 +106,10 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
       continue;
     }
     const auto ms = [](double seconds) { return format("%.2f ms", seconds * 1e3); };
-    out.write(format("%-16s %9s %9.2f %9.2f  %8s %8s %8s %8s  %9.1f %9.1f%s\n", all > 0 ? row.name : "no mixture",
-                     grouped(row.n_on_device).c_str(), experts_gib, division.bytes(row.n_on_device) / kGib, ms(t.weights).c_str(),
-                     ms(t.kv).c_str(), ms(t.experts).c_str(), ms(t.exposed).c_str(), 1 / t.total(), 1 / cached.total(),
+    out.write(format("%-16s %9s %9.2f %9.2f  %8s %8s %8s %8s  %9.1f %9s%s\n", row.name, grouped(row.n_on_device).c_str(), units_gib,
+                     division.bytes(row.n_on_device) / kGib, ms(t.weights).c_str(), ms(t.kv).c_str(), ms(t.experts).c_str(),
+                     ms(t.exposed).c_str(), 1 / t.total(), mixture ? format("%.1f", 1 / cached.total()).c_str() : "",
                      division.bytes(row.n_on_device) <= budget ? "" : "  does not fit"));
-    if (all == 0) break;
   }
   const double now = tokens_per_second(division, rates, std::max(least, fitting), Reuse::reused),
                then = tokens_per_second(division, rates, more, Reuse::reused);
@@ -117,8 +121,9 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
                          {"n_context", plan.n_context},
                          {"resident_bytes", division.work.resident_bytes},
                          {"session_bytes", static_cast<uint64_t>(division.session_bytes)},
-                         {"n_experts", all},
-                         {"experts_on_device", fits ? fitting : 0},
+                         {"n_experts", mixture ? all : 0},
+                         {"n_layers", division.work.n_layers},
+                         {mixture ? "experts_on_device" : "layers_on_device", fits ? fitting : 0},
                          {"fits", fits},
                          {"divisions", rows},
                          {"tokens_per_second_of_one_more_gib", fits ? then - now : 0.0}},
@@ -126,16 +131,17 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
               "\n");
     return fits ? kExitOk : kExitDoesNotFit;
   }
-  if (all > 0)
+  if (mixture)
     out.write(
         "\nwaiting: for experts over the link, if each is chosen as often as another. by cache: if they are chosen again as often\n"
         "as published models were seen to do.\n");
+  else
+    out.write("\nwaiting: for layers over the link, each of which crosses it once for a token, or for all tokens of a prompt's chunk.\n");
   if (!fits) {
-    out.write(format("It does not fit: %s are missing.\n",
-                     human_bytes(static_cast<uint64_t>(division.bytes(all > 0 ? least : 0) - budget)).c_str()));
+    out.write(format("It does not fit: %s are missing.\n", human_bytes(static_cast<uint64_t>(division.bytes(least) - budget)).c_str()));
     return kExitDoesNotFit;
   }
-  if (all > 0 && fitting < all) out.write(format("One more GiB would bring %.1f tokens/s (by cache).\n", then - now));
+  if (fitting < all) out.write(format("One more GiB would bring %.1f tokens/s%s.\n", then - now, mixture ? " (by cache)" : ""));
   return kExitOk;
 }
 

@@ -31,38 +31,51 @@ double hit_share(double share_on_device, Reuse reuse) {
   return reuse == Reuse::uniform ? share : std::pow(share, 0.3);
 }
 
-double Division::expert_bytes() const {
-  return work.n_experts > 0 ? static_cast<double>(work.expert_bytes) / static_cast<double>(work.n_experts) : 0.0;
+double Division::unit_bytes() const {
+  const uint64_t all = mixture() ? work.expert_bytes : work.layer_bytes;
+  return n_units() > 0 ? static_cast<double>(all) / static_cast<double>(n_units()) : 0.0;
 }
 
 uint64_t Division::least() const { return work.expert_layers > 0 ? std::min(work.n_experts, 2 * work.n_experts / work.expert_layers) : 0; }
 
 uint64_t Division::fitting(double budget) const {
   const double left = budget - bytes(0);
-  if (work.n_experts == 0 || left < 0) return 0;
-  return std::min(work.n_experts, static_cast<uint64_t>(left / expert_bytes()));
+  if (bytes(n_units()) <= budget) return n_units();
+  return left < 0 ? 0 : std::min(n_units(), static_cast<uint64_t>(left / unit_bytes()));
 }
 
 double Division::bytes(uint64_t n_on_device) const {
-  return static_cast<double>(work.resident_bytes) + session_bytes + static_cast<double>(n_on_device) * expert_bytes();
+  const double rest = static_cast<double>(work.resident_bytes) + session_bytes;
+  if (mixture()) return rest + static_cast<double>(n_on_device) * unit_bytes();
+  if (n_on_device >= n_units()) return rest;
+  const uint64_t away = n_units() - n_on_device;
+  return rest - static_cast<double>(away) * unit_bytes() + static_cast<double>(std::min<uint64_t>(away, 2)) * unit_bytes();
 }
 
-// While a layer computes, the experts that it has guessed for the next one cross the link. Those that it did not guess are waited for.
+// While a layer computes, the experts that it has guessed for the next one cross the link. Those that it did not guess are waited for. Of a
+// dense model all is known beforehand: the link is busy all the time.
 TokenTime Division::time(const Rates& rates, uint64_t n_on_device, double hit) const {
   TokenTime t;
   const double used = static_cast<double>(work.used_experts);
-  t.weights = (static_cast<double>(work.bytes()) - used * expert_bytes()) / rates.read;
   t.kv = kv_bytes / rates.read;
-  t.experts = used * expert_bytes() / rates.read;
-  if (work.n_experts == 0 || n_on_device >= work.n_experts) return t;
-  t.link = used * (1.0 - hit) * expert_bytes() / rates.link;
+  if (!mixture()) {
+    t.weights = static_cast<double>(work.bytes()) / rates.read;
+    const auto away = static_cast<double>(n_units() - std::min(n_units(), n_on_device));
+    t.link = away * unit_bytes() / rates.link;
+    t.exposed = std::max(0.0, t.link - t.weights - t.kv) + away * rates.round_trip;
+    return t;
+  }
+  t.weights = (static_cast<double>(work.bytes()) - used * unit_bytes()) / rates.read;
+  t.experts = used * unit_bytes() / rates.read;
+  if (n_on_device >= n_units()) return t;
+  t.link = used * (1.0 - hit) * unit_bytes() / rates.link;
   t.exposed = t.link - std::min(t.link * rates.guessed, t.weights + t.kv + t.experts);
   t.exposed += static_cast<double>(work.expert_layers) * rates.round_trip;
   return t;
 }
 
 TokenTime Division::time(const Rates& rates, uint64_t n_on_device, Reuse reuse) const {
-  const double all = static_cast<double>(std::max<uint64_t>(work.n_experts, 1));
+  const double all = static_cast<double>(std::max<uint64_t>(n_units(), 1));
   return time(rates, n_on_device, hit_share(static_cast<double>(n_on_device) / all, reuse));
 }
 

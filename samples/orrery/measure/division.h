@@ -1,5 +1,5 @@
-// What a token costs on a card that has room for some of a mixture's experts: bytes, rates, and the division of the card's memory. Arithmetic
-// alone; the numbers come from a file's header, the plan and the table of cards.
+// What a token costs on a card that has room for some units of a model: bytes, rates, and the division of the card's memory. A unit is an
+// expert of a mixture, or the matrices of a dense model's layer. Arithmetic alone; the numbers come from a file's header, the plan and the table of cards.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ double hit_share(double share_on_device, Reuse reuse);
 
 struct TokenTime {  // seconds
   double weights = 0, kv = 0, experts = 0;
-  double link = 0;     // experts that cross the link
+  double link = 0;     // units that cross the link
   double exposed = 0;  // of `link`, what no computation hides, and the host's round trips
   double total() const { return weights + kv + experts + exposed; }
 };
@@ -48,12 +48,14 @@ struct Division {
   Work work;
   double session_bytes = 0, kv_bytes = 0;
 
-  double expert_bytes() const;  // of one expert of one layer
-  uint64_t least() const;       // experts that a cache has room for: twice those of a layer
-  // Experts that fit into `budget` bytes, at most all; below least(): the rest does not fit.
+  bool mixture() const { return work.n_experts > 0; }
+  uint64_t n_units() const { return mixture() ? work.n_experts : work.n_layers; }
+  double unit_bytes() const;
+  uint64_t least() const;  // units on the device: of experts, twice those of a layer, for the cache
+  // Units that fit into `budget` bytes, at most all. Check bytes(): perhaps least() of them do not fit.
   uint64_t fitting(double budget) const;
-  double bytes(uint64_t n_on_device) const;  // of the card
-  // hit: the share of a token's experts that are there already, of a cache that has room for some; hit_share().
+  double bytes(uint64_t n_on_device) const;  // of the card; two slots for the layers that cross the link are among them
+  // hit: of a mixture, the share of a token's experts that are there already, of a cache that has room for some; hit_share().
   TokenTime time(const Rates& rates, uint64_t n_on_device, double hit) const;
   TokenTime time(const Rates& rates, uint64_t n_on_device, Reuse reuse) const;
 };

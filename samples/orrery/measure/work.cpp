@@ -32,6 +32,7 @@ Work work_per_token(const Json& description) {
   const auto n_guessing = static_cast<int64_t>(number(description, "nextn_predict_layers"));
   const auto n_tail = static_cast<int64_t>(number(description, "attention.shared_kv_layers"));
   Work work;
+  work.n_layers = static_cast<uint64_t>(std::max<int64_t>(n_layers - n_guessing, 0));
   uint64_t n_recurrent = 0;
   for (const Json& tensor : tensors) {
     const std::string name = tensor.at("name"), type = tensor.at("type");
@@ -40,6 +41,8 @@ Work work_per_token(const Json& description) {
     const uint64_t bytes = tensor.at("bytes").get<uint64_t>();
     const bool guesses = n_guessing > 0 && layer >= n_layers - n_guessing, of_experts = n_experts > 0 && contains(name, "_exps.weight");
     if (!guesses && name != "per_layer_token_embd.weight") (of_experts ? work.expert_bytes : work.resident_bytes) += bytes;
+    if (!guesses && !of_experts && layer >= 0 && tensor.at("shape").size() >= 2 && !contains(name, ".ffn_gate_inp."))
+      work.layer_bytes += bytes;
     if (!guesses && of_experts && contains(name, "ffn_down_exps."))
       ++work.expert_layers, work.n_experts += n_experts, work.used_experts += n_used;
     if ((embedding && has_output) || name == "per_layer_token_embd.weight") continue;

@@ -23,7 +23,8 @@ using engine::Session;
 
 // A family of each kind of block: attention with and without biases, norms and windows, states, experts, latent attention, per-layer
 // embeddings, KV of other layers.
-constexpr const char* kSpecs[] = {"llama-plain", "qwen2", "phi3", "gemma3", "gemma4", "qwen35", "lfm2moe", "nemotron-h", "qwen3moe", "gpt-oss", "deepseek2-lite"};
+constexpr const char* kSpecs[] = {"llama-plain", "qwen2",      "phi3",     "gemma3",  "gemma4",        "qwen35",
+                                  "lfm2moe",     "nemotron-h", "qwen3moe", "gpt-oss", "deepseek2-lite"};
 
 // Others have tensors that go with their number of layers.
 bool is_deep(const std::string& spec) { return spec != "gemma4" && spec != "qwen35"; }
