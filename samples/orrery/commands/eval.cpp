@@ -392,7 +392,8 @@ OptionGroup eval_session_group() {
   OptionGroup group{"Session", {}};
   for (const Option& option : session_group().options) {
     const std::string name = option.name;
-    if (name == "--context" || name == "--kv-type" || name == "--device-kv-type" || name == "--head-profile" || name == "--chunk")
+    if (name == "--context" || name == "--kv-type" || name == "--device-kv-type" || name == "--head-profile" || name == "--lora" ||
+        name == "--chunk")
       group.options.push_back(option);
   }
   return group;
