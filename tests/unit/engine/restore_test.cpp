@@ -255,7 +255,7 @@ TEST(EngineRestoreCancel, EveryWaitForPagesEnds) {
       [&](Session* s) -> Status {  // the prompt cuts the tokens
         ORRERY_ASSIGN(const auto generation, engine::Generation::proceed(s, other, {}));
         std::thread soon([&] {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));  // while next() waits
+          std::this_thread::sleep_for(std::chrono::microseconds(100));  // while next() waits
           generation->cancel();
         });
         engine::Event event;
@@ -267,7 +267,7 @@ TEST(EngineRestoreCancel, EveryWaitForPagesEnds) {
   };
   for (size_t i = 0; i < calls.size(); ++i) {
     bool cancelled = false;
-    for (int tries = 0; tries < 10 && !cancelled; ++tries) {
+    for (int tries = 0; tries < 100 && !cancelled; ++tries) {
       const auto session = unwrap(Session::open(model, options));
       unwrap(SessionFile::load_from_file(session.get(), path, SessionFile::kWholeBytes, nullptr, kBehind));
       const Status status = calls[i](session.get());
