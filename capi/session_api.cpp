@@ -292,7 +292,8 @@ orrery_status orrery_session_rewind(orrery_session* session, size_t n_tokens, or
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     if (n_tokens > s->n_computed())
       return orrery::error(Code::invalid_argument, "cannot rewind to %zu tokens: the session holds %u", n_tokens, s->n_computed());
-    return s->rewind(static_cast<uint32_t>(n_tokens));
+    const engine::Session::Stoppable call(s);
+    return s->rewind(static_cast<uint32_t>(n_tokens), Cancel(call.flag()));
   });
 }
 
@@ -309,7 +310,8 @@ orrery_status orrery_session_fork(orrery_session* session, orrery_session** fork
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(fork);
     return make_handle(fork, [&](orrery_session* handle) -> Status {
-      ORRERY_ASSIGN(handle->session, s->fork());
+      const engine::Session::Stoppable call(s);
+      ORRERY_ASSIGN(handle->session, s->fork(Cancel(call.flag())));
       return ok_status();
     });
   });
@@ -339,14 +341,14 @@ orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, s
   if (n_bytes) *n_bytes = 0;
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(n_bytes);
-    ORRERY_ASSIGN(const uint64_t needed, engine::SessionFile::size(s));
+    const engine::Session::Stoppable call(s);
+    ORRERY_ASSIGN(const uint64_t needed, engine::SessionFile::size(s, call.flag()));
     *n_bytes = needed;
     if (bytes == nullptr) return ok_status();
     if (capacity < needed)
       return memory_error(Code::invalid_argument, needed, capacity, "the buffer holds %zu bytes, %llu are needed", capacity,
                           static_cast<unsigned long long>(needed));
     std::byte* at = static_cast<std::byte*>(bytes);
-    const engine::Session::Stoppable call(s);
     return engine::SessionFile::save(
         s,
         [&](Span<const std::byte> piece) {

@@ -585,8 +585,8 @@ ORRERY_API void orrery_session_free(orrery_session *session);
 
 /* Cancels the work that the session does now, and returns at once. The session's generations may be freed meanwhile, the session not.
    A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A running call returns ORRERY_CANCELLED:
-   orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load, _save_buffer and _load_buffer have changed nothing. If
-   nothing runs, nothing happens. Allowed from any thread and from callbacks other than log functions, but not from a signal handler. */
+   orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load, _save_buffer, _load_buffer, _rewind and _fork have changed
+   nothing. If nothing runs, nothing happens. Allowed from any thread and from callbacks other than log functions, but not from a signal handler. */
 ORRERY_API void orrery_session_cancel(orrery_session *session);
 
 /* The conversation. A generation renders it with the chat template, reuses the KV of the tokens that the session already holds

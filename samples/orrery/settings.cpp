@@ -38,17 +38,6 @@ void parse_link(const std::string& text, orrery_runtime_options* options) {
   options->link_latency_us = static_cast<uint32_t>(parse_integer(latency.substr(0, latency.size() - 2), "--link", 0, 60'000'000));
 }
 
-// --lora FILE[:SCALE]: what follows the last colon is the scale if it is a number.
-std::pair<std::string, float> parse_lora(const std::string& text) {
-  constexpr double kMost = 1e6;
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || text.find_first_not_of("+-.0123456789eE", colon + 1) != std::string::npos || colon + 1 == text.size())
-    return {text, 1.0f};
-  const double scale = parse_real(std::string_view(text).substr(colon + 1), "--lora", -kMost, kMost);
-  if (colon == 0) throw UsageError("--lora: '" + text + "' is not FILE or FILE:SCALE");
-  return {text.substr(0, colon), static_cast<float>(scale)};
-}
-
 // --var NAME=VALUE: JSON if VALUE is JSON (true, 3, "text", [..]), otherwise the text itself.
 void add_variable(Json& variables, const std::string& text) {
   const size_t equals = text.find('=');
@@ -59,6 +48,17 @@ void add_variable(Json& variables, const std::string& text) {
 }
 
 }  // namespace
+
+// What follows the last colon is the scale if it is a number.
+std::pair<std::string, float> parse_lora(const std::string& text, const std::string& what) {
+  constexpr double kMost = 1e6;
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || text.find_first_not_of("+-.0123456789eE", colon + 1) != std::string::npos || colon + 1 == text.size())
+    return {text, 1.0f};
+  const double scale = parse_real(std::string_view(text).substr(colon + 1), what, -kMost, kMost);
+  if (colon == 0) throw UsageError(what + ": '" + text + "' is not FILE or FILE:SCALE");
+  return {text.substr(0, colon), static_cast<float>(scale)};
+}
 
 OptionGroup runtime_group() {
   return {"Running",
@@ -193,7 +193,7 @@ SessionSettings::SessionSettings(const Args& args) {
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;
   if (const std::string* path = args.find("--draft-model")) draft_model_.emplace(*path);
   for (const std::string& text : args.all("--lora")) {
-    auto [path, scale] = parse_lora(text);
+    auto [path, scale] = parse_lora(text, "--lora");
     adapters_.emplace_back(std::make_unique<File>(model_file(path)), scale);
   }
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);

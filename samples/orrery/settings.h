@@ -30,6 +30,9 @@ uint32_t parse_kv_type(const std::string& text, const std::string& what);
 uint32_t kv_type_option(const Args& args, const char* name, uint32_t fallback);
 std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type);  // "f16", or "f16, on the device in q8_0"
 
+// "FILE[:SCALE]" of an adapter. Errors use `what` as the value's name.
+std::pair<std::string, float> parse_lora(const std::string& text, const std::string& what);
+
 // Owns the data that orrery_session_options points to.
 class SessionSettings {
  public:

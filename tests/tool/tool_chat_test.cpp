@@ -9,6 +9,8 @@
 #include <filesystem>
 
 #include "program.h"
+#include "tests/support/demo_adapter.h"
+#include "tests/support/temp_dir.h"
 
 namespace orrery::testing {
 namespace {
@@ -113,6 +115,42 @@ TEST(ChatPipe, SaveAndLoadRoundTrip) {
   const Finished damaged = chat("/load " + saved + "\nHello!\n");
   EXPECT_EQ(damaged.code, 1) << damaged.err;
   EXPECT_EQ(damaged.out, "");
+  EXPECT_EQ(damaged.err.find("loaded "), std::string::npos) << damaged.err;
+}
+
+// An adapter takes the place of the last one, and the conversation stays.
+TEST(ChatPipe, LoraIsSwappedBetweenTurns) {
+  const TempDir dir;
+  const std::string file = dir.write("tone.gguf", demo_adapter());
+  const Finished on = chat("/lora " + file + "\nWho are you?\n", {"--max-tokens", "8"});
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_NE(on.err.find("answers have the adapter " + file), std::string::npos) << on.err;
+  EXPECT_EQ(on.out, chat("Who are you?\n", {"--lora", file, "--max-tokens", "8"}).out);
+  EXPECT_NE(on.out.find(kWhoAreYou), 0u);
+  const Finished off = chat("/lora " + file + "\nWho are you?\n/undo\n/lora -\nWho are you?\n", {"--lora", file, "--max-tokens", "40"});
+  EXPECT_EQ(off.code, 0) << off.err;
+  EXPECT_EQ(off.out.rfind(std::string(kWhoAreYou) + "\n"), off.out.size() - std::string(kWhoAreYou).size() - 1) << off.out;
+  EXPECT_EQ(chat("/lora " + file + ":0\nWho are you?\n").out, std::string(kWhoAreYou) + "\n");
+  EXPECT_NE(chat("/lora " + file + "x\n").err.find("tone.ggufx: cannot open"), std::string::npos);
+  EXPECT_NE(chat("/lora :1\n").err.find("/lora: ':1' is not FILE or FILE:SCALE"), std::string::npos);
+}
+
+// With --load-behind the next answer is the same, and it finds what is damaged among the pages.
+TEST(ChatPipe, LoadsBehind) {
+  const std::string document = scratch_path("behind.txt"), saved = scratch_path("behind.session");
+  write_file(document, kText);
+  EXPECT_EQ(chat("Where does Ada live?\n/save " + saved + "\n", {"--file", document}).code, 0);
+  const Finished behind = chat("/load " + saved + "\nWhat animal does Bruno own?\n", {"--load-behind"});
+  EXPECT_EQ(behind.code, 0) << behind.err;
+  EXPECT_EQ(behind.out, "Bruno owns a teal fox.\n");
+  std::string bytes = read_whole(saved);
+  bytes[bytes.size() - 1000] = static_cast<char>(bytes[bytes.size() - 1000] ^ 1);  // of the last page
+  write_file(saved, bytes);
+  const Finished damaged = chat("/load " + saved + "\nWhat animal does Bruno own?\n", {"--load-behind"});
+  EXPECT_EQ(damaged.code, 1) << damaged.err;
+  EXPECT_EQ(damaged.out, "");
+  EXPECT_NE(damaged.err.find("loaded 2 messages"), std::string::npos) << damaged.err;
+  EXPECT_NE(damaged.err.find(saved + ": byte "), std::string::npos) << damaged.err;
 }
 
 TEST(ChatPipe, SystemMessagesAndSlashes) {

@@ -12,6 +12,8 @@
 #include <sstream>
 
 #include "program.h"
+#include "tests/support/demo_adapter.h"
+#include "tests/support/temp_dir.h"
 #include "tests/tool/png_reader.h"
 
 namespace orrery::testing {
@@ -694,6 +696,24 @@ TEST_F(EvalResume, OtherSettingsAndNonsenseAreEvaluated) {
   other.insert(other.end(), {"--seed", "5", "--json", path_});
   ASSERT_EQ(eval(other).code, 0);
   EXPECT_NE(result().at("answers"), expected.at("answers"));
+}
+
+// Neither the answers of the model without an adapter nor those of another scale serve.
+TEST_F(EvalResume, AdaptersAreEvaluated) {
+  const TempDir dir;
+  const std::string adapter = dir.write("tone.gguf", demo_adapter());
+  const auto with = [&](const std::string& scale) {
+    write_file(partial_, whole_partial());
+    Words more = words_;
+    more.insert(more.end(), {"--lora", adapter + scale, "--json", path_});
+    const Finished finished = eval(more);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return result();
+  };
+  const Json one = with(":1"), none = with(":0");
+  EXPECT_EQ(one.at("settings").at("adapters")[0].at("scale"), 1.0);
+  EXPECT_NE(one.at("answers"), none.at("answers"));
+  EXPECT_EQ(none.at("answers"), timeless(eval_json(words_, "without.json")).at("answers"));
 }
 
 // --records outlives the run: another policy costs its own work alone, and another text none of the first one's.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program.h"
+#include "tests/support/demo_adapter.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_dir.h"
 
@@ -112,19 +113,6 @@ TEST(Run, ADraftModelChangesTheSpeedAlone) {
   EXPECT_EQ(ask(words).out, off);
   words.insert(words.end(), {"--speculate", "ngram"});
   EXPECT_NE(ask(words).err.find("a draft model needs --speculate draft"), std::string::npos) << ask(words).err;
-}
-
-// An adapter of the bundled model's first layer.
-std::vector<std::byte> demo_adapter() {
-  GgufBuilder file;
-  file.key("general.type", "adapter").key("adapter.type", "lora").key("general.architecture", "llama").key("adapter.lora.alpha", 2.0f);
-  for (const bool b : {false, true}) {
-    std::vector<float> values(2 * (b ? 256 : 704));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 19) / 9.0f - 1.0f;
-    const std::vector<uint64_t> dims = b ? std::vector<uint64_t>{2, 256} : std::vector<uint64_t>{704, 2};
-    file.tensor(b ? "blk.0.ffn_down.weight.lora_b" : "blk.0.ffn_down.weight.lora_a", TensorType::f32, dims, as_bytes(values));
-  }
-  return file.build();
 }
 
 TEST(Run, LoraAdaptersAndTheirScales) {

@@ -161,6 +161,16 @@ Status Generation::prepare_step(Event* event) {
     return ok_status();
   }
   if (prompt.tokens.empty()) return error(Code::invalid_argument, "the chat template made a prompt without tokens");
+  const Span<const int32_t> held = session_->tokens();
+  if (held.size() > prompt.tokens.size() || !std::equal(held.begin(), held.end(), prompt.tokens.begin())) {
+    // The prompt cuts the session's tokens: that needs pages which a loaded file is still read for.
+    Status there = session_->finish_pages(&cancel_);
+    if (there.code() == Code::cancelled) {
+      finish(Finish::cancelled, event);
+      return ok_status();
+    }
+    ORRERY_TRY(std::move(there));
+  }
   if (conversational_) {
     Conversation& conversation = session_->conversation();
     if (conversation.messages.size() == conversation.messages.capacity())  // room for the answer, because end() must not fail

@@ -259,8 +259,8 @@ Status Session::finish_pages(const Cancel& cancel) {
   return status;
 }
 
-Status Session::rewind(uint32_t n_tokens) {
-  ORRERY_TRY(finish_pages());
+Status Session::rewind(uint32_t n_tokens, const Cancel& cancel) {
+  if (!feed_ || n_tokens > 0) ORRERY_TRY(finish_pages(cancel));
   if (n_tokens > n_computed())
     return error(Code::invalid_argument, "cannot rewind to %u tokens: the session holds %u", n_tokens, n_computed());
   ORRERY_TRY(resume());
@@ -269,6 +269,7 @@ Status Session::rewind(uint32_t n_tokens) {
 }
 
 void Session::truncate(uint32_t n_tokens) {
+  if (n_tokens == 0) feed_.reset();
   if (feed_ && n_tokens < n_computed()) {
     late_ = finish_pages();
     n_tokens = std::min(n_tokens, static_cast<uint32_t>(tokens_.size()));
@@ -752,8 +753,8 @@ Status Session::key_weights(Span<const policy::WeightsQuery> queries) {
 
 // Fork and park ------------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<Session>> Session::fork() {
-  ORRERY_TRY(finish_pages());
+Result<std::unique_ptr<Session>> Session::fork(const Cancel& cancel) {
+  ORRERY_TRY(finish_pages(cancel));
   ORRERY_TRY(resume());
   forget_guesses();
   ORRERY_TRY(fetch_logits());

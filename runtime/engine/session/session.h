@@ -122,8 +122,10 @@ class Session {
   Status find_prefix(Span<const int32_t> wanted, const std::atomic<bool>* cancel);
   // Keeps the KV of the held tokens in the prefix tree, as far as it has room.
   void keep_prefix() noexcept;
-  Status rewind(uint32_t n_tokens);
-  void truncate(uint32_t n_tokens);  // never fails; n_tokens is at most the number of tokens
+  // cancel: of waiting for pages (finish_pages()). Then the session is as before.
+  Status rewind(uint32_t n_tokens, const Cancel& cancel = {});
+  // Never fails. n_tokens is at most the number of tokens. To no tokens: pages that are still read are given up.
+  void truncate(uint32_t n_tokens);
 
   // Computes prompt tokens. If cancelled, it has computed whole chunks of them. logits: (n, n_vocab) of all tokens, or null.
   Status prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits);
@@ -195,7 +197,7 @@ class Session {
   Span<const float> logits() const { return here(logits_); }
   Span<const float> embedding() const { return here(embedding_); }
 
-  Result<std::unique_ptr<Session>> fork();
+  Result<std::unique_ptr<Session>> fork(const Cancel& cancel = {});  // cancel: as of rewind()
   // Takes device memory again if parked.
   Status resume();
   // Uses other adapters from now on. If they differ, the session drops its tokens: their KV is that of the old ones.

@@ -151,8 +151,8 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
 
 }  // namespace
 
-Result<uint64_t> SessionFile::size(Session* session) {
-  ORRERY_TRY(session->finish_pages());
+Result<uint64_t> SessionFile::size(Session* session, const std::atomic<bool>* cancel) {
+  ORRERY_TRY(session->finish_pages(Cancel(cancel)));
   ORRERY_TRY(session->resume());
   session->forget_guesses();
   ORRERY_TRY(session->complete_state(nullptr));
@@ -432,9 +432,12 @@ struct SessionFile::PageReader {
 
 // From here on a session with tokens fails only by the device and by the second reading of a file. Contents that are not parsed are parsed
 // behind the pages, when the checksum is known to be right. The conversation changes last.
-Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages, const char* name) {
+Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages, const char* name,
+                            const std::atomic<bool>* cancel) {
   const SessionFileHeader& h = contents->header;
-  (void)session->finish_pages();  // of an earlier file: the session is about to lose them
+  // Pages of an earlier file, which the session keeps if this one is refused. Their damage is no error of this call.
+  const Status earlier = session->finish_pages(Cancel(cancel));
+  if (earlier.code() == Code::cancelled) return Status(earlier.detail());
   ORRERY_TRY(session->resume());
   const bool had_tokens = !session->tokens_.empty();
   contents->read_form();
@@ -553,7 +556,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
     const std::byte* const state = pages + h.n_pages * h.page_bytes;
     contents.state = std::make_shared<std::vector<std::byte>>(state, state + n);
   }
-  return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }}, name);
+  return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }}, name, cancel);
 }
 
 // A file behind its header and its head: the pages, the state, the checksum.
@@ -634,7 +637,7 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
       return [rest](const PageReader::Use& use, const std::atomic<bool>* stop) { return rest->read(use, nullptr, stop); };
     };
   }
-  return replace(session, &contents, reader, name);
+  return replace(session, &contents, reader, name, cancel);
 }
 
 }  // namespace orrery::engine

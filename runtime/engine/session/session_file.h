@@ -25,8 +25,8 @@ class SessionFile {
  public:
   using Sink = std::function<Status(Span<const std::byte>)>;
 
-  // The number of bytes that save() would write now.
-  static Result<uint64_t> size(Session* session);
+  // The number of bytes that save() would write now. cancel: of waiting for pages that are still read.
+  static Result<uint64_t> size(Session* session, const std::atomic<bool>* cancel = nullptr);
   // cancel: if it is set between two pieces, the status is cancelled. May be null.
   static Status save(Session* session, const Sink& sink, const std::atomic<bool>* cancel = nullptr);
   // name: for messages. cancel: ends the check; a session that has begun to change is loaded whole.
@@ -47,7 +47,7 @@ class SessionFile {
   struct PageReader;
   struct Rest;
   static uint64_t most_resident_bytes(const Session& session);
-  static Status replace(Session* session, Contents* contents, const PageReader& pages, const char* name);
+  static Status replace(Session* session, Contents* contents, const PageReader& pages, const char* name, const std::atomic<bool>* cancel);
 };
 
 }  // namespace orrery::engine

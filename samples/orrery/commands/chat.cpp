@@ -47,6 +47,19 @@ void Chat::set_tools(const std::string& json) {
   waiting_.clear();
 }
 
+void Chat::set_adapter(const std::string& text) {
+  Adapter adapter;
+  orrery_adapter_use use = {};
+  if (!text.empty()) {
+    const auto [path, scale] = parse_lora(text, "/lora");
+    adapter = make<Adapter>([&, file = &path](orrery_adapter** out, orrery_error* error) {
+      return orrery_adapter_open(model_, File(model_file(*file)), out, error);
+    });
+    use.adapter = adapter.get(), use.scale = scale;
+  }
+  call([&](orrery_error* error) { return orrery_session_set_adapters(session_.get(), &use, adapter ? 1 : 0, error); });
+}
+
 bool Chat::ask(const std::string& question) {
   if (!waiting_.empty()) {
     const Json result = {{"role", "tool"}, {"tool_call_id", waiting_[0].id}, {"name", waiting_[0].name}, {"content", question}};
@@ -253,7 +266,8 @@ int chat(const Args& args, Output& out) {
   Sampling sampling(args, kChatting);
   const TemplateSettings templates(args);
   const SessionSettings session_settings(args);
-  const orrery_session_options wishes = session_settings.options();
+  orrery_session_options wishes = session_settings.options();
+  wishes.load_behind = args.has("--load-behind") ? 1 : 0;
   const bool interactive = is_terminal(kStdin);
   LineReader::Wishes reading;
   reading.history_path = args.has("--no-history") ? "" : args.text("--history", History::default_path());
@@ -289,7 +303,7 @@ int chat(const Args& args, Output& out) {
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
   Vocab vocab(orrery_model_vocab(loaded.model.get()));
   look.opens_thinking = opens_thinking(vocab.get(), templates);
-  Chat conversation(std::move(session), std::move(vocab), std::move(sampling), templates, look, out);
+  Chat conversation(loaded.model.get(), std::move(session), std::move(vocab), std::move(sampling), templates, look, out);
   if (!system.empty()) conversation.set_system(system);
   for (const std::string& file : documents) {
     const size_t n_tokens = conversation.add_document(file);
@@ -323,6 +337,7 @@ const Command& chat_command() {
       {{"Options",
         {{"--system", "TEXT", "The system message."},
          {"--file", "FILE", "A document before the first question; may be given several times.", true},
+         {"--load-behind", nullptr, "/load returns at once, and reads the file's KV cache meanwhile. The next answer finds damage there."},
          {"--thinking", "HOW",
           "A model's thinking: show (with its markers), dim (faint), fold (one line) or hide (default dim on a terminal with "
           "colour, else show)."},

@@ -27,9 +27,10 @@ class Chat {
     bool live = false;            // the answers go to a terminal that obeys escape codes
     bool opens_thinking = false;  // the template's prompt already begins the model's thinking
   };
-  Chat(Session session, Vocab vocab, Sampling sampling, TemplateSettings templates, const Look& look, Output& out)
-      : session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)), templates_(std::move(templates)),
-        look_(look), out_(out) {}
+  // model: of the session; it outlives the conversation.
+  Chat(orrery_model* model, Session session, Vocab vocab, Sampling sampling, TemplateSettings templates, const Look& look, Output& out)
+      : model_(model), session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)),
+        templates_(std::move(templates)), look_(look), out_(out) {}
 
   orrery_session* session() const { return session_.get(); }
   const orrery_vocab* vocab() const { return vocab_.get(); }
@@ -50,6 +51,8 @@ class Chat {
   size_t add_document(const std::string& path);  // adds it to the next question; returns its size in tokens
   // A JSON array of tools, which the model may call from then on; "": none.
   void set_tools(const std::string& json);
+  // A LoRA adapter, "FILE[:SCALE]", takes the place of all that the session has; "": none. The KV of other adapters is computed again.
+  void set_adapter(const std::string& text);
   // Calls of the last answer that wait for their results. ask() takes the result of the first one.
   const std::vector<Answer::Call>& waiting() const { return waiting_; }
   size_t undo(size_t n_turns);  // returns the number of questions undone
@@ -63,6 +66,7 @@ class Chat {
   std::string role(size_t message) const;
   void keep(size_t n_messages);
 
+  orrery_model* model_;
   Session session_;
   Vocab vocab_;
   Sampling sampling_;

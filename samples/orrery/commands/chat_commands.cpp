@@ -120,6 +120,12 @@ void tools(Request& request) {
   say(remove ? "the model has no tools" : "the model may call these tools; you type the results");
 }
 
+void lora(Request& request) {
+  const bool remove = request.argument == "-";
+  request.chat.set_adapter(remove ? "" : request.argument);
+  say(remove ? "answers have no adapter" : "answers have the adapter " + request.argument);
+}
+
 void document(Request& request) {
   if (request.argument == "-") throw UsageError("/file: standard input is the conversation itself; name a file, or paste the text");
   const size_t n_tokens = request.chat.add_document(request.argument);
@@ -141,6 +147,7 @@ constexpr SlashCommand kCommands[] = {
     {"/file", "FILE", "put a document before the next question", document},
     {"/schema", "FILE", "answers are JSON that fits the schema in FILE; - for free answers", schema},
     {"/tools", "FILE", "the model may call the tools in FILE, and you type the results; - for none", tools},
+    {"/lora", "FILE", "answer with the LoRA adapter in FILE[:SCALE] alone; - for none", lora},
     {"/system", "[TEXT]", "show or set the system message; - removes it", system_message},
     {"/undo", "", "remove the last question and its answer", undo},
     {"/rewind", "[N]", "remove the last N questions and answers", rewind_turns},

@@ -178,6 +178,15 @@ std::string hexadecimal(const uint8_t* bytes, size_t n) {
   return text;
 }
 
+// What tells adapters from others: their contents and scales.
+Json adapters_json(const orrery_session_options& session) {
+  Json adapters = Json::array();
+  for (uint32_t i = 0; i < session.n_adapters; ++i) {
+    adapters.push_back({{"digest", digest_of(read_file(session.adapters[i].source->path))}, {"scale", session.adapters[i].scale}});
+  }
+  return adapters;
+}
+
 // All settings that decide an answer, except the sample and the row. The instruction path decides last bits.
 Json settings_json(const Args& args, const Loaded& loaded, const orrery_model_info& info, const TemplateSettings& chat,
                    const orrery_session_options& session, const EvalMode& mode) {
@@ -194,26 +203,28 @@ Json settings_json(const Args& args, const Loaded& loaded, const orrery_model_in
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &runtime, error); });
   Json link;
   if (const std::string* value = args.find("--link")) link = *value;  // decides how long steps wait
-  return {{"library", orrery_version()},
-          {"build", orrery_build_info()},
-          {"backend", runtime.backend},
-          {"path", runtime.path},
-          {"model",
-           {{"name", info.name},
-            {"architecture", info.architecture},
-            {"quantization", info.quantization},
-            {"fingerprint", hexadecimal(info.fingerprint, sizeof info.fingerprint)}}},
-          {"rope", rope},
-          {"link", link},
-          {"chat", chat.given() ? Json(digest_of(dump_json(words, -1))) : Json()},
-          {"head_profile", session.head_profile ? Json(digest_of(session.head_profile)) : Json()},
-          {"context", session.n_context},
-          {"kv_type", kv_type_name(session.kv_type)},
-          {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // the type under a
-                                                                                                                 // policy
-          {"turns", mode.multi_turn ? "multi" : "single"},
-          {"question", mode.aware ? "aware" : "agnostic"},
-          {"max_tokens", mode.max_tokens}};
+  Json json = {{"library", orrery_version()},
+               {"build", orrery_build_info()},
+               {"backend", runtime.backend},
+               {"path", runtime.path},
+               {"model",
+                {{"name", info.name},
+                 {"architecture", info.architecture},
+                 {"quantization", info.quantization},
+                 {"fingerprint", hexadecimal(info.fingerprint, sizeof info.fingerprint)}}},
+               {"rope", rope},
+               {"link", link},
+               {"chat", chat.given() ? Json(digest_of(dump_json(words, -1))) : Json()},
+               {"head_profile", session.head_profile ? Json(digest_of(session.head_profile)) : Json()},
+               {"context", session.n_context},
+               {"kv_type", kv_type_name(session.kv_type)},
+               {"device_kv_type", session.device_kv_type ? Json(kv_type_name(session.device_kv_type - 1)) : Json()},  // the type under a
+                                                                                                                      // policy
+               {"turns", mode.multi_turn ? "multi" : "single"},
+               {"question", mode.aware ? "aware" : "agnostic"},
+               {"max_tokens", mode.max_tokens}};
+  if (session.n_adapters > 0) json["adapters"] = adapters_json(session);
+  return json;
 }
 
 // What tells the row from others: its own settings, beside the policy as it is written and the budget.
@@ -392,7 +403,8 @@ OptionGroup eval_session_group() {
   OptionGroup group{"Session", {}};
   for (const Option& option : session_group().options) {
     const std::string name = option.name;
-    if (name == "--context" || name == "--kv-type" || name == "--device-kv-type" || name == "--head-profile" || name == "--chunk")
+    if (name == "--context" || name == "--kv-type" || name == "--device-kv-type" || name == "--head-profile" || name == "--lora" ||
+        name == "--chunk")
       group.options.push_back(option);
   }
   return group;

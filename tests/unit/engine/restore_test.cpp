@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <thread>
@@ -227,6 +228,68 @@ TEST_P(EngineRestoreBehind, DamageIsFoundAndSaid) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, EngineRestoreBehind, ::testing::Values("full", "snapkv", "auto_by_codes", "quest"),
                          [](const auto& each) { return std::string(each.param); });
+
+// The call is cancelled while the pages are read, and the session is as before. A thread may read all pages before the call begins, once.
+TEST(EngineRestoreCancel, EveryWaitForPagesEnds) {
+  constexpr uint32_t kTokens = 1500;
+  const auto model = open_demo();
+  engine::SessionOptions options;
+  options.n_context = 2048, options.kv_type = KvType::f32;
+  const auto live = unwrap(Session::open(model, options));
+  unwrap(live->assume_prompt(random_tokens(*model, kTokens - 1, 1),
+                             [](uint32_t, Span<std::byte> page) { std::fill(page.begin(), page.end(), std::byte{0x3c}); }));
+  feed(live.get(), 5);
+  const TempDir dir;
+  const std::string path = dir.file("session");
+  unwrap(SessionFile::save_to_file(live.get(), path));
+  const Bytes bytes = save_bytes(live.get());
+  const std::vector<float> logits = as_vector(live->logits());
+  const std::atomic<bool> cancel{true};
+  const auto ignore = [](Span<const std::byte>) { return ok_status(); };
+  const std::vector<int32_t> other = random_tokens(*model, 100, 2);
+  const std::vector<std::function<Status(Session*)>> calls = {
+      [&](Session* s) { return s->rewind(50, &cancel); },
+      [&](Session* s) { return s->fork(&cancel).take_status(); },
+      [&](Session* s) { return SessionFile::size(s, &cancel).take_status(); },
+      [&](Session* s) { return SessionFile::save(s, ignore, &cancel); },
+      [&](Session* s) -> Status {  // the prompt cuts the tokens
+        ORRERY_ASSIGN(const auto generation, engine::Generation::proceed(s, other, {}));
+        std::thread soon([&] {
+          std::this_thread::sleep_for(std::chrono::microseconds(100));  // while next() waits
+          generation->cancel();
+        });
+        engine::Event event;
+        Status status = generation->next(&event);
+        soon.join();
+        ORRERY_TRY(std::move(status));
+        return event.type == engine::EventType::done && s->n_computed() == kTokens ? error(Code::cancelled, "by its event") : ok_status();
+      },
+  };
+  for (size_t i = 0; i < calls.size(); ++i) {
+    bool cancelled = false;
+    for (int tries = 0; tries < 100 && !cancelled; ++tries) {
+      const auto session = unwrap(Session::open(model, options));
+      unwrap(SessionFile::load_from_file(session.get(), path, SessionFile::kWholeBytes, nullptr, kBehind));
+      const Status status = calls[i](session.get());
+      cancelled = status.code() == Code::cancelled;
+      if (!cancelled) continue;
+      EXPECT_EQ(session->n_computed(), kTokens) << i;
+      EXPECT_TRUE(same_bits(as_vector(session->logits()), logits)) << i;
+      EXPECT_TRUE(save_bytes(session.get()) == bytes) << i;
+    }
+    EXPECT_TRUE(cancelled) << i;
+  }
+  // A session that drops its tokens waits for nothing: a damaged file is no error of it.
+  Bytes bad = bytes;
+  bad[bad.size() - 1000] ^= std::byte{1};
+  const std::string damaged = dir.write("damaged", bad);
+  const auto session = unwrap(Session::open(model, options));
+  unwrap(SessionFile::load_from_file(session.get(), damaged, SessionFile::kWholeBytes, nullptr, kBehind));
+  unwrap(session->rewind(0));
+  unwrap(session->finish_pages());
+  EXPECT_EQ(session->tokens().size(), 0u);
+  answer(session.get(), other, 2);
+}
 
 TEST(EnginePageFeed, AWaitCanBeCancelledAndAnEndStopsReading) {
   std::atomic<bool> goes_on{false}, cancel{true};

@@ -1149,8 +1149,9 @@ extern "C" {
     /// Cancels the work that the session does now, and returns at once. The session's generations may be freed
     /// meanwhile, the session not. A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after
     /// orrery_cancel(). A running call returns ORRERY_CANCELLED: orrery_session_evaluate() has kept whole chunks of its
-    /// tokens; _save, _load, _save_buffer and _load_buffer have changed nothing. If nothing runs, nothing happens.
-    /// Allowed from any thread and from callbacks other than log functions, but not from a signal handler.
+    /// tokens; _save, _load, _save_buffer, _load_buffer, _rewind and _fork have changed nothing. If nothing runs,
+    /// nothing happens. Allowed from any thread and from callbacks other than log functions, but not from a signal
+    /// handler.
     pub fn orrery_session_cancel(session: *mut orrery_session);
     /// Adds a message. `role`: "system", "user", "assistant", or another that the template knows; not empty. Control
     /// tokens that `content` spells out are text to the model.
