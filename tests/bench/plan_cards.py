@@ -23,7 +23,9 @@ def cell(plan):
     if not plan["fits"]:
         return "-"
     if plan["n_experts"] == 0:
-        return f"{plan['divisions'][0]['tokens_per_second']:.0f}"
+        chosen = [d for d in plan["divisions"] if d["fits"]][-1]
+        speed = f"{chosen['tokens_per_second']:.{0 if chosen['tokens_per_second'] > 9.95 else 1}f}"
+        return speed if chosen["division"] == "all" else f"{speed} ({chosen['layers_on_device'] * 100 // plan['n_layers']}% of layers)"
     chosen = [d for d in plan["divisions"] if d["fits"]][-1]
     if chosen["division"] == "all":
         return f"{chosen['tokens_per_second']:.0f}"
