@@ -113,20 +113,6 @@ void scalars(const float* src, std::byte* dst, uint64_t n) {
 
 }  // namespace
 
-bool can_quantize(TensorType type) {
-  switch (type) {
-    case TensorType::f32:
-    case TensorType::f16:
-    case TensorType::bf16:
-    case TensorType::q8_0:
-    case TensorType::q4_0:
-    case TensorType::q4_1:
-    case TensorType::q5_0:
-    case TensorType::q5_1: return true;
-    default: return false;
-  }
-}
-
 void quantize_row(TensorType type, const float* src, std::byte* dst, uint64_t n) {
   switch (type) {
     case TensorType::f32: std::memcpy(dst, src, n * sizeof(float)); break;
@@ -137,7 +123,7 @@ void quantize_row(TensorType type, const float* src, std::byte* dst, uint64_t n)
     case TensorType::q4_1: blocks<q4_1>(type, src, dst, n); break;
     case TensorType::q5_0: blocks<q5_0>(type, src, dst, n); break;
     case TensorType::q5_1: blocks<q5_1>(type, src, dst, n); break;
-    default: break;  // can_quantize() is false for every other type
+    default: break;  // quantize.h names the types
   }
 }
 

@@ -138,7 +138,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const int32_t id : ids) {
       require(id >= 0 && id < tokenizer->n_vocab());
       require(parse_special || !tokenizer->is_special(id) || id == tokenizer->unk());
-      tokenizer->append_piece(id, true, &pieces);
+      pieces += tokenizer->token_bytes(id);
     }
     if (all_bytes && bpe && !vocab.strip_after_special) {
       require(pieces == text);

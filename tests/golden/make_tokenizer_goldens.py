@@ -120,7 +120,7 @@ def hash_ids(h, ids):
     return ((h ^ 0) * 0x100000001B3) & M64
 
 
-# The published expressions, as in pretokenize_names.cpp; the two that publishers write as pre-tokenizers of their own
+# The published expressions, as in tests/unit/text/pre_tokenizer_specs.cpp; the two that publishers write as pre-tokenizers of their own
 # are written so here.
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CASED1 = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"

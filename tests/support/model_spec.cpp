@@ -16,6 +16,21 @@
 #include "tests/support/shared.h"
 
 namespace orrery::testing {
+
+bool can_quantize(TensorType type) {
+  switch (type) {
+    case TensorType::f32:
+    case TensorType::f16:
+    case TensorType::bf16:
+    case TensorType::q8_0:
+    case TensorType::q4_0:
+    case TensorType::q4_1:
+    case TensorType::q5_0:
+    case TensorType::q5_1: return true;
+    default: return false;
+  }
+}
+
 namespace {
 
 using nlohmann::json;
@@ -98,7 +113,7 @@ void add_vocabulary(GgufBuilder& file, uint64_t size) {
 }
 
 std::vector<std::byte> matrix_blocks(const json& spec, const json& tensor, TensorType type, const std::vector<float>& values) {
-  if (!gguf::can_quantize(type)) {
+  if (!can_quantize(type)) {
     const float deviation = static_cast<float>(tensor.at("scale").get<double>() / std::sqrt(3.0));
     return random_blocks(type, values.size(), tensor_key(spec, tensor), deviation);
   }

@@ -26,9 +26,12 @@ nlohmann::json load_model_spec(const std::string& name);
 // The values of one of the spec's "tensors".
 std::vector<float> spec_tensor_values(const nlohmann::json& spec, const nlohmann::json& tensor);
 
+// Whether gguf::quantize_row() supports the type.
+bool can_quantize(TensorType type);
+
 // How matrices (two-dimensional *.weight tensors) are stored, and how all other tensors are.
 struct MatrixStorage {
-  // Types that gguf::can_quantize() knows hold the spec's values, rounded; the others hold random valid
+  // Types that can_quantize() knows hold the spec's values, rounded; the others hold random valid
   // blocks of about the same deviation, so the spec's expected logits do not apply to them.
   TensorType type = TensorType::f32;
   // Store the blocks' values as F32: the oracle of a run on the blocks themselves.

@@ -23,7 +23,6 @@ class LoadedAdapter {
   static Result<std::shared_ptr<const LoadedAdapter>> open(std::shared_ptr<LanguageModel> model, const ModelSource& source);
 
   const LanguageModel& model() const { return *model_; }
-  const std::shared_ptr<LanguageModel>& model_ptr() const { return model_; }
   const model::Adapter& weights() const { return *adapter_; }
   uint64_t bytes() const { return adapter_->region.bytes(); }
 

@@ -64,8 +64,6 @@ enum class PageDigest : uint8_t {
   skewed,    // ... along the last queries' directions with the largest products of queries and keys
   codes,     // pages are single tokens: `bits` bits for each dimension of the key (Heads::make_codes)
 };
-// Whether pages are single tokens, which have digests once the policy has made them.
-inline bool finds_tokens(PageDigest kind) { return kind >= PageDigest::low_rank; }
 inline bool is_low_rank(PageDigest kind) { return kind == PageDigest::low_rank || kind == PageDigest::skewed; }
 
 struct PageDigests {

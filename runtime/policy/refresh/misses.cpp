@@ -1,41 +1,6 @@
 #include "runtime/policy/refresh/misses.h"
 
-#include <algorithm>
-
-#include "runtime/policy/select/top_k.h"
-
 namespace orrery::policy {
-
-namespace {
-
-Result<Tokens> sorted_unique(Span<const uint32_t> tokens, const char* what) {
-  Tokens sorted(tokens.begin(), tokens.end());
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) return error(Code::invalid_argument, "token %u is %s twice", *twice, what);
-  return sorted;
-}
-
-bool contains(const Tokens& sorted, uint32_t token) { return std::binary_search(sorted.begin(), sorted.end(), token); }
-
-}  // namespace
-
-Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Span<const uint32_t> wanted) {
-  if (resident.size() != wanted.size()) {
-    return error(Code::invalid_argument, "%zu tokens are wanted in %zu slots", wanted.size(), resident.size());
-  }
-  ORRERY_ASSIGN(const Tokens held, sorted_unique(resident, "resident"));
-  ORRERY_ASSIGN(const Tokens needed, sorted_unique(wanted, "wanted"));
-  std::vector<Replacement> out;
-  for (uint32_t slot = 0; slot < resident.size(); ++slot) {
-    if (!contains(needed, resident[slot])) out.push_back({slot, 0});
-  }
-  auto next = out.begin();
-  for (const uint32_t token : wanted) {
-    if (!contains(held, token)) next++->position = token;
-  }
-  return out;
-}
 
 void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_t first_slot, std::vector<uint8_t>* marks,
                  std::vector<Replacement>* misses) {

@@ -11,12 +11,9 @@
 
 namespace orrery::policy {
 
-// `resident`: (n_slots) the token in each slot. `wanted`: as many tokens, in any order. Misses in the order of `wanted` go to the slots of
-// unwanted tokens, ascending. invalid_argument where the sizes differ or a token occurs twice.
-Result<std::vector<Replacement>> plan_refresh(Span<const uint32_t> resident, Span<const uint32_t> wanted);
-
-// The same without allocating, for tokens below marks->size(). `held`: the tokens of the slots from first_slot on. `marks` are 0 before and
-// after. `misses` has room for all wanted tokens and one more.
+// `held`: the tokens of the slots from first_slot on, each once. `wanted`: as many tokens, each once, in any order, below marks->size().
+// Misses in the order of `wanted` go to the slots of unwanted tokens, ascending. Allocates nothing: `marks` are 0 before and after, `misses`
+// has room for all wanted tokens and one more.
 void plan_misses(Span<const uint32_t> held, Span<const uint32_t> wanted, uint32_t first_slot, std::vector<uint8_t>* marks,
                  std::vector<Replacement>* misses);
 

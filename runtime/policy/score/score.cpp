@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/policy/score/pooling.h"
-
 namespace orrery::policy {
 
 namespace {
@@ -66,29 +64,6 @@ Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce 
   }
   for (size_t j = 0; j < n && reduce == GroupReduce::mean; ++j) out[j] /= static_cast<float>(n_query_heads);
   return ok_status();
-}
-
-Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule, ScoreScratch* scratch, Span<float> out) {
-  const size_t n = out.size();
-  if (n_query_heads == 0 || logits.size() / n_query_heads != n || logits.size() % n_query_heads != 0) {
-    return error(Code::invalid_argument, "%zu logits are not %u query heads of %zu keys", logits.size(), n_query_heads, n);
-  }
-  const auto pool = [&](Span<const float> in, Span<float> to) { return pool1d(in, rule.pooling, rule.pool_width, to); };
-  std::vector<float>& weights = scratch->weights;
-  weights.resize(logits.size());
-  for (size_t h = 0; h < n_query_heads; ++h) softmax(logits.subspan(h * n, n), Span<float>(weights).subspan(h * n, n));
-  if (rule.pooling == Pooling::none) return group_reduce(weights, n_query_heads, rule.reduce, out);
-  std::vector<float>& pooled = scratch->pooled;
-  if (rule.pool_first) {
-    pooled.resize(logits.size());
-    for (size_t h = 0; h < n_query_heads; ++h) {
-      ORRERY_TRY(pool(Span<const float>(weights).subspan(h * n, n), Span<float>(pooled).subspan(h * n, n)));
-    }
-    return group_reduce(pooled, n_query_heads, rule.reduce, out);
-  }
-  pooled.resize(n);
-  ORRERY_TRY(group_reduce(weights, n_query_heads, rule.reduce, pooled));
-  return pool(pooled, out);
 }
 
 }  // namespace orrery::policy

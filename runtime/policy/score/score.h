@@ -39,12 +39,4 @@ double normalize(Span<float> weights);
 // out[j] = mean or max over h of rows[h][j]. rows: (n_query_heads, n_keys); out: (n_keys), distinct memory or the first row.
 Status group_reduce(Span<const float> rows, uint32_t n_query_heads, GroupReduce reduce, Span<float> out);
 
-// Memory that head_scores() reuses from call to call.
-struct ScoreScratch {
-  std::vector<float> weights, pooled;
-};
-
-// The whole rule: logits (n_query_heads, n_keys), scaled and masked -> out (n_keys).
-Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule, ScoreScratch* scratch, Span<float> out);
-
 }  // namespace orrery::policy

@@ -22,21 +22,16 @@ struct Better {
   }
 };
 
-void keep_best(Span<const float> scores, size_t k, Tokens* candidates) {
-  const Better better{scores};
-  const size_t kept = std::min(k, candidates->size());
-  const auto end_kept = candidates->begin() + static_cast<std::ptrdiff_t>(kept);
-  if (kept < candidates->size()) std::nth_element(candidates->begin(), end_kept, candidates->end(), better);
-  candidates->resize(kept);
-  std::sort(candidates->begin(), candidates->end(), better);
-}
-
 }  // namespace
 
 void top_k(Span<const float> scores, size_t k, Tokens* out) {
   out->resize(scores.size());
   for (size_t i = 0; i < scores.size(); ++i) (*out)[i] = static_cast<uint32_t>(i);
-  keep_best(scores, k, out);
+  const Better better{scores};
+  const auto end = out->begin() + static_cast<std::ptrdiff_t>(std::min(k, out->size()));
+  if (end != out->end()) std::nth_element(out->begin(), end, out->end(), better);
+  out->erase(end, out->end());
+  std::sort(out->begin(), out->end(), better);
 }
 
 void top_k_ascending(Span<const float> scores, size_t k, Tokens* out) {
@@ -87,19 +82,6 @@ void top_k_ascending(Span<const float> scores, size_t k, Tokens* out) {
     n_left = kept;
   }
   keep(n_left, n_wanted, least);
-}
-
-void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> excluded, Tokens* out) {
-  Tokens skip(excluded.begin(), excluded.end());
-  std::sort(skip.begin(), skip.end());
-  out->clear();
-  out->reserve(scores.size());
-  auto next = skip.begin();
-  for (uint32_t i = 0; i < scores.size(); ++i) {
-    while (next != skip.end() && *next < i) ++next;
-    if (next == skip.end() || *next != i) out->push_back(i);
-  }
-  keep_best(scores, k, out);
 }
 
 }  // namespace orrery::policy

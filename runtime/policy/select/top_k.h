@@ -28,7 +28,4 @@ void top_k(Span<const float> scores, size_t k, Tokens* out);
 // The same set, ascending. O(n), without comparisons.
 void top_k_ascending(Span<const float> scores, size_t k, Tokens* out);
 
-// The best k of the candidates that are not in `excluded`, in score order. `excluded` may have any order, and indices outside scores.
-void top_k_excluding(Span<const float> scores, size_t k, Span<const uint32_t> excluded, Tokens* out);
-
 }  // namespace orrery::policy

@@ -1,7 +1,7 @@
 // Pre-tokenizers cut text into pieces; BPE merges only inside a piece. Each model family publishes its rule as one or
 // more regular expressions. Here each rule is a hand-written scanner that gives the same pieces in linear time and
-// constant stack, on any bytes (a byte that is not UTF-8 is a character of no class). kPreTokenizers lists the
-// expressions as the specification, and the tests run them.
+// constant stack, on any bytes (a byte that is not UTF-8 is a character of no class). The tests have the
+// expressions as the specification (tests/unit/text/pre_tokenizer_specs.cpp), and run them.
 #pragma once
 
 #include <atomic>
@@ -27,15 +27,6 @@ enum class PreTokenizer : uint8_t {
   deepseek_coder,
   deepseek_v3,
 };
-
-struct PreTokenizerSpec {
-  PreTokenizer kind;
-  const char* name;  // our own name
-  // Applied in order, each to every piece of the previous one. A match is a piece, and the text between two matches
-  // is a piece. Null after the last expression.
-  const char* expressions[6];
-};
-Span<const PreTokenizerSpec> pre_tokenizer_specs();
 
 // The meaning of a `tokenizer.ggml.pre` value.
 struct PreTokenizerAlias {

@@ -28,9 +28,6 @@ TokenType Tokenizer::token_type(int32_t id) const {
 }
 bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < n_vocab() && impl_->is_special(id); }
 std::string_view Tokenizer::token_bytes(int32_t id) const { return id >= 0 && id < n_vocab() ? impl_->table[id] : std::string_view(); }
-void Tokenizer::append_piece(int32_t id, bool render_special, std::string* out) const {
-  if (render_special || !is_special(id)) out->append(token_bytes(id));
-}
 
 int32_t Tokenizer::find(std::string_view bytes) const {
   int32_t id = impl_->text_index.find(impl_->table, bytes);

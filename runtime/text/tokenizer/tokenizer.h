@@ -104,8 +104,6 @@ class Tokenizer {
   // The bytes of a token: byte-level decoded, U+2581 as a space, "<0x0A>" as that byte, special tokens by name. A
   // token need not hold whole UTF-8 characters. Valid as long as the Tokenizer.
   std::string_view token_bytes(int32_t id) const;
-  // Appends token_bytes(id). Special tokens are appended only if `render_special`.
-  void append_piece(int32_t id, bool render_special, std::string* out) const;
   // The token with exactly these bytes (special tokens: by name), or -1. Of several, text comes before special
   // tokens, then the lowest id wins.
   int32_t find(std::string_view bytes) const;

@@ -12,6 +12,7 @@
 #include "runtime/base/half.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
+#include "tests/support/model_spec.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
@@ -78,7 +79,7 @@ TEST(Quantize, EqualsTheReferenceBitForBit) {
   const std::vector<Golden> goldens = read_goldens("quantize");
   ASSERT_EQ(goldens.size(), 7u);
   for (const Golden& g : goldens) {
-    ASSERT_TRUE(can_quantize(g.type->type)) << g.type->name;
+    ASSERT_TRUE(orrery::testing::can_quantize(g.type->type)) << g.type->name;
     const std::vector<float> values = as_floats(g.from);
     std::vector<std::byte> got(row_bytes(g.type->type, values.size()) + 1, std::byte{0xEE});
     ASSERT_EQ(got.size() - 1, g.to.size());
@@ -118,7 +119,7 @@ TEST(Quantize, ScalesTooSmallToInvertGiveZeros) {
   std::vector<float> x(32, 1e-42f);
   x[3] = -2e-42f;
   for (const TypeTraits& t : kTypeTraits) {
-    if (!can_quantize(t.type) || t.block_elements != 32) continue;
+    if (!orrery::testing::can_quantize(t.type) || t.block_elements != 32) continue;
     std::vector<std::byte> q(t.block_bytes);
     std::vector<float> y(32, 1.0f);
     quantize_row(t.type, x.data(), q.data(), 32);

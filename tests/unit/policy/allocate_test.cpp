@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "runtime/policy/allocate/apportion.h"
-#include "runtime/policy/published/engines/shares.h"
 #include "runtime/policy/allocate/tailed_budget.h"
 #include "runtime/policy/heads/overlaps.h"
 #include "runtime/policy/heads/roles.h"
@@ -14,6 +13,7 @@
 #include "runtime/policy/select/rings.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::allocate_test {
 namespace {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/policy/made_up.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::changes_test {
 namespace {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/policy/published/engines/drift.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/select/sets.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::drift_test {
 namespace {
@@ -68,52 +68,17 @@ TEST(PolicyDrift, BlocksEndEveryWSteps) {
   EXPECT_EQ(ends, (std::vector<uint64_t>{5, 10, 15}));
 }
 
-TEST(PolicyDrift, TwoSetsOverlapAtLeastThisMuch) {
-  Random random(1);
-  for (int round = 0; round < 500; ++round) {
-    const auto n = static_cast<uint32_t>(1 + random.below(60));
-    const size_t k = 1 + random.below(n);
-    // Two sets as far apart as possible: one from each end.
-    Tokens first, last;
-    for (uint32_t i = 0; i < k; ++i) {
-      first.push_back(i);
-      last.push_back(n - 1 - i);
-    }
-    EXPECT_NEAR(overlap(first, last), least_overlap(k, n), 1e-12);
-    EXPECT_GE(overlap(random_set(random, k, n), random_set(random, k, n)), least_overlap(k, n) - 1e-12);
-  }
-  // Where the base takes two thirds of the tokens, a tau of .5 never triggers.
-  EXPECT_DOUBLE_EQ(least_overlap(200, 300), .5);
-  EXPECT_DOUBLE_EQ(least_overlap(0, 300), 1);
-  EXPECT_DOUBLE_EQ(chance_overlap(30, 300), .1);
-  EXPECT_DOUBLE_EQ(chance_overlap(400, 300), 1);
-  EXPECT_DOUBLE_EQ(chance_overlap(4, 0), 1);
-}
-
-TEST(PolicyDrift, TheShareAboveWhichLlamaAndQwenCannotDrift) {
-  // L_base / L = (rho * N - N_full) / N_comp reaches 1 / (2 - tau) at rho = .732 and .703.
-  const auto rho = [](double n, double n_full, double tau) { return (n_full + (n - n_full) / (2 - tau)) / n; };
-  EXPECT_NEAR(rho(256, 50, .5), .732, .0005);
-  EXPECT_NEAR(rho(384, 80, .4), .703, .0005);
-  for (const double share : {.66, .67}) {
-    EXPECT_EQ(least_overlap(static_cast<uint64_t>(share * 1000), 1000) >= .5, share > 2. / 3) << share;
-  }
-}
-
 TEST(PolicyDrift, OnlyMissesAreFetchedIntoSlotsThatNobodyWants) {
-  const std::vector<Replacement> plan = must(plan_refresh(Tokens{7, 3, 9, 1}, Tokens{9, 5, 7, 2}));
+  const std::vector<Replacement> plan = planned_misses({7, 3, 9, 1}, {9, 5, 7, 2});
   EXPECT_EQ(plan, (std::vector<Replacement>{{1, 5}, {3, 2}}));
-  EXPECT_TRUE(plan_refresh(Tokens{7, 3}, Tokens{3, 7})->empty());
-  EXPECT_TRUE(plan_refresh(Tokens{}, Tokens{})->empty());
-  EXPECT_FALSE(plan_refresh(Tokens{7, 3}, Tokens{3}).ok());
-  EXPECT_FALSE(plan_refresh(Tokens{7, 7}, Tokens{3, 4}).ok());
-  EXPECT_FALSE(plan_refresh(Tokens{7, 8}, Tokens{3, 3}).ok());
+  EXPECT_TRUE(planned_misses({7, 3}, {3, 7}).empty());
+  EXPECT_TRUE(planned_misses({}, {}).empty());
   Random random(2);
   for (int round = 0; round < 300; ++round) {
     const size_t k = random.below(30);
     const Tokens before = random_set(random, k, 40), wanted = random_set(random, k, 40);
     Tokens after = before;
-    const std::vector<Replacement> changes = must(plan_refresh(before, wanted));
+    const std::vector<Replacement> changes = planned_misses(before, wanted);
     EXPECT_EQ(changes.size(), k - count_common(before, wanted));
     for (const Replacement& r : changes) after[r.slot] = r.position;
     EXPECT_EQ(std::set<uint32_t>(after.begin(), after.end()), std::set<uint32_t>(wanted.begin(), wanted.end()));

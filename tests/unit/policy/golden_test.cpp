@@ -7,12 +7,10 @@
 #include <map>
 
 #include "runtime/policy/allocate/apportion.h"
-#include "runtime/policy/published/engines/shares.h"
 #include "runtime/policy/heads/clusters.h"
 #include "runtime/policy/heads/overlaps.h"
 #include "runtime/policy/heads/roles.h"
-#include "runtime/policy/published/engines/anticipation.h"
-#include "runtime/policy/published/engines/drift.h"
+#include "runtime/policy/published/engines/representatives.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/score/pooling.h"
 #include "runtime/policy/score/score.h"
@@ -21,6 +19,7 @@
 #include "runtime/policy/select/top_k.h"
 #include "tests/unit/policy/fixture.h"
 #include "tests/unit/policy/goldens.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::golden_test {
 namespace {
@@ -190,7 +189,7 @@ TEST(PolicyGolden, HeteroCacheFromCalibrationToRefreshes) {
           for (const uint32_t s : satellites) {
             Tokens& slots = resident[{l, s}];
             const Tokens wanted = must(satellite_set(order, length[{l, s}]));
-            for (const Replacement& r : must(plan_refresh(slots, wanted))) slots[r.slot] = r.position;
+            for (const Replacement& r : planned_misses(slots, wanted)) slots[r.slot] = r.position;
             EXPECT_EQ(sorted(slots), (*check)["satellites"][std::to_string(s)].get<Tokens>()) << t << " " << s;
             ++n_satellite_sets;
           }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/unit/policy/made_up.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::invariants_test {
 namespace {

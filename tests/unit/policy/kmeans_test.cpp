@@ -7,9 +7,10 @@
 
 #include "runtime/policy/heads/clusters.h"
 #include "runtime/policy/heads/roles.h"
-#include "runtime/policy/published/engines/anticipation.h"
+#include "runtime/policy/published/engines/representatives.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::kmeans_test {
 namespace {
@@ -156,17 +157,14 @@ TEST(PolicySync, AFullBudgetHoldsEverything) {
   EXPECT_EQ(all.size(), 5u);
 }
 
-TEST(PolicySync, WhatStepMChoosesIsSeenFromStepMPlusOne) {
-  std::vector<uint64_t> anticipations, serving;
+TEST(PolicySync, AnticipationHappensEveryMSteps) {
+  std::vector<uint64_t> anticipations;
   for (uint64_t t = 1; t <= 12; ++t) {
     if (is_anticipation(t, 5)) anticipations.push_back(t);
-    serving.push_back(anticipation_serving(t, 5));
   }
   EXPECT_EQ(anticipations, (std::vector<uint64_t>{5, 10}));
-  EXPECT_EQ(serving, (std::vector<uint64_t>{0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 10, 10}));
   EXPECT_FALSE(is_anticipation(0, 5));
   EXPECT_FALSE(is_anticipation(5, 0));
-  EXPECT_EQ(anticipation_serving(7, 1), 6u);
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "runtime/policy/published/engines/shares.h"
 #include "runtime/policy/heads/profile.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 #include "tests/unit/policy/fixture.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::profile_test {
 namespace {

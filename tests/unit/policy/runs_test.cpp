@@ -7,11 +7,11 @@
 #include <map>
 #include <set>
 
-#include "runtime/policy/published/engines/drift.h"
 #include "runtime/policy/select/rings.h"
 #include "runtime/policy/select/sets.h"
 #include "tests/unit/policy/fake_session.h"
 #include "tests/unit/policy/goldens.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::runs_test {
 namespace {

@@ -11,6 +11,7 @@
 #include "runtime/policy/select/sets.h"
 #include "runtime/policy/select/top_k.h"
 #include "tests/support/random_blocks.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::score_test {
 namespace {
@@ -188,19 +189,6 @@ TEST(PolicyScore, TopKIsTheHeadOfAFullSort) {
     std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
     const size_t k = random.below(n + 3);
     EXPECT_EQ(best(scores, k), Tokens(sorted.begin(), sorted.begin() + static_cast<long>(std::min(k, n))));
-
-    Tokens excluded;
-    for (uint32_t i = 0; i < n; ++i) {
-      if (random.below(4) == 0) excluded.push_back(static_cast<uint32_t>(n) - 1 - i);
-    }
-    excluded.push_back(100000);
-    Tokens expected;
-    for (const uint32_t i : sorted) {
-      if (expected.size() < k && std::count(excluded.begin(), excluded.end(), i) == 0) expected.push_back(i);
-    }
-    Tokens kept;
-    top_k_excluding(scores, k, excluded, &kept);
-    EXPECT_EQ(kept, expected);
   }
 }
 

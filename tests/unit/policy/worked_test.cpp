@@ -7,6 +7,7 @@
 #include "runtime/policy/select/rings.h"
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fake_session.h"
+#include "tests/unit/policy/papers.h"
 
 namespace orrery::policy::worked_test {
 namespace {

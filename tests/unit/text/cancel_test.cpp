@@ -9,6 +9,7 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "runtime/text/tokenizer/tokenizer_special.h"
 #include "runtime/text/unicode/utf8.h"
+#include "tests/unit/text/pre_tokenizer_specs.h"
 
 namespace orrery::text::cancel_test {
 namespace {

@@ -11,6 +11,7 @@
 #include "runtime/text/unicode/character_sets.h"
 #include "tests/support/random_strings.h"
 #include "tests/support/thread_time.h"
+#include "tests/unit/text/pre_tokenizer_specs.h"
 
 namespace orrery::text::posix_pretokenize_test {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "runtime/text/tokenizer/pretokenize.h"
 #include "tests/support/golden_vocab.h"
+#include "tests/unit/text/pre_tokenizer_specs.h"
 
 namespace orrery::text::tokenizer_golden_test {
 namespace {

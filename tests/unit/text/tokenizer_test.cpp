@@ -53,7 +53,7 @@ TEST(TokenizerRoundTrip, EveryPreTokenizerAnyBytes) {
       const std::vector<int32_t> ids = encode(tokenizer, text, options);
       ASSERT_EQ(tokenizer.decode(ids, true), text) << alias.name;
       std::string pieces;
-      for (const int32_t id : ids) tokenizer.append_piece(id, true, &pieces);
+      for (const int32_t id : ids) pieces += tokenizer.token_bytes(id);
       ASSERT_EQ(pieces, text);
       for (const int32_t id : ids) ASSERT_TRUE(options.parse_special || !tokenizer.is_special(id)) << text;
     }

@@ -4,7 +4,6 @@
 
 #include "runtime/policy/engines/tailed.h"
 #include "runtime/policy/heads/clusters.h"
-#include "runtime/policy/published/engines/anticipation.h"
 #include "runtime/policy/select/top_k.h"
 
 namespace orrery::policy {

@@ -28,4 +28,8 @@ struct RepresentativeSettings {
 Result<std::unique_ptr<Policy>> make_representatives(const RepresentativeSettings& settings, const Calibration& calibration,
                                                      const Shape& shape, const Budget& budget, const SharedProfile& profile);
 
+// Anticipation happens in steps m, 2m, ...; decode steps count from 1. The choice of step t_A serves steps t_A + 1 to t_A + m; the prompt's
+// choice (t_A = 0) serves steps 1 to m. m = 0: never.
+inline bool is_anticipation(uint64_t step, uint32_t m) { return m > 0 && step > 0 && step % m == 0; }
+
 }  // namespace orrery::policy
