@@ -103,7 +103,11 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
                                                            : engine::Speculate::mtp;
   out.speculate_tokens = o.speculate_tokens;
   if (o.draft_model) {
-    auto draft = about_option("draft_model", model_source(o.draft_model));
+    out.draft_model = o.draft_model->model;
+    ORRERY_TRY(check_process(out.draft_model->runtime()));
+  }
+  if (o.draft_source) {
+    auto draft = about_option("draft_source", model_source(o.draft_source));
     ORRERY_ASSIGN(engine::ModelSource source, std::move(draft));
     out.draft_source = std::make_shared<const engine::ModelSource>(std::move(source));
   }

@@ -565,9 +565,12 @@ struct orrery_session_options {
                                      first, or when a session needs the room. Prompts take KV from there, with the bits of a fork: of
                                      all sessions' prompts, and of this session's and its forks' tokens. Not under "h2o". 0: off */
   uint32_t n_adapters;            /* at most 64 */
-  const orrery_source *draft_model; /* DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks.
-                                     The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
-                                     ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference */
+  orrery_model *draft_model;      /* DRAFT: an open model of the same runtime, for any number of sessions; else NULL. The session and its forks
+                                     keep it, and its handle may be freed. Each session has F16 KV of it for n_context tokens.
+                                     ORRERY_INVALID_ARGUMENT: it is another runtime's, or the session's own model, or its vocabulary differs (the
+                                     message names the first difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers */
+  const orrery_source *draft_source; /* orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+                                     ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model */
   const orrery_adapter_use *adapters; /* (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
                                      Embeddings, calibrations and draft models have none */
   uint32_t load_behind;           /* 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */

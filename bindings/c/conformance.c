@@ -70,6 +70,8 @@ static void take(const char *name, const struct_layout *s, void *options) { /* t
       continue;
     }
     set_field(s, options, field, pending[i].text);
+    if (find_field(s, field)->kind == FIELD_OPENED)
+      memcpy((char *)options + find_field(s, field)->offset, &at(pending[i].text)->p, sizeof(void *));
     if (find_field(s, field)->kind != FIELD_FN) continue;
     action *a = action_of(field);
     void *to = (char *)options + find_field(s, field)->offset;

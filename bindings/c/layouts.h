@@ -7,7 +7,7 @@
 #include <string.h>
 
 // How a field is held; `text`, `strings` and `array` have their length in the field at count_offset.
-enum { FIELD_I32, FIELD_U32, FIELD_I64, FIELD_U64, FIELD_F32, FIELD_F64, FIELD_CSTR, FIELD_SOURCE, FIELD_TEXT, FIELD_DATA, FIELD_BYTES, FIELD_CHARS, FIELD_STRINGS, FIELD_ARRAY, FIELD_FN };
+enum { FIELD_I32, FIELD_U32, FIELD_I64, FIELD_U64, FIELD_F32, FIELD_F64, FIELD_CSTR, FIELD_SOURCE, FIELD_OPENED, FIELD_TEXT, FIELD_DATA, FIELD_BYTES, FIELD_CHARS, FIELD_STRINGS, FIELD_ARRAY, FIELD_FN };
 
 typedef struct struct_layout struct_layout;
 typedef struct field_layout {
@@ -224,11 +224,12 @@ static const field_layout session_options_fields[] = {
     {"speculate", FIELD_U32, 64, 4, 0, 0, 0, 0, 0},
     {"speculate_tokens", FIELD_U32, 68, 4, 0, 0, 0, 0, 0},
     {"reuse_prompts", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
-    {"draft_model", FIELD_SOURCE, 80, 8, 0, 0, 0, 0, 0},
-    {"load_behind", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
+    {"draft_model", FIELD_OPENED, 80, 8, 0, 0, 0, 0, 0},
+    {"draft_source", FIELD_SOURCE, 88, 8, 0, 0, 0, 0, 0},
+    {"load_behind", FIELD_U32, 104, 4, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
-static const struct_layout session_options_layout = {"session_options", 104, 15, session_options_fields, init_session_options};
+static const struct_layout session_options_layout = {"session_options", 112, 16, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

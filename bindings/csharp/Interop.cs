@@ -159,6 +159,7 @@ internal sealed class Callbacks {
 internal sealed class Keep : IDisposable {
     readonly List<IntPtr> blocks = new List<IntPtr>();
     readonly List<GCHandle> pinned = new List<GCHandle>();
+    readonly List<SafeHandle> held = new List<SafeHandle>();
     internal readonly Callbacks Callbacks = new Callbacks();
 
     IntPtr Allocate(int bytes) {
@@ -188,6 +189,14 @@ internal sealed class Keep : IDisposable {
         return pointers.ToArray();
     }
 
+    /// A handle's pointer, which stays valid until Dispose.
+    internal IntPtr Held(SafeHandle handle) {
+        bool added = false;
+        handle.DangerousAddRef(ref added);
+        held.Add(handle);
+        return handle.DangerousGetHandle();
+    }
+
     internal IntPtr SourceOf(string path) {
         if (path == null) return IntPtr.Zero;
         var block = Allocate(Marshal.SizeOf(typeof(orrery_source)));
@@ -211,6 +220,7 @@ internal sealed class Keep : IDisposable {
     public void Dispose() {
         foreach (var block in blocks) Marshal.FreeHGlobal(block);
         foreach (var handle in pinned) handle.Free();
+        foreach (var handle in held) handle.DangerousRelease();
     }
 }
 }

@@ -555,6 +555,7 @@ internal unsafe struct orrery_session_options {
     public uint @reuse_prompts;
     public uint @n_adapters;
     public IntPtr draft_model;
+    public IntPtr draft_source;
     public IntPtr adapters;
     public uint @load_behind;
     public uint @reserved;
@@ -1385,10 +1386,14 @@ public sealed class SessionOptions {
     /// a session needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of
     /// this session's and its forks' tokens. Not under "h2o". 0: off</summary>
     public uint ReusePrompts;
-    /// <summary>DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its
-    /// forks. The plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
-    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference</summary>
-    public string DraftModel;
+    /// <summary>DRAFT: an open model of the same runtime, for any number of sessions; else NULL. The session and its
+    /// forks keep it, and its handle may be freed. Each session has F16 KV of it for n_context tokens.
+    /// ORRERY_INVALID_ARGUMENT: it is another runtime's, or the session's own model, or its vocabulary differs (the
+    /// message names the first difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers</summary>
+    public Model DraftModel;
+    /// <summary>orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights,
+    /// as ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model</summary>
+    public string DraftSource;
     /// <summary>1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see
     /// there</summary>
     public uint LoadBehind;
@@ -1422,7 +1427,8 @@ public sealed class SessionOptions {
         raw.speculate = Speculate;
         raw.speculate_tokens = SpeculateTokens;
         raw.reuse_prompts = ReusePrompts;
-        raw.draft_model = keep.SourceOf(DraftModel);
+        if (DraftModel != null) raw.draft_model = keep.Held(DraftModel.handle);
+        raw.draft_source = keep.SourceOf(DraftSource);
         raw.load_behind = LoadBehind;
         return raw;
     }

@@ -247,7 +247,7 @@ public sealed class Vocab : IDisposable {
 
 /// <summary>Immutable; any number of threads may use it.</summary>
 public sealed class Model : IDisposable {
-    readonly ModelHandle handle;
+    internal readonly ModelHandle handle;
 
     internal Model(ModelHandle handle) { this.handle = handle; }
 

@@ -2,7 +2,7 @@
 
 from . import banner
 
-KINDS = ["i32", "u32", "i64", "u64", "f32", "f64", "cstr", "source", "text", "data", "bytes", "chars", "strings", "array", "fn"]
+KINDS = ["i32", "u32", "i64", "u64", "f32", "f64", "cstr", "source", "opened", "text", "data", "bytes", "chars", "strings", "array", "fn"]
 
 
 def layouts(header):

@@ -118,6 +118,8 @@ def native(header):
 def managed(header, f):
     if f.kind in ("cstr", "chars", "source"):
         return "string"
+    if f.kind == "opened":
+        return camel(f.type.base[len("orrery_"):])
     if f.kind == "strings":
         return "List<string>"
     if f.kind == "array":
@@ -144,6 +146,8 @@ def options(header, s, out):
             out.append("        raw.%s = keep.Text(%s);" % (f.name, value))
         elif f.kind == "source":
             out.append("        raw.%s = keep.SourceOf(%s);" % (f.name, value))
+        elif f.kind == "opened":
+            out.append("        if (%s != null) raw.%s = keep.Held(%s.handle);" % (value, f.name, value))
         elif f.kind == "strings":
             out.append("        raw.%s = keep.Texts(%s);" % (f.name, value))
             out.append("        raw.%s = (%s)%s.Count;" % (f.count, SCALARS[s.field(f.count).type.base], value))

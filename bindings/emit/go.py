@@ -43,6 +43,8 @@ def enumeration(header, name):
 def go_type(f):
     if f.kind in ("cstr", "chars", "source"):
         return "string"
+    if f.kind == "opened":
+        return "*" + camel(f.type.base[len("orrery_"):])
     if f.kind == "strings":
         return "[]string"
     if f.kind == "array":
@@ -161,6 +163,8 @@ def options(header, s, out):
             out += ["\tif %s != \"\" {" % go, "\t\tp.%s = (*C.char)(k.str(%s))" % (f.name, go), "\t}"]
         elif f.kind == "source":
             out += ["\tif %s != \"\" {" % go, "\t\tp.%s = k.source(%s)" % (f.name, go), "\t}"]
+        elif f.kind == "opened":
+            out += ["\tif %s != nil {" % go, "\t\tp.%s = (*C.%s)(k.hold(%s.handle))" % (f.name, f.type.base, go), "\t}"]
         elif f.kind in ("strings", "array"):
             count = s.field(f.count)
             element = "*C.char" if f.kind == "strings" else "C." + f.type.base

@@ -42,7 +42,8 @@ class Field:
 
     a scalar's kind (u8 ... f64); "cstr"; "bytes" (u8[length]); "chars" (char[length]); "fn" and its "user" pointer;
     "strings" (const char *const *) and "array" (pointer to structs), both counted by the field named `count`;
-    "source" (const orrery_source *, which languages take as a path at least); "handle" (in an element of an array); "uses" (an array of such
+    "source" (const orrery_source *, which languages take as a path at least); "opened" (a handle in options, which languages take as
+    their object); "handle" (in an element of an array); "uses" (an array of such
     elements, which languages set behind opening, by a function); "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
     """
 
@@ -228,7 +229,7 @@ class Header:
         elif ctype.base == "char" and ctype.pointers == 2 and "n_" + name in names:
             field.kind, field.count = "strings", "n_" + name
         elif ctype.base in self.handles and ctype.pointers == 1:
-            field.kind = "handle"
+            field.kind = "opened" if struct.is_options else "handle"
         elif ctype.base in self.structs and ctype.pointers == 1 and "n_" + name in names:
             holds = any(f.type.base in self.handles for f in self.structs[ctype.base].fields)
             field.kind, field.count = "uses" if holds else "array", "n_" + name

@@ -2,7 +2,7 @@
 
 from . import banner, camel, docs, group_name, lower_camel
 
-HINTS = {"cstr": "string", "source": "string", "text": "Buffer", "bytes": "Buffer", "chars": "string", "strings": "string[]"}
+HINTS = {"cstr": "string", "source": "string", "opened": "object", "text": "Buffer", "bytes": "Buffer", "chars": "string", "strings": "string[]"}
 
 
 def parameters(header, function):

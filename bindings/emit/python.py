@@ -5,7 +5,7 @@ from . import banner, camel, docs, group_name
 CTYPES = {"u8": "c_uint8", "i32": "c_int32", "u32": "c_uint32", "i64": "c_int64", "u64": "c_uint64", "f32": "c_float",
           "f64": "c_double", "usize": "c_size_t", "size": "c_uint32", "cstr": "c_char_p", "text": "c_void_p", "data": "c_void_p", "source": "POINTER(orrery_source)",
           "user": "c_void_p", "strings": "POINTER(c_char_p)"}
-HINTS = {"cstr": "str", "source": "object", "text": "bytes", "bytes": "bytes", "chars": "str", "strings": "Sequence[str]", "f32": "float", "f64": "float"}
+HINTS = {"cstr": "str", "source": "object", "opened": "object", "text": "bytes", "bytes": "bytes", "chars": "str", "strings": "Sequence[str]", "f32": "float", "f64": "float"}
 SCALARS = {"uint8_t": "c_uint8", "int32_t": "c_int32", "uint32_t": "c_uint32", "int64_t": "c_int64", "uint64_t": "c_uint64",
            "float": "c_float", "double": "c_double", "size_t": "c_size_t", "orrery_status": "c_int32"}
 
@@ -19,7 +19,7 @@ def field_type(header, struct, f):
         return "c_char * %d" % f.length
     if f.kind in ("array", "uses"):
         return "POINTER(%s)" % f.type.base
-    if f.kind == "handle":
+    if f.kind in ("handle", "opened"):
         return "c_void_p"
     if f.kind == "fn":
         return f.type.base
@@ -105,7 +105,8 @@ class Error(Exception):
         out.append("    ]")
         if struct.init:
             out += ['    INIT = "%s"' % struct.init,
-                    "    COUNTS: dict[str, str] = {%s}" % ", ".join('"%s": "%s"' % (f.name, f.count) for f in struct.fields if f.count)]
+                    "    COUNTS: dict[str, str] = {%s}" % ", ".join('"%s": "%s"' % (f.name, f.count) for f in struct.fields if f.count),
+                    "    HANDLES: dict[str, str] = {%s}" % ", ".join('"%s": "%s_free"' % (f.name, f.type.base) for f in struct.fields if f.kind == "opened")]
     out.append("\n")
     for callback in header.callbacks.values():
         if any(t.base in header.structs for t, _ in callback.params):

@@ -64,6 +64,8 @@ def element_fields(header, f):
 def rust_type(header, f):
     if f.kind in ("cstr", "source"):
         return "Option<String>"
+    if f.kind == "opened":
+        return "Option<Arc<%s>>" % camel(f.type.base[len("orrery_"):])
     if f.kind == "strings":
         return "Vec<String>"
     if f.kind == "array":
@@ -85,7 +87,7 @@ def options(header, s, out):
         out.append("    pub %s: %s," % (f.name, rust_type(header, f)))
     out.append("}\n\nimpl Default for %s {\n    fn default() -> Self {\n        let raw = %s;\n        %s {" % (name, init_call(s), name))
     for f in s.visible:
-        value = {"cstr": "None", "source": "None", "fn": "None", "strings": "Vec::new()", "array": "Vec::new()"}.get(f.kind, "raw." + f.name)
+        value = {"cstr": "None", "source": "None", "opened": "None", "fn": "None", "strings": "Vec::new()", "array": "Vec::new()"}.get(f.kind, "raw." + f.name)
         out.append("            %s%s," % (f.name + ": ", value))
     out.append("        }\n    }\n}\n\nimpl %s {" % name)
     out.append("    pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::%s> {\n        let mut raw = %s;" % (s.name, init_call(s)))
@@ -94,6 +96,8 @@ def options(header, s, out):
             out.append("        if let Some(text) = &self.%s {\n            raw.%s = keep.string(text)?;\n        }" % (f.name, f.name))
         elif f.kind == "source":
             out.append("        if let Some(path) = &self.%s {\n            raw.%s = keep.source(path)?;\n        }" % (f.name, f.name))
+        elif f.kind == "opened":
+            out.append("        if let Some(opened) = &self.%s {\n            raw.%s = opened.raw;\n            keep.hold(opened.clone());\n        }" % (f.name, f.name))
         elif f.kind == "strings":
             out.append("        raw.%s = keep.strings(&self.%s)?;\n        raw.%s = self.%s.len() as _;" % (f.name, f.name, f.count, f.name))
         elif f.kind == "array":
@@ -120,7 +124,7 @@ def options(header, s, out):
         elif f.kind == "array":
             out.append('            "%s" => match raw::pair(text) {\n                Some(pair) => self.%s.push(pair),\n'
                        '                None => return false,\n            },' % (f.name, f.name))
-        elif f.kind != "fn":
+        elif f.kind not in ("fn", "opened"):
             out.append('            "%s" => match text.parse() {\n                Ok(value) => self.%s = value,\n'
                        '                Err(_) => return false,\n            },' % (f.name, f.name))
     out.append("            _ => return false,\n        }\n        true\n    }\n}")
@@ -148,7 +152,7 @@ def results(header, s, out):
 
 def types(header):
     out = [banner("//"), "use crate::raw::{self, Keep};",
-           "use crate::{LogFn, LogitsFn, ProgressFn, Result, Status, Value};\nuse orrery_sys as sys;\n"]
+           "use crate::{LogFn, LogitsFn, Model, ProgressFn, Result, Status, Value};\nuse orrery_sys as sys;\nuse std::sync::Arc;\n"]
     groups = header.groups()
     out.append("impl Status {")
     for item in groups.pop("STATUS").items():

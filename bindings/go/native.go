@@ -113,6 +113,7 @@ func text(b []byte, err error) (string, error) { return string(b), err }
 type keep struct {
 	pointers  []unsafe.Pointer
 	callbacks *callbacks
+	held      []*handle
 	err       error
 }
 
@@ -147,6 +148,16 @@ func (k *keep) texts(texts []string) **C.char {
 	return (**C.char)(p)
 }
 
+// hold is a handle's pointer, which stays valid until free(); nil of a closed one.
+func (k *keep) hold(h *handle) unsafe.Pointer {
+	if err := h.enter(); err != nil {
+		k.err = err
+		return nil
+	}
+	k.held = append(k.held, h)
+	return h.p
+}
+
 func (k *keep) source(path string) *C.orrery_source {
 	p := (*C.orrery_source)(k.alloc(C.sizeof_orrery_source))
 	C.orrery_source_init(p, C.sizeof_orrery_source)
@@ -157,6 +168,9 @@ func (k *keep) source(path string) *C.orrery_source {
 func (k *keep) free() {
 	for _, p := range k.pointers {
 		C.free(p)
+	}
+	for _, h := range k.held {
+		h.leave()
 	}
 }
 
@@ -275,23 +289,31 @@ func (h *handle) Close() error {
 
 // use runs f with the pointer, which stays valid inside.
 func (h *handle) use(f func(p unsafe.Pointer) error) error {
+	if err := h.enter(); err != nil {
+		return err
+	}
+	defer h.leave()
+	return f(h.p)
+}
+
+func (h *handle) enter() error {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.closed {
-		h.mu.Unlock()
 		return ErrClosed
 	}
 	h.calls++
+	return nil
+}
+
+func (h *handle) leave() {
+	h.mu.Lock()
+	h.calls--
+	free := h.closed && h.calls == 0
 	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		h.calls--
-		free := h.closed && h.calls == 0
-		h.mu.Unlock()
-		if free {
-			h.free(h.p)
-		}
-	}()
-	return f(h.p)
+	if free {
+		h.free(h.p)
+	}
 }
 
 // call is use() and call() in one.

@@ -748,10 +748,14 @@ type SessionOptions struct {
 	// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
 	// session's and its forks' tokens. Not under "h2o". 0: off
 	ReusePrompts uint32
-	// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
-	// has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT:
-	// the vocabularies differ; the message names the first difference
-	DraftModel string
+	// DRAFT: an open model of the same runtime, for any number of sessions; else NULL. The session and its forks keep
+	// it, and its handle may be freed. Each session has F16 KV of it for n_context tokens. ORRERY_INVALID_ARGUMENT: it
+	// is another runtime's, or the session's own model, or its vocabulary differs (the message names the first
+	// difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers
+	DraftModel *Model
+	// orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+	// ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
+	DraftSource string
 	// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
 	LoadBehind uint32
 }
@@ -808,8 +812,11 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	p.speculate = C.uint32_t(o.Speculate)
 	p.speculate_tokens = C.uint32_t(o.SpeculateTokens)
 	p.reuse_prompts = C.uint32_t(o.ReusePrompts)
-	if o.DraftModel != "" {
-		p.draft_model = k.source(o.DraftModel)
+	if o.DraftModel != nil {
+		p.draft_model = (*C.orrery_model)(k.hold(o.DraftModel.handle))
+	}
+	if o.DraftSource != "" {
+		p.draft_source = k.source(o.DraftSource)
 	}
 	p.load_behind = C.uint32_t(o.LoadBehind)
 	return p

@@ -427,11 +427,17 @@ export interface SessionOptions {
    */
   reusePrompts?: number;
   /**
-   * DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
-   * has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT:
-   * the vocabularies differ; the message names the first difference
+   * DRAFT: an open model of the same runtime, for any number of sessions; else NULL. The session and its forks keep it,
+   * and its handle may be freed. Each session has F16 KV of it for n_context tokens. ORRERY_INVALID_ARGUMENT: it is
+   * another runtime's, or the session's own model, or its vocabulary differs (the message names the first difference).
+   * ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers
    */
-  draftModel?: string;
+  draftModel?: object;
+  /**
+   * orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+   * ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
+   */
+  draftSource?: string;
   /** 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */
   loadBehind?: number;
 }

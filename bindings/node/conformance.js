@@ -28,7 +28,7 @@ function set(name, words) {
   const given = (pending[struct] = pending[struct] || {});
   if (key === 'stop') (given.stop = given.stop || []).push(text);
   else if (key === 'policyOptions' || key === 'logitBias') (given[key] = given[key] || {})[words[0]] = words[1];
-  else given[key] = text;
+  else given[key] = key === 'draftModel' ? things[text] : text;
 }
 
 function callback(name, action, numbers) {

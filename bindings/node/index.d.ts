@@ -82,7 +82,7 @@ export class Model extends Handle {
   experts(): abi.ExpertsInfo;
   vocab(): Vocab;
   adapter(source: Source): Promise<Adapter>; // LoRA; the source may go afterwards
-  session(options?: abi.SessionOptions & { adapters?: AdapterUse[] }): Promise<Session>;
+  session(options?: abi.SessionOptions & { adapters?: AdapterUse[]; draftModel?: Model }): Promise<Session>;
   embed(texts: string[], options?: abi.EmbedOptions): Promise<{ vectors: Float32Array[]; nTokens: number[] }>;
   rank(query: string, texts: string[], options?: abi.EmbedOptions): Promise<Float32Array>; // more is better
   calibrate(texts: Array<ArrayLike<number>>, options?: abi.CalibrateOptions): Promise<Calibration>;

@@ -67,6 +67,10 @@ async function main(path) {
         new orrery.Runtime({ backend: 'cpu', deviceBudgetBytes: 1 << 20 }).open(path).then((m) => m.session({ policy: 'full', nContext: 16384 }))),
       (e) => e instanceof orrery.OrreryError && e.code === 'ORRERY_OUT_OF_DEVICE_MEMORY' && e.bytesRequested > e.bytesAvailable);
       await assert.rejects(runtime.open('/nowhere'), { code: 'ORRERY_IO', nativeCode: 2, option: '' });
+      const drafts = { nContext: 512, speculate: orrery.Speculate.DRAFT };
+      await assert.rejects(model.session({ ...drafts, draftModel: 'model.gguf' }), /not a Model/);
+      await assert.rejects(model.session({ ...drafts, draftModel: runtime }), /not a Model/);
+      await assert.rejects(model.session({ ...drafts, draftModel: model }), { option: 'draft_model' });
       await assert.rejects(model.session({ speculateTokens: 9 }), { code: 'ORRERY_INVALID_ARGUMENT', option: 'speculate_tokens' });
       assert.throws(() => session.setTemplate({ templateSource: '\n {% endfor %}' }), { line: 2 });
     },

@@ -95,6 +95,7 @@ class ApiError : public Failure {
                                     {"policy_options", "--policy-option"},
                                     {"head_profile", "--head-profile"},
                                     {"draft_model", "--draft-model"},
+                                    {"draft_source", "--draft-model"},
                                     {"template_name", "--template-name"},
                                     {"template_source", "--template"},
                                     {"tools_json", "--tools"},

@@ -213,7 +213,7 @@ orrery_session_options SessionSettings::options() const {
   pointers_.clear();
   for (const auto& [name, value] : policy_options_) pointers_.push_back({name.c_str(), value.c_str()});
   options.policy = policy_.empty() ? nullptr : policy_.c_str();
-  if (draft_model_) options.draft_model = *draft_model_;
+  if (draft_model_) options.draft_source = *draft_model_;
   if (head_profile_) options.head_profile = head_profile_->c_str();
   uses_.clear();
   for (const auto& [file, scale] : adapters_) uses_.push_back({nullptr, *file, scale, 0});
@@ -300,8 +300,9 @@ Loaded load(const std::string& path, const Args& args, const Interrupts& interru
   return loaded;
 }
 
-Session open_session(const Model& model, const orrery_session_options& given) {
+Session open_session(const Loaded& loaded, const orrery_session_options& given) {
   orrery_session_options options = given;
+  const Model& model = loaded.model;
   std::vector<orrery_adapter_use> uses(given.adapters, given.adapters + given.n_adapters);
   std::vector<Adapter> adapters;  // the session keeps what is open
   for (orrery_adapter_use& use : uses) {
@@ -311,6 +312,12 @@ Session open_session(const Model& model, const orrery_session_options& given) {
     use.adapter = adapters.back().get();
   }
   options.adapters = uses.data();
+  Model draft;
+  if (const orrery_source* source = std::exchange(options.draft_source, nullptr)) {
+    draft = make<Model>(
+        [&](orrery_model** out, orrery_error* error) { return orrery_model_open(loaded.runtime.get(), source, nullptr, out, error); });
+    options.draft_model = draft.get();
+  }
   return make<Session>([&](orrery_session** out, orrery_error* error) { return orrery_session_open(model.get(), &options, out, error); });
 }
 

@@ -77,6 +77,7 @@ struct LogSink {
 Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts, const LogSink* sink = nullptr);
 // The path, unless its name says that it is no GGUF file: an address, or weights of another format. Failure then says what to do.
 const std::string& model_file(const std::string& path);
-Session open_session(const Model& model, const orrery_session_options& options);
+// Opens the adapters, and the draft model, which the options name by their sources; the session keeps them.
+Session open_session(const Loaded& loaded, const orrery_session_options& options);
 
 }  // namespace orrery::tool

@@ -677,7 +677,8 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   EXPECT_EQ(with(&O::n_policy_options, 1u), ORRERY_INVALID_ARGUMENT);  // but no options
   EXPECT_EQ(with(&O::speculate, 3u), ORRERY_INVALID_ARGUMENT) << "no draft model";
   const Source draft = path_source("draft.gguf");
-  EXPECT_EQ(with(&O::draft_model, static_cast<const orrery_source*>(draft)), ORRERY_INVALID_ARGUMENT) << "and no speculate";
+  EXPECT_EQ(with(&O::draft_source, static_cast<const orrery_source*>(draft)), ORRERY_INVALID_ARGUMENT) << "and no speculate";
+  EXPECT_EQ(with(&O::draft_model, model.get()), ORRERY_INVALID_ARGUMENT) << "and no speculate";
   EXPECT_EQ(with(&O::speculate, 4u), ORRERY_UNSUPPORTED) << "the file has no block that guesses tokens";
   EXPECT_EQ(with(&O::speculate, 5u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::speculate_tokens, 8u), ORRERY_INVALID_ARGUMENT);

@@ -255,56 +255,104 @@ TEST_F(Generations, GuessesNeedFullKv) {
   EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
 }
 
-// A draft model is named by its file, belongs to the session, and may not have another vocabulary.
+// A draft model is open, and drafts for any number of sessions, which keep it.
 TEST_F(Generations, AModelDrafts) {
   orrery_session_options o = session_options();
   o.n_context = 512;
   o.speculate = ORRERY_SPECULATE_DRAFT;
-  const std::string draft = dir.write("draft.gguf", TinyModel().build());
-  const Source of_draft = path_source(draft);
-  o.draft_model = of_draft;
+  const std::string file = dir.write("draft.gguf", TinyModel().build());
+  Model draft = open_model(runtime, file);
+  o.draft_model = draft.get();
+  const auto used = [&] {
+    Error error;
+    orrery_runtime_info info = options(&orrery_runtime_info_init);
+    check(orrery_runtime_get_info(runtime.get(), &info, &error), error, "orrery_runtime_get_info");
+    return info.arena_used_bytes;
+  };
   const Session drafting = open_session(model, o);
-  Answer answers[2];
-  const Session* const both[] = {&session, &drafting};
-  for (const Session* s : both) {
-    say(*s, "again and again and again and again");
-    answers[s == &drafting] = pull(generate(*s, generate_options(60)));
+  const uint64_t with_one = used();
+  const Session another = open_session(model, o);
+  Error error;
+  orrery_stats stats = options(&orrery_stats_init);
+  check(orrery_session_stats(another.get(), &stats, &error), error, "orrery_session_stats");
+  EXPECT_EQ(used() - with_one, stats.device_kv_bytes) << "KV of both models alone: weights and workspaces are there";
+  draft.reset();
+  Answer answers[3];
+  const Session* const all[] = {&session, &drafting, &another};
+  for (size_t i = 0; i < 3; ++i) {
+    say(*all[i], "again and again and again and again");
+    answers[i] = pull(generate(*all[i], generate_options(60)));
+    EXPECT_EQ(answers[0].tokens, answers[i].tokens);
+    EXPECT_EQ(answers[0].logprobs, answers[i].logprobs);
   }
-  EXPECT_EQ(answers[0].tokens, answers[1].tokens);
-  EXPECT_EQ(answers[0].logprobs, answers[1].logprobs);
+}
 
+// A plan takes a draft model that is not open, of each kind of source; a session refuses one.
+TEST_F(Generations, APlanTakesTheSourceOfADraft) {
+  orrery_session_options o = session_options();
+  o.n_context = 512;
   Error error;
   orrery_plan_result with = options(&orrery_plan_result_init), without = with;
-  check(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), error, "orrery_plan");
-  o.speculate = ORRERY_SPECULATE_OFF, o.draft_model = nullptr;
   check(orrery_plan(path_source(path), nullptr, nullptr, &o, &without, &error), error, "orrery_plan");
-  EXPECT_GT(with.full_kv_bytes, without.full_kv_bytes);
+  o.speculate = ORRERY_SPECULATE_DRAFT;
+  const std::vector<std::byte> bytes = TinyModel().build();
+  const std::string file = dir.write("draft.gguf", bytes);
+  const int fd = ::open(file.c_str(), O_RDONLY);
+  const Source of_path = path_source(file), open_file = fd_source(fd), memory = memory_source(bytes.data(), bytes.size());
+  orrery_session* h = nullptr;
+  for (const Source* source : {&of_path, &open_file, &memory}) {
+    o.draft_source = *source;
+    check(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), error, "orrery_plan");
+    EXPECT_GT(with.full_kv_bytes, without.full_kv_bytes);
+    EXPECT_GT(with.weights_mapped_bytes, without.weights_mapped_bytes);
+    EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_INVALID_ARGUMENT);
+    EXPECT_STREQ(error.option, "draft_source") << error.message;
+  }
+  ::close(fd);
+  const Source absent = path_source("/nowhere/draft.gguf"), nothing = fd_source(-1);
+  o.draft_source = absent;
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_IO);
+  o.draft_source = nothing;
+  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.option, "fd") << error.message;
+}
+
+// Each model that cannot draft is refused, and the message says why. A plan refuses what it can see.
+TEST_F(Generations, AModelThatCannotDraftIsRefused) {
+  orrery_session_options o = session_options();
+  o.n_context = 512;
   o.speculate = ORRERY_SPECULATE_DRAFT;
   const std::string demo = source_path("samples/models/demo-q8_0.gguf");
-  const Source of_demo = path_source(demo), absent = path_source("/nowhere/draft.gguf");
-  o.draft_model = of_demo;
-  orrery_session* h = nullptr;
-  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(error.message).find("the draft model has another vocabulary: "), std::string::npos) << error.message;
-  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_INVALID_ARGUMENT);
-  o.draft_model = absent;
-  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_IO);
-  EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_IO);
-  // Of an open file, which may be closed then, and of memory.
-  const std::vector<std::byte> bytes = TinyModel().build();
-  const int fd = ::open(draft.c_str(), O_RDONLY);
-  const Source open_file = fd_source(fd), memory = memory_source(bytes.data(), bytes.size()), nothing = fd_source(-1);
-  for (const Source* source : {&open_file, &memory}) {
-    o.draft_model = *source;
-    EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &with, &error), ORRERY_OK) << error.message;
-    const Session again = open_session(model, o);
-    if (source == &open_file) ::close(fd);
-    say(again, "again and again and again and again");
-    EXPECT_EQ(pull(generate(again, generate_options(60))).tokens, answers[0].tokens);
+  TinyModel tiny;
+  tiny.encoder = true, tiny.context = 64;
+  const std::string vectors = dir.write("encoder.gguf", tiny.build());
+  const Runtime elsewhere = make_runtime();
+  const Model other = open_model(runtime, demo), encoder = open_model(runtime, vectors), away = open_model(elsewhere, path);
+  const struct {
+    orrery_model* draft;
+    orrery_status status;
+    const char *words, *file;
+  } refusals[] = {{other.get(), ORRERY_INVALID_ARGUMENT, "the draft model has another vocabulary: ", demo.c_str()},
+                  {encoder.get(), ORRERY_UNSUPPORTED, "the draft model is an encoder", vectors.c_str()},
+                  {away.get(), ORRERY_INVALID_ARGUMENT, "belongs to another runtime", nullptr},
+                  {model.get(), ORRERY_INVALID_ARGUMENT, "is the session's own model", nullptr}};
+  for (const auto& refused : refusals) {
+    SCOPED_TRACE(refused.words);
+    Error error;
+    orrery_session* h = nullptr;
+    o.draft_model = refused.draft, o.draft_source = nullptr;
+    EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), refused.status);
+    EXPECT_NE(std::string(error.message).find(refused.words), std::string::npos) << error.message;
+    EXPECT_STREQ(error.option, "draft_model");
+    orrery_plan_result plan = options(&orrery_plan_result_init);
+    EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, &error), ORRERY_INVALID_ARGUMENT) << "an open model";
+    EXPECT_STREQ(error.option, "draft_model");
+    if (!refused.file) continue;
+    const Source source = path_source(refused.file);
+    o.draft_model = nullptr, o.draft_source = source;
+    EXPECT_EQ(orrery_plan(path_source(path), nullptr, nullptr, &o, &plan, &error), refused.status);
+    EXPECT_NE(std::string(error.message).find(refused.words), std::string::npos) << error.message;
   }
-  o.draft_model = nothing;
-  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_INVALID_ARGUMENT);
-  EXPECT_STREQ(error.option, "fd") << error.message;
 }
 
 // The resident KV may draft; the answer is full attention's.

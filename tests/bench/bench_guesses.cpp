@@ -57,7 +57,7 @@ struct Result {
 };
 
 Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32_t n_context = 2048, bool compressed = false,
-                   const char* draft = nullptr) {
+                   orrery_model* draft = nullptr) {
   orrery_session_options o = session_options();
   o.n_context = n_context;
   o.reuse_prompts = 0;
@@ -65,8 +65,7 @@ Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32
   o.policy = compressed ? "auto" : "full";
   o.speculate = speculate;
   o.speculate_tokens = most;
-  const Source source = path_source(draft);
-  if (draft) o.draft_model = source;
+  o.draft_model = draft;
   return open_session(model, o);
 }
 
@@ -149,8 +148,8 @@ void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::
   std::fflush(stdout);
 }
 
-// draft: a file whose model drafts; null: ngram guesses.
-void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens, const char* draft) {
+// draft: the model that drafts; null: ngram guesses.
+void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens, orrery_model* draft) {
   Result off, ngram;
   orrery_generate_options o = generate_options(n_tokens);
   o.temperature = task.temperature;
@@ -271,7 +270,8 @@ int main_of(int argc, char** argv) {
   check(orrery_runtime_create(&wishes, &made, &error), error, "orrery_runtime_create");
   const Runtime runtime(made);
   const Model model = open_model(runtime, argv[1]);
-  const char* const draft = argc > 6 && std::strcmp(argv[5], "draft") == 0 ? argv[6] : nullptr;
+  Model draft;
+  if (argc > 6 && std::strcmp(argv[5], "draft") == 0) draft = open_model(runtime, argv[6]);
   const char* const head =
       "| answer | tokens | off, ms wall | guesses | times as fast | off, ms processor | guesses | times as fast | guessed | right |\n"
       "|---|---|---|---|---|---|---|---|---|---|\n";
@@ -291,7 +291,7 @@ int main_of(int argc, char** argv) {
   const std::string story = "Write a long story about a fox who learns to sail. Then explain what readers may learn from it.";
   for (const Task& task : {Task{"quote", quote, 0.0f}, Task{"quote, drawn", quote, 0.8f}, Task{"code", code, 0.0f},
                            Task{"free", story, 0.0f}, Task{"free, drawn", story, 0.8f}})
-    compare(model, task, rounds, n_tokens, draft);
+    compare(model, task, rounds, n_tokens, draft.get());
   if (draft) return 0;
   std::printf("\n");
   cost_of_rows(model, rounds, 480, {0, 1, 2, 3, 4, 5, 6, 7}, 256);

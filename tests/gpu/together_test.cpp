@@ -482,8 +482,8 @@ TEST(GpuGuesses, ADraftModelChangesNoToken) {
   engine::SessionOptions options = full(KvType::f16, 96);
   const auto off = unwrap(Session::open(model, options));
   options.speculate = engine::Speculate::draft;
-  options.draft_source =
-      engine::ModelSource::of_path(dir.write("draft.gguf", named_model_gguf("llama3-factors", {TensorType::f16, false})));
+  const std::string draft = dir.write("draft.gguf", named_model_gguf("llama3-factors", {TensorType::f16, false}));
+  options.draft_model = unwrap(engine::LanguageModel::open(model->runtime_ptr(), draft, {}));
   engine::GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) costs[i] = 0.01 * static_cast<double>(i + 1);
   options.guess_costs = costs;

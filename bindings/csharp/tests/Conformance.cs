@@ -32,6 +32,7 @@ static class Conformance {
     static void Set(string name, string text) {
         var options = Pending(name.Split('.')[0]);
         var field = options.GetType().GetField(Camel(name.Split('.')[1]));
+        if (field.FieldType == typeof(Model)) { field.SetValue(options, At<Model>(text)); return; }
         if (!field.FieldType.IsGenericType) { field.SetValue(options, Parse(text, field.FieldType)); return; }
         var item = field.FieldType.GetGenericArguments()[0];
         var pair = item.GetGenericArguments();

@@ -390,6 +390,7 @@ class orrery_source(Structure):
     ]
     INIT = "orrery_source_init"
     COUNTS: dict[str, str] = {"memory": "memory_bytes"}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_option(Structure):
@@ -437,6 +438,7 @@ class orrery_error(Structure):
     ]
     INIT = "orrery_error_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_device_info(Structure):
@@ -449,6 +451,7 @@ class orrery_device_info(Structure):
     ]
     INIT = "orrery_device_info_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_runtime_options(Structure):
@@ -471,6 +474,7 @@ class orrery_runtime_options(Structure):
     ]
     INIT = "orrery_runtime_options_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_runtime_info(Structure):
@@ -491,6 +495,7 @@ class orrery_runtime_info(Structure):
     ]
     INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_vocab_info(Structure):
@@ -508,6 +513,7 @@ class orrery_vocab_info(Structure):
     ]
     INIT = "orrery_vocab_info_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_template_options(Structure):
@@ -521,6 +527,7 @@ class orrery_template_options(Structure):
     ]
     INIT = "orrery_template_options_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_plan_result(Structure):
@@ -549,6 +556,7 @@ class orrery_plan_result(Structure):
     ]
     INIT = "orrery_plan_result_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_model_options(Structure):
@@ -569,6 +577,7 @@ class orrery_model_options(Structure):
     ]
     INIT = "orrery_model_options_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_model_info(Structure):
@@ -595,6 +604,7 @@ class orrery_model_info(Structure):
     ]
     INIT = "orrery_model_info_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_embed_options(Structure):
@@ -610,6 +620,7 @@ class orrery_embed_options(Structure):
     ]
     INIT = "orrery_embed_options_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_session_options(Structure):
@@ -630,13 +641,15 @@ class orrery_session_options(Structure):
         ("speculate_tokens", c_uint32),
         ("reuse_prompts", c_uint32),
         ("n_adapters", c_uint32),
-        ("draft_model", POINTER(orrery_source)),
+        ("draft_model", c_void_p),
+        ("draft_source", POINTER(orrery_source)),
         ("adapters", POINTER(orrery_adapter_use)),
         ("load_behind", c_uint32),
         ("reserved", c_uint32),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options", "adapters": "n_adapters"}
+    HANDLES: dict[str, str] = {"draft_model": "orrery_model_free"}
 
 
 class orrery_stats(Structure):
@@ -679,6 +692,7 @@ class orrery_stats(Structure):
     ]
     INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_generate_options(Structure):
@@ -716,6 +730,7 @@ class orrery_generate_options(Structure):
     ]
     INIT = "orrery_generate_options_init"
     COUNTS: dict[str, str] = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_event(Structure):
@@ -746,6 +761,7 @@ class orrery_event(Structure):
     ]
     INIT = "orrery_event_init"
     COUNTS: dict[str, str] = {"text": "text_bytes", "top": "n_top"}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_plan_region(Structure):
@@ -760,6 +776,7 @@ class orrery_plan_region(Structure):
     ]
     INIT = "orrery_plan_region_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_layer_info(Structure):
@@ -778,6 +795,7 @@ class orrery_layer_info(Structure):
     ]
     INIT = "orrery_layer_info_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_experts_info(Structure):
@@ -800,6 +818,7 @@ class orrery_experts_info(Structure):
     ]
     INIT = "orrery_experts_info_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_streaming_info(Structure):
@@ -831,6 +850,7 @@ class orrery_head_roles(Structure):
     ]
     INIT = "orrery_head_roles_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_calibrate_options(Structure):
@@ -851,6 +871,7 @@ class orrery_calibrate_options(Structure):
     ]
     INIT = "orrery_calibrate_options_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 orrery_event_fn = CFUNCTYPE(c_int32, c_void_p, POINTER(orrery_event))
@@ -1181,9 +1202,14 @@ class SessionOptions(TypedDict, total=False):
     its forks' tokens. Not under "h2o". 0: off
     """
     draft_model: object
-    """DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The plan
-    has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
-    vocabularies differ; the message names the first difference
+    """DRAFT: an open model of the same runtime, for any number of sessions; else NULL. The session and its forks keep it,
+    and its handle may be freed. Each session has F16 KV of it for n_context tokens. ORRERY_INVALID_ARGUMENT: it is
+    another runtime's, or the session's own model, or its vocabulary differs (the message names the first difference).
+    ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers
+    """
+    draft_source: object
+    """orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+    ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
     """
     adapters: Sequence[tuple[object, float]]
     """(n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.

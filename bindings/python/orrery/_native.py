@@ -198,6 +198,20 @@ class Callbacks:
                 raise exception
 
 
+class Held:
+    """A handle whose `pointer` is valid as long as this exists."""
+
+    def __init__(self, handle: Handle) -> None:
+        use = handle.use()
+        self.pointer = use.__enter__()
+        self._use = use
+
+    def __del__(self) -> None:
+        use = self.__dict__.pop("_use", None)
+        if use is not None:
+            use.__exit__()
+
+
 class uses_of:
     """Pairs of an Adapter, or of a plan's source, and a scale, as an array of C that is valid inside `with`, or as long as this exists."""
 
@@ -259,6 +273,12 @@ def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict
             source = source_of(item)
             setattr(value, name, ctypes.pointer(source))
             value.__dict__.setdefault("kept", []).append(source)
+        elif name in struct.HANDLES:
+            if not isinstance(item, Handle) or item._free != struct.HANDLES[name]:
+                raise TypeError("%s: %r is not an open object of the kind that it takes" % (name, type(item).__name__))
+            held = Held(item)
+            setattr(value, name, held.pointer)
+            value.__dict__.setdefault("kept", []).append(held)
         elif callable(item):
             function = adapt[name](item) if adapt and name in adapt else item
             setattr(value, name, callbacks.wrap(kind, function))

@@ -80,6 +80,8 @@ def set_option(name, words):
     elif name in ("policy_options", "logit_bias"):
         convert = str if name == "policy_options" else float
         given.setdefault(name, {})[words[0] if convert is str else int(words[0])] = convert(words[1])
+    elif kind is ctypes.c_void_p:
+        given[name] = things[text]
     else:
         given[name] = text if kind in (ctypes.c_char_p, ctypes.POINTER(_abi.orrery_source)) else (float if kind in (ctypes.c_float, ctypes.c_double) else int)(text)
 

@@ -172,6 +172,33 @@ class Orrery(unittest.TestCase):
         with self.assertRaises(orrery.InvalidArgumentError):
             self.model.session(adapters=[(path, 1.0)])
 
+    def test_a_draft_model_is_open_for_sessions_and_a_source_for_plans(self):
+        with open(MODEL, "rb") as file:
+            memory = orrery.Memory(file.read())
+        wishes = {"runtime": {"backend": "cpu", "device_budget_bytes": 256 << 20}}
+        drafts = {"n_context": 512, "speculate": orrery.Speculate.DRAFT}
+        planned = [orrery.plan(MODEL, session={"n_context": 512, **more}, **wishes).full_kv_bytes
+                   for more in ({}, {**drafts, "draft_source": MODEL}, {**drafts, "draft_source": memory})]
+        self.assertGreater(planned[1], planned[0])
+        self.assertEqual(planned[2], planned[1])
+        draft = self.runtime.open(MODEL)
+        session = self.model.session(draft_model=draft, **drafts)
+        draft.close()
+        plain = self.model.session(n_context=512)
+        answers = []
+        for s in (plain, session):
+            s.add_message("user", QUESTION)
+            answers.append("".join(s.generate(max_tokens=12).text()))
+        self.assertEqual(answers[0], answers[1])
+        with self.assertRaises(ValueError):
+            self.model.session(draft_model=draft, **drafts)
+        for wrong in (session, MODEL, 1):
+            with self.assertRaises(TypeError):
+                self.model.session(draft_model=wrong, **drafts)
+        with self.assertRaises(orrery.InvalidArgumentError) as caught:
+            self.model.session(draft_source=MODEL, **drafts)
+        self.assertEqual(caught.exception.option, "draft_source")
+
     def test_break_frees_at_once(self):
         gc.disable()
         try:

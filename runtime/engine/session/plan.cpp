@@ -207,6 +207,16 @@ Result<uint64_t> bytes_of(const Adapters& adapters, const gguf::File& file, cons
 
 }  // namespace
 
+Status check_draft(const model::Description& draft, const Vocabulary& vocabulary, const Vocabulary& own) {
+  if (draft.encoder)
+    return option_error(Code::unsupported, "draft_model", "the draft model is an encoder (architecture '%.64s'), which generates no text",
+                        draft.family);
+  if (draft.recurrent())
+    return option_error(Code::unsupported, "draft_model",
+                        "the draft model has recurrent layers, which cannot take drafted tokens back; expected one without");
+  return own.check_same_tokens(vocabulary);
+}
+
 Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session) {
   gguf::OpenOptions open;
   open.header_only = true;
@@ -224,13 +234,14 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights};
   model::Description draft_description;
   if (given.speculate == Speculate::draft) {
-    if (given.draft_source == nullptr) return error(Code::internal, "a plan with a draft model that is open");
+    if (given.draft_source == nullptr)
+      return option_error(Code::invalid_argument, "draft_model", "a plan takes a draft model as a source (draft_source), not an open one");
     ORRERY_TRY(gguf::File::check_mappable(given.draft_source->offset));
     ORRERY_ASSIGN(const gguf::File draft, given.draft_source->open(open));
     ORRERY_ASSIGN(draft_description, model::read_description(draft, {}));
     ORRERY_ASSIGN(const auto vocabulary, Vocabulary::from_gguf(file));
     ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));
-    ORRERY_TRY(vocabulary->check_same_tokens(*of_draft));
+    ORRERY_TRY(check_draft(draft_description, *of_draft, *vocabulary));
     // The model's weights take their part of the arena first.
     const uint64_t taken = weights.arena + weights.experts.arena_bytes + weights.layers.arena_bytes;
     ORRERY_ASSIGN(const model::WeightsPlace draft_place, place_model(draft, draft_description, *backend, runtime, budget, {}));

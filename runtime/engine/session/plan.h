@@ -43,6 +43,9 @@ kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 kv::Plan plan_session(const LanguageModel& model, SessionOptions* options);
 inline kv::Plan plan_session(const LanguageModel& model, SessionOptions options) { return plan_session(model, &options); }
 
+// Errors of a model that is to draft for another one: it is an encoder, has recurrent layers, or has another vocabulary than `own`.
+Status check_draft(const model::Description& draft, const Vocabulary& vocabulary, const Vocabulary& own);
+
 // The whole plan from a file's header: model, one session, and the budget.
 Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model, SessionOptions session);
 inline Result<kv::Plan> plan_file(const std::string& path, const RuntimeOptions& runtime, const ModelOptions& model,

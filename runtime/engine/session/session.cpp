@@ -93,16 +93,16 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                  model->description().name.c_str(), model->description().family);
   ORRERY_TRY(options.validate(model->description()));
   ORRERY_TRY(check_adapters_of(options.adapters, *model));
-  if (options.speculate == Speculate::draft) {  // its weights take their part of the arena before the session is planned
+  if (options.speculate == Speculate::draft) {
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
-    if (!options.draft_model) {
-      ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), *options.draft_source, {}));
-    }
-    if (&options.draft_model->runtime() != &model->runtime() || options.draft_model == model)
-      return error(Code::invalid_argument, "the draft model is the session's model itself, or belongs to another runtime");
-    if (options.draft_model->description().recurrent())
-      return error(Code::unsupported, "the draft model has recurrent layers, which cannot take drafted tokens back; expected one without");
-    ORRERY_TRY(model->vocabulary()->check_same_tokens(*options.draft_model->vocabulary()));
+    if (options.draft_source)
+      return option_error(Code::invalid_argument, "draft_source",
+                          "a draft model is a source: a plan takes it, a session takes an open model (draft_model)");
+    if (options.draft_model == model)
+      return option_error(Code::invalid_argument, "draft_model", "the draft model is the session's own model; expected a smaller one");
+    if (&options.draft_model->runtime() != &model->runtime())
+      return option_error(Code::invalid_argument, "draft_model", "the draft model belongs to another runtime");
+    ORRERY_TRY(check_draft(options.draft_model->description(), *options.draft_model->vocabulary(), *model->vocabulary()));
   }
   if (options.head_profile) {
     const model::Description& h = model->description();
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.kv().n_layers()), static_cast<uint32_t>(h.kv().n_kv_heads));
     ORRERY_TRY(about_option("head_profile", check_profile_fits(*options.head_profile, fingerprint, kv_heads)));
   }
-  if (options.speculate == Speculate::mtp) {  // as above
+  if (options.speculate == Speculate::mtp) {  // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
     ORRERY_ASSIGN(options.draft_model, LanguageModel::open_head(model));
   }

@@ -86,8 +86,10 @@ Status SessionOptions::validate(const model::Description& h) const {
                         kMostGuesses);
   if (speculate == Speculate::draft && !draft_source && !draft_model)
     return option_error(Code::invalid_argument, "draft_model", "speculate draft needs a draft model");
+  if (draft_source && draft_model)
+    return option_error(Code::invalid_argument, "draft_source", "a draft model is given open and as a source; expected one of the two");
   if (speculate != Speculate::draft && (draft_source || (draft_model && speculate != Speculate::mtp)))
-    return option_error(Code::invalid_argument, "draft_model", "a draft model needs speculate draft");
+    return option_error(Code::invalid_argument, draft_source ? "draft_source" : "draft_model", "a draft model needs speculate draft");
   if (speculate == Speculate::mtp && h.n_skipped_blocks == 0)
     return option_error(Code::unsupported, "speculate",
                         "speculate mtp needs a file with blocks that guess tokens (key '%.64s.nextn_predict_layers'); this one has none",

@@ -53,8 +53,8 @@ struct SessionOptions {
   Speculate speculate = Speculate::off;
   uint32_t speculate_tokens = 0;                    // guesses of a step: at most kMostGuesses; 0: as many
   std::optional<GuessCosts> guess_costs;            // none: the session's estimate (Session::guess_costs)
-  std::shared_ptr<const ModelSource> draft_source;  // Speculate::draft: of the model that drafts, unless draft_model is given
-  // Session::open() opens draft_source, or the model's head for Speculate::mtp; another model may also draft for several sessions.
+  std::shared_ptr<const ModelSource> draft_source;  // Speculate::draft, in a plan alone: of the model that drafts, instead of draft_model
+  // Speculate::draft: drafts, also for several sessions. Speculate::mtp: Session::open() opens the model's head.
   std::shared_ptr<LanguageModel> draft_model;
   Adapters adapters;
   bool finds_by_codes = false;  // policy::Shape::finds_by_codes: set by see_device()

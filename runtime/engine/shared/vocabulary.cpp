@@ -50,9 +50,9 @@ Status Vocabulary::check_same_tokens(const Vocabulary& draft) const {
   const text::Tokenizer& longer = own.n_vocab() > other.n_vocab() ? own : other;
   for (int32_t id = n_common; id < longer.n_vocab(); ++id)
     if (longer.token_type(id) != text::TokenType::unused)
-      return error(Code::invalid_argument,
-                   "the draft model has another vocabulary: %d tokens, where the model has %d, and they are not all padding",
-                   other.n_vocab(), own.n_vocab());
+      return option_error(Code::invalid_argument, "draft_model",
+                          "the draft model has another vocabulary: %d tokens, where the model has %d, and they are not all padding",
+                          other.n_vocab(), own.n_vocab());
   const auto shown = [](std::string_view bytes) {
     std::string valid;
     text::utf8_append_valid(bytes.substr(0, 40), &valid);

@@ -171,7 +171,7 @@ int bench(const Args& args, Output& out) {
   if (picture || args.has("--trace")) trace.emplace(tensors);
   const std::optional<LogSink> sink = trace ? std::optional<LogSink>(trace->sink()) : std::nullopt;
   const Loaded loaded = load(path, args, interrupts, sink ? &*sink : nullptr);
-  const Session session = open_session(loaded.model, wishes);
+  const Session session = open_session(loaded, wishes);
   orrery_stats opened;
   orrery_stats_init(&opened, sizeof opened);
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &opened, error); });

@@ -293,7 +293,7 @@ int chat(const Args& args, Output& out) {
   std::optional<LineReader::Away> away(reader);
   const std::string recommended = sampling.take_from_model(inspect(model_file(path)));
   const Loaded loaded = load(path, args, interrupts);
-  Session session = open_session(loaded.model, wishes);
+  Session session = open_session(loaded, wishes);
   if (templates.given()) {
     const orrery_template_options options = templates.options();
     call([&](orrery_error* error) { return orrery_session_set_template(session.get(), &options, error); });

@@ -55,7 +55,7 @@ int demo(const Args& args, Output& out) {
 
   const Interrupts interrupts;
   const Loaded loaded = load(model_path, args, interrupts);
-  const Session session = open_session(loaded.model, wishes);
+  const Session session = open_session(loaded, wishes);
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   const orrery_model_info info = model_info(loaded.model.get());
   orrery_runtime_info running;

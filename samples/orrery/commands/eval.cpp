@@ -330,7 +330,7 @@ int eval(const Args& args, Output& out) {
   const Loaded loaded = load(path, args, interrupts);
   const orrery_model_info info = model_info(loaded.model.get());
   const orrery_session_options session = session_settings.options();
-  EvalRunner runner(loaded.model, chat, session, mode);
+  EvalRunner runner(loaded, chat, session, mode);
   std::vector<uint32_t> contexts;
   for (const EvalSample& sample : results.samples) {
     runner.check(sample);

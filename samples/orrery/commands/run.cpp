@@ -100,7 +100,7 @@ int run(const Args& args, Output& out) {
   const std::string beginning = args.find("--begin") ? *args.find("--begin") : "";
   const Interrupts interrupts;
   const Loaded loaded = load(args.words()[0], args, interrupts);
-  const Session session = open_session(loaded.model, session_wishes);
+  const Session session = open_session(loaded, session_wishes);
   const Vocab vocab(orrery_model_vocab(loaded.model.get()));
   Generation generation;
   if (raw) {

@@ -87,9 +87,9 @@ int32_t EvalRunner::on_logits(void* user, float* logits, size_t n_vocab, const i
   return 0;
 }
 
-EvalRunner::EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session, const EvalMode& mode)
-    : model_(model), chat_(chat), session_(session), mode_(mode), vocab_(orrery_model_vocab(model.get())), info_(vocab_info(vocab_.get())) {
-}
+EvalRunner::EvalRunner(const Loaded& loaded, const TemplateSettings& chat, const orrery_session_options& session, const EvalMode& mode)
+    : loaded_(loaded), chat_(chat), session_(session), mode_(mode), vocab_(orrery_model_vocab(loaded.model.get())),
+      info_(vocab_info(vocab_.get())) {}
 
 // The messages as the model reads them, ready for its answer. For a model without a chat template, the messages are
 // concatenated.
@@ -169,7 +169,7 @@ Session EvalRunner::open(const EvalConfig* config, uint32_t n_context) const {
   if (std::string_view(options.policy) == "full") options.device_kv_type = 0;  // the session's one copy of the KV is on the device
   options.policy_options = parameters.data();
   options.n_policy_options = static_cast<uint32_t>(parameters.size());
-  return open_session(model_, options);
+  return open_session(loaded_, options);
 }
 
 void EvalRunner::save(orrery_session* session, uint32_t kv_type, EvalReference* reference) const {

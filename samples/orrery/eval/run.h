@@ -73,7 +73,7 @@ struct EvalReference {
 
 class EvalRunner {
  public:
-  EvalRunner(const Model& model, const TemplateSettings& chat, const orrery_session_options& session, const EvalMode& mode);
+  EvalRunner(const Loaded& loaded, const TemplateSettings& chat, const orrery_session_options& session, const EvalMode& mode);
 
   // Number of tokens that a session needs for the sample.
   uint64_t context_needed(const EvalSample& sample) const;
@@ -109,7 +109,7 @@ class EvalRunner {
   std::vector<int32_t> generate(orrery_session* session, const Prompt& prompt, uint32_t max_tokens, Forcing* forcing) const;
   void step_back(orrery_session* session, const Prompt& prompt) const;
 
-  const Model& model_;
+  const Loaded& loaded_;
   const TemplateSettings& chat_;
   orrery_session_options session_;
   EvalMode mode_;

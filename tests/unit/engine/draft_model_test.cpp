@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/engine_fixture.h"
@@ -47,14 +48,22 @@ SessionOptions wishes(uint32_t n_context, const std::string& draft_path, bool al
   return options;
 }
 
+// Opens the session, and before it the model of options.draft_source, which the session keeps.
+Result<std::unique_ptr<Session>> open_drafting(const std::shared_ptr<engine::LanguageModel>& model, SessionOptions options) {
+  if (const auto source = std::move(options.draft_source)) {
+    ORRERY_ASSIGN(options.draft_model, engine::LanguageModel::open(model->runtime_ptr(), *source, {}));
+  }
+  return Session::open(model, options);
+}
+
 class EngineDraftModel : public ::testing::Test {
  protected:
   std::unique_ptr<Session> open(const std::vector<std::byte>& draft, uint32_t n_context = 256) {
-    return unwrap(Session::open(model, wishes(n_context, dir.write("draft.gguf", draft))));
+    return unwrap(open_drafting(model, wishes(n_context, dir.write("draft.gguf", draft))));
   }
-  std::unique_ptr<Session> plain(uint32_t n_context = 256) { return unwrap(Session::open(model, wishes(n_context, ""))); }
+  std::unique_ptr<Session> plain(uint32_t n_context = 256) { return unwrap(open_drafting(model, wishes(n_context, ""))); }
   std::string refusal(const std::vector<std::byte>& draft) {
-    const auto session = Session::open(model, wishes(256, dir.write("draft.gguf", draft)));
+    const auto session = open_drafting(model, wishes(256, dir.write("draft.gguf", draft)));
     EXPECT_FALSE(session.ok());
     EXPECT_EQ(session.ok() ? Code::ok : session.status().code(), Code::invalid_argument);
     return session.ok() ? "" : session.status().message();
@@ -125,8 +134,8 @@ TEST_F(EngineDraftModel, DraftsForRecurrentLayers) {
   for (const char* spec : {"qwen35", "lfm2", "nemotron-h"}) {
     SCOPED_TRACE(spec);
     const auto hybrid = open_spec(spec);
-    const auto off = unwrap(Session::open(hybrid, wishes(256, ""))),
-               draft = unwrap(Session::open(hybrid, wishes(256, dir.write("draft.gguf", named_model_gguf("qwen3")))));
+    const auto off = unwrap(open_drafting(hybrid, wishes(256, ""))),
+               draft = unwrap(open_drafting(hybrid, wishes(256, dir.write("draft.gguf", named_model_gguf("qwen3")))));
     for (Session* s : {off.get(), draft.get()}) unwrap(s->prefill(some_tokens(40), nullptr, nullptr));
     Random random(5);
     for (int i = 0; i < 120; ++i) {
@@ -179,7 +188,7 @@ TEST_F(EngineDraftModel, TheDraftFollowsItsSession) {
 TEST_F(EngineDraftModel, RejectedTokensLeaveTheDraft) {
   SessionOptions options = wishes(256, dir.write("draft.gguf", other_weights()));
   for (size_t i = 0; i < options.guess_costs->size(); ++i) (*options.guess_costs)[i] = 0.3 * static_cast<double>(i + 1);
-  const auto session = unwrap(Session::open(model, options));
+  const auto session = unwrap(open_drafting(model, options));
   const std::vector<int32_t> tokens = some_tokens(120);
   unwrap(session->prefill({tokens.data(), 40}, nullptr, nullptr));
   for (size_t i = 40; i < tokens.size(); ++i) {
@@ -191,7 +200,7 @@ TEST_F(EngineDraftModel, RejectedTokensLeaveTheDraft) {
     ASSERT_GE(drafts.size(), i + 1);
     ASSERT_TRUE(std::equal(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(i + 1), drafts.begin())) << i;
     // The draft's guesses are its own greedy continuation of exactly these tokens.
-    const auto alone = unwrap(Session::open(session->options().draft_model, wishes(256, "")));
+    const auto alone = unwrap(open_drafting(session->options().draft_model, wishes(256, "")));
     unwrap(alone->prefill({tokens.data(), i}, nullptr, nullptr));
     feed(alone.get(), tokens[i]);
     ASSERT_EQ(drafts.size() > i + 1 ? drafts[i + 1] : -2, drafts.size() > i + 1 ? argmax(alone->logits()) : -2) << i;
@@ -203,7 +212,7 @@ TEST_F(EngineDraftModel, RejectedTokensLeaveTheDraft) {
 // By the bytes of the weights, a draft as large as its model never pays: it is tried once in a while.
 TEST_F(EngineDraftModel, ADraftThatDoesNotPayRests) {
   const auto off = plain(512);
-  const auto session = unwrap(Session::open(model, wishes(512, dir.write("draft.gguf", named_model_gguf(kSpec)), false)));
+  const auto session = unwrap(open_drafting(model, wishes(512, dir.write("draft.gguf", named_model_gguf(kSpec)), false)));
   EXPECT_EQ(answer(session.get(), some_tokens(20), greedily(200)), answer(off.get(), some_tokens(20), greedily(200)));
   EXPECT_GT(session->stats().guessed_tokens, 0u);
   EXPECT_LE(session->stats().guessed_tokens, 4u);
@@ -236,14 +245,14 @@ TEST_F(EngineDraftModel, ThePlanIsExact) {
     EXPECT_GT(plan.full_kv_bytes, alone.full_kv_bytes);
     EXPECT_GT(plan.weights_mapped_bytes, alone.weights_mapped_bytes);
     auto opened = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())), own, {}));
-    auto session = unwrap(Session::open(opened, wishes(n_context, draft)));
+    auto session = unwrap(open_drafting(opened, wishes(n_context, draft)));
     EXPECT_EQ(opened->runtime().arena().used(), plan.device_bytes);
     EXPECT_EQ(session->kv_bytes(), plan.full_kv_bytes);
     // The session holds the draft model, and gives everything back.
     session.reset();
     EXPECT_LT(opened->runtime().arena().used(), plan.device_bytes);
     const uint64_t before = opened->runtime().arena().used();
-    session = unwrap(Session::open(opened, wishes(n_context, draft)));
+    session = unwrap(open_drafting(opened, wishes(n_context, draft)));
     session.reset();
     EXPECT_EQ(opened->runtime().arena().used(), before);
   }
@@ -257,7 +266,7 @@ TEST_F(EngineDraftModel, ADraftThatDoesNotFitIsRefused) {
     runtime.max_sessions = 1;  // the draft's session takes no slot
     const auto opened = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)), own, {}));
     const uint64_t before = opened->runtime().arena().used();
-    const auto session = Session::open(opened, wishes(300, draft));
+    const auto session = open_drafting(opened, wishes(300, draft));
     ASSERT_EQ(session.ok(), short_by == 0) << session.status().message();
     if (short_by == 0) continue;
     EXPECT_EQ(session.status().code(), Code::out_of_device_memory);
@@ -271,7 +280,7 @@ TEST_F(EngineDraftModel, AForkWithoutRoomIsParkedWithItsDraft) {
   const kv::Plan plan = unwrap(engine::plan_file(own, runtime_options(), {}, wishes(300, draft)));
   const auto opened =
       unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, test_cpu_path(), plan.device_bytes))), own, {}));
-  auto session = unwrap(Session::open(opened, wishes(300, draft)));
+  auto session = unwrap(open_drafting(opened, wishes(300, draft)));
   const auto off = plain(300);
   EXPECT_EQ(answer(session.get(), some_tokens(40), greedily(20)), answer(off.get(), some_tokens(40), greedily(20)));
   const auto fork = unwrap(session->fork());
@@ -329,8 +338,8 @@ TEST_F(EngineDraftModel, PaddingIsNoOtherVocabulary) {
 
   // The model's own padding row has no embedding in the draft: behind it nothing is drafted.
   const auto larger = open_bytes(padded(false));
-  const auto off = unwrap(Session::open(larger, wishes(256, "")));
-  const auto drafting = unwrap(Session::open(larger, wishes(256, dir.write("draft.gguf", other_weights()))));
+  const auto off = unwrap(open_drafting(larger, wishes(256, "")));
+  const auto drafting = unwrap(open_drafting(larger, wishes(256, dir.write("draft.gguf", other_weights()))));
   EXPECT_EQ(answer(drafting.get(), prompt, greedily(40)), answer(off.get(), prompt, greedily(40)));
   std::vector<int32_t> with_padding = prompt;
   with_padding[20] = 160;
@@ -341,15 +350,100 @@ TEST_F(EngineDraftModel, PaddingIsNoOtherVocabulary) {
 }
 
 TEST_F(EngineDraftModel, ModelsThatCannotDraftAreRefused) {
-  EXPECT_EQ(Session::open(model, wishes(256, "/nowhere/draft.gguf")).status().code(), Code::io);
-  const auto broken = Session::open(model, wishes(256, dir.write("draft.gguf", std::vector<std::byte>(64))));
+  EXPECT_EQ(open_drafting(model, wishes(256, "/nowhere/draft.gguf")).status().code(), Code::io);
+  const auto broken = open_drafting(model, wishes(256, dir.write("draft.gguf", std::vector<std::byte>(64))));
   EXPECT_FALSE(broken.ok());
   SessionOptions compressed = wishes(256, dir.write("draft.gguf", rounded_weights()));
   compressed.policy = "streaming", compressed.kv_share = 0.5;
-  EXPECT_EQ(Session::open(model, compressed).status().code(), Code::unsupported);
-  SessionOptions itself = wishes(256, "");
-  itself.speculate = Speculate::draft, itself.draft_model = model;
-  EXPECT_EQ(Session::open(model, itself).status().code(), Code::invalid_argument);
+  EXPECT_EQ(open_drafting(model, compressed).status().code(), Code::unsupported);
+  // Each refusal says why, and names the option.
+  const auto expect_refused = [&](const std::shared_ptr<engine::LanguageModel>& draft, Code code, const char* option, const char* words,
+                                  const char* source = nullptr) {
+    SCOPED_TRACE(words);
+    SessionOptions options = wishes(256, "");
+    options.speculate = Speculate::draft, options.draft_model = draft;
+    if (source) options.draft_source = engine::ModelSource::of_path(source);
+    const auto session = Session::open(model, options);
+    ASSERT_FALSE(session.ok());
+    EXPECT_EQ(session.status().code(), code);
+    EXPECT_STREQ(session.status().detail().option, option);
+    EXPECT_NE(session.status().detail().message.find(words), std::string::npos) << session.status().message();
+  };
+  const auto here = [&](const std::vector<std::byte>& bytes) {
+    return unwrap(engine::LanguageModel::open(model->runtime_ptr(), dir.write("draft.gguf", bytes), {}));
+  };
+  expect_refused(model, Code::invalid_argument, "draft_model", "the session's own model");
+  expect_refused(open_spec(kSpec), Code::invalid_argument, "draft_model", "another runtime");
+  expect_refused(here(named_model_gguf("qwen35")), Code::unsupported, "draft_model", "recurrent layers");
+  expect_refused(nullptr, Code::invalid_argument, "draft_source", "a plan takes it", "draft.gguf");
+  expect_refused(here(rounded_weights()), Code::invalid_argument, "draft_source", "one of the two", "draft.gguf");
+  // A plan takes a source alone, and refuses the same models.
+  const std::string own = dir.write("model.gguf", named_model_gguf(kSpec));
+  SessionOptions open = wishes(256, "");
+  open.speculate = Speculate::draft, open.draft_model = here(rounded_weights());
+  EXPECT_EQ(engine::plan_file(own, runtime_options(), {}, open).status().code(), Code::invalid_argument);
+  const std::string recurrent = dir.write("other.gguf", named_model_gguf("qwen35"));
+  EXPECT_EQ(engine::plan_file(own, runtime_options(), {}, wishes(256, recurrent)).status().code(), Code::unsupported);
+}
+
+// Sessions share an open draft model: its weights and its workspace are there once, and each session has its own KV of it. The model
+// lives as long as one of them.
+TEST_F(EngineDraftModel, SessionsShareADraft) {
+  kv::Arena& arena = model->runtime().arena();
+  const uint64_t empty = arena.used();
+  const auto plain_session = plain();
+  const uint64_t with_plain = arena.used();
+  const auto another_plain = plain();
+  const uint64_t own_kv = arena.used() - with_plain;  // the workspace is the model's
+  const std::vector<std::byte> weights = rounded_weights();
+  engine::ModelOptions load;
+  load.load = gguf::Load::read;
+  auto draft = unwrap(engine::LanguageModel::open(model->runtime_ptr(), dir.write("draft.gguf", weights), load));
+  SessionOptions options = wishes(256, "");
+  options.speculate = Speculate::draft, options.draft_model = draft;
+  auto first = unwrap(Session::open(model, options));
+  const uint64_t with_first = arena.used();
+  auto second = unwrap(Session::open(model, options));
+  const uint64_t draft_kv = second->drafting()->kv_bytes();
+  EXPECT_GT(draft_kv, 0u);
+  EXPECT_EQ(arena.used() - with_first, own_kv + draft_kv) << "no weights and no workspace of the draft a second time";
+  EXPECT_EQ(&first->drafting()->model(), &second->drafting()->model());
+
+  // By turns, with different texts: neither draft disturbs the other one.
+  const std::weak_ptr<engine::LanguageModel> watched = draft;
+  draft.reset(), options.draft_model.reset();
+  const auto off = plain(), off_too = plain();
+  for (const size_t n : {size_t{40}, size_t{60}}) {
+    EXPECT_EQ(answer(first.get(), some_tokens(n), greedily(30)), answer(off.get(), some_tokens(n), greedily(30)));
+    EXPECT_EQ(answer(second.get(), some_tokens(n, 9), greedily(30)), answer(off_too.get(), some_tokens(n, 9), greedily(30)));
+  }
+  for (const Session* s : {first.get(), second.get()}) EXPECT_GT(s->stats().accepted_tokens, 30u);
+  first.reset();
+  EXPECT_FALSE(watched.expired());
+  EXPECT_EQ(answer(second.get(), some_tokens(30), greedily(20)), answer(off.get(), some_tokens(30), greedily(20)));
+  second.reset();
+  EXPECT_TRUE(watched.expired());
+  EXPECT_GE(arena.used(), empty);
+}
+
+// Two threads draft by one model at the same time.
+TEST_F(EngineDraftModel, ThreadsShareADraft) {
+  SessionOptions options = wishes(256, "");
+  options.speculate = Speculate::draft;
+  options.draft_model = unwrap(engine::LanguageModel::open(model->runtime_ptr(), dir.write("draft.gguf", rounded_weights()), {}));
+  const auto off = plain();
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::thread> threads;
+  std::vector<std::vector<std::pair<int32_t, float>>> answers(3), expected;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    expected.push_back(answer(off.get(), some_tokens(40, i), greedily(40)));
+    sessions.push_back(unwrap(Session::open(model, options)));
+  }
+  for (size_t i = 0; i < answers.size(); ++i)
+    threads.emplace_back([&, i] { answers[i] = answer(sessions[i].get(), some_tokens(40, i), greedily(40)); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(answers, expected);
+  for (const auto& session : sessions) EXPECT_GT(session->stats().accepted_tokens, 10u);
 }
 
 }  // namespace

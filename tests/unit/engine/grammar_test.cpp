@@ -188,7 +188,8 @@ std::unique_ptr<Session> session_of(const std::shared_ptr<engine::LanguageModel>
   options.chunk_tokens = 16;
   options.speculate = speculate;
   if (speculate != Speculate::off) options.guess_costs.emplace().fill(0.01);
-  if (speculate == Speculate::draft) options.draft_source = engine::ModelSource::of_path(source_path("samples/models/demo-q8_0.gguf"));
+  if (speculate == Speculate::draft)
+    options.draft_model = unwrap(engine::LanguageModel::open(model->runtime_ptr(), source_path("samples/models/demo-q8_0.gguf"), {}));
   if (speculate == Speculate::policy)
     options.policy = "auto", options.policy_options = {{"by", "window"}}, options.kv_share = 0.3, options.speculate_tokens = 3;
   return unwrap(Session::open(model, options));

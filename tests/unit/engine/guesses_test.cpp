@@ -143,8 +143,8 @@ std::unique_ptr<Session> model_drafting_session(const std::shared_ptr<engine::La
   options.n_context = n_context;
   options.chunk_tokens = 16;
   options.speculate = Speculate::draft;
-  options.draft_source =
-      engine::ModelSource::of_path(dir.write("draft.gguf", named_model_gguf("llama3-factors", {TensorType::f16, false})));
+  const std::string draft = dir.write("draft.gguf", named_model_gguf("llama3-factors", {TensorType::f16, false}));
+  options.draft_model = unwrap(engine::LanguageModel::open(model->runtime_ptr(), draft, {}));
   options.guess_costs = each(0.01);
   options.overflow = engine::Overflow::drop_oldest;
   return unwrap(Session::open(model, options));

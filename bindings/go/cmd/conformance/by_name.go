@@ -42,6 +42,8 @@ func parse(to reflect.Value, given string) reflect.Value {
 	switch to.Kind() {
 	case reflect.String:
 		to.SetString(given)
+	case reflect.Pointer:
+		to.Set(reflect.ValueOf(things[given]))
 	case reflect.Struct:
 		name, value, _ := strings.Cut(given, " ")
 		parse(to.Field(0), name)

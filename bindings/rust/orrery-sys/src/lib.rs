@@ -627,10 +627,14 @@ pub struct orrery_session_options {
     pub reuse_prompts: u32,
     /// at most 64
     pub n_adapters: u32,
-    /// DRAFT: a GGUF file; else NULL. The session opens it as ORRERY_LOAD_MAP does, and keeps it for its forks. The
-    /// plan has its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
-    /// ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference
-    pub draft_model: *const orrery_source,
+    /// DRAFT: an open model of the same runtime, for any number of sessions; else NULL. The session and its forks keep
+    /// it, and its handle may be freed. Each session has F16 KV of it for n_context tokens. ORRERY_INVALID_ARGUMENT: it
+    /// is another runtime's, or the session's own model, or its vocabulary differs (the message names the first
+    /// difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers
+    pub draft_model: *mut orrery_model,
+    /// orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+    /// ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
+    pub draft_source: *const orrery_source,
     /// (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
     /// Embeddings, calibrations and draft models have none
     pub adapters: *const orrery_adapter_use,
@@ -638,7 +642,7 @@ pub struct orrery_session_options {
     pub load_behind: u32,
     pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 104);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 112);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

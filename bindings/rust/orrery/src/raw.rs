@@ -204,6 +204,10 @@ impl Keep {
         self.arrays.push(items);
         pointer
     }
+    /// Keeps a handle's owner for as long as C may read the handle.
+    pub fn hold<T: 'static>(&mut self, owner: T) {
+        self.arrays.push(Box::new(owner));
+    }
     pub fn orrery_log_fn(&mut self, function: LogFn) -> (sys::orrery_log_fn, *mut c_void) {
         (Some(on_log), self.callbacks.keep(function))
     }

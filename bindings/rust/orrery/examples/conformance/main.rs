@@ -3,6 +3,7 @@ mod by_name;
 
 use by_name::*;
 use orrery::*;
+use std::sync::Arc;
 use std::panic::{catch_unwind, resume_unwind, set_hook, AssertUnwindSafe};
 
 fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) -> Result<()> {
@@ -12,21 +13,21 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
     let made = match verb {
         "runtime" => Thing::Runtime(Runtime::new(options!(r, RuntimeOptions, "runtime", log = |act: Act| Box::new(move |_: i32, _: &str| { act(None); }) as LogFn))?),
         "vocab" => Thing::Vocab(Vocab::open(&rest(1))?), "vocab_of" => Thing::Vocab(get!(r, Model, w[1]).vocab()?),
-        "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(get!(r, Runtime, w[1]).open(&rest(2), o)?) }
+        "model" => { let o = options!(r, ModelOptions, "model", progress = |act: Act| Box::new(move |_, _| act(None)) as ProgressFn); Thing::Model(Arc::new(get!(r, Runtime, w[1]).open(&rest(2), o)?)) }
         "model_fd" | "model_part" => {
             use std::os::unix::io::AsRawFd;
             let part = verb == "model_part";
             let (file, options) = (std::fs::File::open(rest(if part { 4 } else { 2 })).unwrap(), options!(r, ModelOptions, "model"));
             let (offset, bytes) = if part { (number(2) as u64, number(3) as u64) } else { (0, 0) };
-            Thing::Model(get!(r, Runtime, w[1]).open(Source::Fd { fd: file.as_raw_fd(), offset, bytes }, options)?)
+            Thing::Model(Arc::new(get!(r, Runtime, w[1]).open(Source::Fd { fd: file.as_raw_fd(), offset, bytes }, options)?))
         }
-        "model_memory" => { let o = options!(r, ModelOptions, "model"); Thing::Model(get!(r, Runtime, w[1]).open(Source::Memory(&std::fs::read(rest(2)).unwrap()), o)?) }
+        "model_memory" => { let o = options!(r, ModelOptions, "model"); Thing::Model(Arc::new(get!(r, Runtime, w[1]).open(Source::Memory(&std::fs::read(rest(2)).unwrap()), o)?)) }
         "vocab_memory" => Thing::Vocab(Vocab::open(Source::Memory(&std::fs::read(rest(1)).unwrap()))?),
         "vocab_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Vocab(Vocab::open(Source::fd(file.as_raw_fd()))?) }
         "plan_memory" => Thing::Plan(plan(Source::Memory(&std::fs::read(rest(1)).unwrap()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
         "plan_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Plan(plan(Source::fd(file.as_raw_fd()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?) }
         "adapter" => Thing::Adapter(get!(r, Model, w[1]).adapter(&rest(2))?),
-        "session" => { let o = options!(r, SessionOptions, "session"); Thing::Session(get!(r, Model, w[1]).session(o)?) }
+        "session" => { let draft_model = r.draft(); let o = SessionOptions { draft_model, ..options!(r, SessionOptions, "session") }; Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
         "plan" => Thing::Plan(plan(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
         "calibrate" => {
