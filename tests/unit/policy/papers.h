@@ -9,8 +9,8 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
-#include "runtime/kv/resident/replacement.h"
 #include "runtime/policy/allocate/apportion.h"
+#include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/score/score.h"
 #include "runtime/policy/select/top_k.h"
 
