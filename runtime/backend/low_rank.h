@@ -1,5 +1,5 @@
 // Low-rank keys: the key of position p is row p, (rank), times a basis (rank, width) that the tokens share. A basis covers either
-// all KV heads of a layer side by side, before RoPE (ShadowKV), or one head after RoPE (Loki). In the second case `rope` rotates
+// all KV heads of a layer side by side, before RoPE, or one head after RoPE. In the second case `rope` rotates
 // nothing.
 #pragma once
 

@@ -14,7 +14,7 @@ namespace orrery {
 enum class DigestKind : uint8_t {
   range,      // a token in F16: K is the largest value of each dimension, V the smallest, rounded outwards, so that no key's product with
               // a query exceeds the bound of KeysShape
-  deviation,  // a token in F16: the middle of the range, plus and minus the keys' average distance from it (ArkVale; no bound)
+  deviation,  // a token in F16: the middle of the range, plus and minus the keys' average distance from it (no bound)
   mean,       // a key in F16, without V
 };
 struct DigestJob {

@@ -23,7 +23,7 @@ namespace orrery::cpu {
 // Scratch memory for jobs of at most max_keys keys: a batch's weights with each tile's numbers, scores, and candidates.
 class TopKeysScratch {
  public:
-  static constexpr int32_t kBatch = 10;  // queries: two jobs of five queries each, as HeteroCache asks
+  static constexpr int32_t kBatch = 10;  // queries: two jobs of five queries each, a block of a policy that checks drift
   TopKeysScratch() = default;
   TopKeysScratch(int32_t max_keys, int32_t group);
   uint64_t bytes() const { return std::max(kBatch * entry_bytes_, moments_bytes_); }

@@ -441,7 +441,7 @@ void Bench::print(uint32_t n, const Contender& c) {
   if (on_cpu()) {
     std::printf("%6.1f%% %8.2f %9llu %9llu %6.1f%%", 100 * median(c.shares), median(c.floors),
                 static_cast<unsigned long long>(report.n_checks), static_cast<unsigned long long>(report.n_triggers),
-                100 * refills.hidden());
+                refills.transfer_us ? 100 - 100 * static_cast<double>(refills.stall_us) / static_cast<double>(refills.transfer_us) : 100.);
   } else {
     if (c.policy == "full") full_[n] = step;
     char of_full[16] = "";

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -211,6 +212,40 @@ TEST(HouseRules, NamedDevicesAreSeen) {
             3u);
   EXPECT_EQ(named_devices(make_source("runtime/engine/a.cpp", "// a sixth of the time with AVX2\nlog(\"on %s\", info.name);\n")).size(),
             0u);
+}
+
+// ---- What stands below the policies ----
+
+// It knows questions about keys and answers to them, and no policy of a paper by its name.
+std::vector<std::string> named_policies(const Source& source) {
+  static const std::set<std::string> kNames = {"adakv", "adapyramid",  "arkvale",        "cake",     "duoattention", "freekv",
+                                               "h2o",   "heterocache", "infinigen",      "loki",     "omnikv",       "pyramidkv",
+                                               "quest", "raas",        "razorattention", "shadowkv", "snapkv",       "synckv"};
+  std::vector<std::string> complaints;
+  for (size_t i = 0; i < source.lines.size(); ++i) {
+    std::string word;
+    for (const char c : source.lines[i] + " ") {
+      if (std::isalnum(static_cast<unsigned char>(c))) {
+        word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        continue;
+      }
+      if (kNames.count(word)) complaints.push_back(source.path + ":" + std::to_string(i + 1) + ": names the policy " + word);
+      word.clear();
+    }
+  }
+  return complaints;
+}
+
+TEST(HouseRules, WhatStandsBelowThePoliciesKnowsNoPolicyByName) {
+  expect_all_keep(
+      sources_below(
+          {"runtime/engine", "runtime/kv", "runtime/model", "runtime/backend", "runtime/cpu", "runtime/base", "runtime/os", "cuda"}, kCode),
+      named_policies);
+}
+
+TEST(HouseRules, NamedPoliciesAreSeen) {
+  EXPECT_EQ(named_policies(make_source("runtime/kv/a.h", "// as HeteroCache asks (Loki)\nconst bool x = policy == \"h2o\";\n")).size(), 3u);
+  EXPECT_EQ(named_policies(make_source("runtime/kv/a.h", "// a question, a cakewalk\nint request = 1;\n")).size(), 0u);
 }
 
 // ---- How a file looks ----

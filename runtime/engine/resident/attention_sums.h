@@ -1,4 +1,4 @@
-// Attention sums (H2O's score): for each key of each head, the sum of the attention weights that all queries so far have given it. A weight
+// Attention sums: for each key of each head, the sum of the attention weights that all queries so far have given it. A weight
 // is the mean over the heads of the group. Sums are neither normalised nor decayed. Queries of prompts attend to all tokens; queries of
 // generated tokens attend to the resident KV.
 //

@@ -24,7 +24,7 @@ using policy::Tokens;
 
 constexpr uint32_t kMostSteps = 1024, kMostTopK = 1u << 20;
 
-// The score rules of HeteroCache's and of SyncKV's sets.
+// The score rules of the sets that roles come from, and of the sets that clusters come from.
 constexpr ScoreRule kStarRule{GroupReduce::mean, Pooling::avg, 5, true};
 constexpr ScoreRule kSyncRule{GroupReduce::max, Pooling::none, 1, true};
 
@@ -75,7 +75,7 @@ SessionOptions full_session(const model::Description& h, const CalibrationOption
   profile->layers.assign(static_cast<size_t>(h.kv().n_layers()), layer);
   SessionOptions o;
   o.n_context = n_context;
-  o.policy = "heterocache";
+  o.policy = policy::kPolicyOfRoles;
   o.kv_type = options.kv_type;
   o.head_profile = std::move(profile);
   return o;

@@ -1,5 +1,5 @@
 // Calibration: the model reads texts and decodes some greedy steps after each. The sets of prompt keys that its KV heads attend to most
-// become a head profile (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1).
+// become a head profile: roles (policy/heads/roles.h) and clusters (policy/heads/clusters.h).
 //
 // The data's way: tokens -> a session with full attention that keeps its last queries -> top-k sets of every head at every step (step 0 is
 // the prompt's last query, then one step for each decoded token) -> policy::LayerOverlaps -> roles and clusters. Decoding continues after
@@ -26,7 +26,7 @@ namespace orrery::engine {
 struct CalibrationOptions {
   uint32_t n_steps = 99;           // decode steps after each text
   uint32_t top_k = 1024;           // keys of a set; at most a quarter of a text's tokens
-  uint32_t n_representatives = 0;  // SyncKV's clusters of a layer; 0: 2 if it has 8 KV heads or more, else 1
+  uint32_t n_representatives = 0;  // clusters of a layer; 0: 2 if it has 8 KV heads or more, else 1
   policy::Thresholds thresholds;
   double tau_drift = -1;  // of the profile; below 0: tau_stable
   double full_share = 0;  // > 0: thresholds move until at most this share of the heads is full

@@ -1,4 +1,4 @@
-// Which heads retrieve: attention on random tokens that are repeated (RazorAttention, arXiv:2407.15891, section 3.2). Nothing but the
+// Which heads retrieve: attention on random tokens that are repeated (arXiv:2407.15891, section 3.2). Nothing but the
 // repetition tells such tokens apart, so the attention that a head gives to an earlier occurrence is what it finds by content.
 //
 //   induction   a query's weight on the tokens that followed the earlier occurrences of its token

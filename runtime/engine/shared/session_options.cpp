@@ -200,10 +200,11 @@ SessionOptions SessionOptions::of_draft(uint32_t context) const {
 
 Status SessionOptions::check_drafts(const policy::Policy& made) const {
   if (speculate != Speculate::policy || made.only_appends()) return ok_status();
-  return error(Code::unsupported,
-               "speculate policy needs a policy that only appends generated tokens (auto, snapkv, pyramidkv, adakv, adapyramid, cake), and "
-               "a model without sliding windows; policy %.40s replaces resident tokens here",
-               policy.c_str());
+  return error(
+      Code::unsupported,
+      "speculate policy needs a policy that only appends generated tokens, as auto and the policies that select by a window do, and "
+      "a model without sliding windows; policy %.40s replaces resident tokens here",
+      policy.c_str());
 }
 
 namespace {

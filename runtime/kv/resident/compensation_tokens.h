@@ -1,6 +1,6 @@
 // Compensation tokens: a head's evicted tokens, merged into one token. It is a mean K and a mean V in floats, and a weight: the number of
 // tokens that it stands for. Attention adds it to the head's slots (HeadView::compensation_token). Two ways to make one:
-// - add(): every token counts the same, and the weight is their number (RazorAttention). More tokens may join later. Nothing is lost where
+// - add(): every token counts the same, and the weight is their number. More tokens may join later. Nothing is lost where
 //   the tokens are equal.
 // - add_by_shares(): every token has a share, and the caller gives the weight.
 //

@@ -1,9 +1,9 @@
 // Low-rank keys of a session, on the device: a basis, and a row of coefficients for each token (LowRankKeys). The reservoir holds the keys.
-// - By layer (ShadowKV): the KV heads of a layer share a basis, the directions that hold most of the keys before RoPE. Row times basis is
+// - By layer: the KV heads of a layer share a basis, the directions that hold most of the keys before RoPE. Row times basis is
 //   nearly the token's keys. A fetch of V alone then is enough, half of a transfer.
-// - By head (Loki): a row holds the products of a key, after RoPE, with the principal components of the head's keys. The mean is not
+// - By head: a row holds the products of a key, after RoPE, with the principal components of the head's keys. The mean is not
 //   subtracted: it would add the same number to all products of a query. Rows find tokens; a found token is fetched whole.
-// - By head and skewed (InfiniGen): the directions are the right singular vectors of the head's last queries, those along which queries
+// - By head and skewed: the directions are the right singular vectors of the head's last queries, those along which queries
 //   and keys together are largest.
 //
 // settle() makes the bases of the keys at that time. They stay until the next settle(); extend() adds rows. The memory is one region of the

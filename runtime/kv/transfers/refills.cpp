@@ -74,8 +74,6 @@ Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, A
   return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank, ahead));
 }
 
-double Refills::Stats::hidden() const { return transfer_us ? 1.0 - static_cast<double>(stall_us) / static_cast<double>(transfer_us) : 1.0; }
-
 Refills::Stats Refills::stats() const { return {tokens_, tokens_ * fetched_bytes_, requests_, transfer_ns_ / 1000, stall_ns_ / 1000}; }
 
 Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const Replacement> what, uint64_t visible_at) {

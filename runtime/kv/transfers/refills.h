@@ -50,7 +50,6 @@ class Refills {
     uint64_t tokens = 0, bytes = 0, requests = 0;
     uint64_t transfer_us = 0;  // time on the link; without an I/O thread, the time of apply()'s moves
     uint64_t stall_us = 0;     // time that apply() waited
-    double hidden() const;     // 1 - stall / transfer; 1 if nothing was transferred
   };
 
   // io              null: the backend reads the reservoir in place, and staging_tokens is 0

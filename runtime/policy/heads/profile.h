@@ -47,6 +47,9 @@ struct ProfileLayer {
   uint32_t n_kv_heads() const { return static_cast<uint32_t>(roles.roles.size()); }
 };
 
+// The policy that gives each head what its role says.
+inline constexpr char kPolicyOfRoles[] = "heterocache";
+
 using Fingerprint = std::array<uint8_t, 16>;
 
 struct HeadProfile {

@@ -262,7 +262,6 @@ TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   Bench bench(KvType::f16, options);
   const auto refills = bench.make_refills(100);
   Random random(1);
-  EXPECT_EQ(refills->stats().hidden(), 1.0);
   auto what = bench.draw(&random, 10);
   auto begin = steady_clock::now();
   ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, what, 1).ok());
@@ -274,7 +273,6 @@ TEST(KvRefills, WhatIsLateStallsAndWhatHasTimeIsHidden) {
   EXPECT_GE(exposed.transfer_us, 400'000u);
   EXPECT_GT(exposed.stall_us, 0u);
   EXPECT_LE(static_cast<double>(exposed.stall_us), 1e6 * seconds_since(begin));
-  EXPECT_EQ(exposed.hidden(), 1 - static_cast<double>(exposed.stall_us) / static_cast<double>(exposed.transfer_us));
   what = bench.draw(&random, 10);
   ASSERT_TRUE(refills->add(bench.backend(), bench.table(), 0, what, 5).ok());
   std::this_thread::sleep_for(std::chrono::seconds(1));  // steps that take long

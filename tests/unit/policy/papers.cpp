@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <stdexcept>
 
 #include "runtime/base/checked.h"
@@ -10,6 +11,16 @@
 #include "runtime/policy/select/sets.h"
 
 namespace orrery::policy {
+
+size_t count_common(Span<const uint32_t> a, Span<const uint32_t> b) {
+  const std::set<uint32_t> among(a.begin(), a.end());
+  return static_cast<size_t>(std::count_if(b.begin(), b.end(), [&](uint32_t token) { return among.count(token) > 0; }));
+}
+
+double overlap(Span<const uint32_t> a, Span<const uint32_t> b) {
+  if (a.empty()) return 1;
+  return static_cast<double>(count_common(a, b)) / static_cast<double>(a.size());
+}
 
 Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule, ScoreScratch* scratch, Span<float> out) {
   const size_t n = out.size();

@@ -3,13 +3,14 @@
 // compare them with these formulas.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
-#include "runtime/kv/resident/replacement.h"
 #include "runtime/policy/allocate/apportion.h"
+#include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/score/score.h"
 #include "runtime/policy/select/top_k.h"
 
@@ -24,6 +25,14 @@ struct ScoreScratch {
 
 // The whole rule: logits (n_query_heads, n_keys), scaled and masked -> out (n_keys).
 Status head_scores(Span<const float> logits, uint32_t n_query_heads, const ScoreRule& rule, ScoreScratch* scratch, Span<float> out);
+
+// ---- Sets of tokens, in any order ----
+
+// |A n B|. The sets may have any order.
+size_t count_common(Span<const uint32_t> a, Span<const uint32_t> b);
+
+// The overlap coefficient |A n B| / |A| (HeteroCache eq. 1 and 9, where A and B have one size). An empty A has lost nothing: 1.
+double overlap(Span<const uint32_t> a, Span<const uint32_t> b);
 
 // ---- Budgets as papers print them, with exact totals. A budget of 1 gives every head everything. ----
 
