@@ -1391,8 +1391,8 @@ public sealed class SessionOptions {
     /// ORRERY_INVALID_ARGUMENT: it is another runtime's, or the session's own model, or its vocabulary differs (the
     /// message names the first difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers</summary>
     public Model DraftModel;
-    /// <summary>orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights,
-    /// as ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model</summary>
+    /// <summary>orrery_plan() alone, which takes no draft_model: a draft model that is not open; the plan has its
+    /// weights, as ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model</summary>
     public string DraftSource;
     /// <summary>(n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes
     /// once. Embeddings, calibrations and draft models have none</summary>
