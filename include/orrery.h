@@ -569,7 +569,7 @@ struct orrery_session_options {
                                      keep it, and its handle may be freed. Each session has F16 KV of it for n_context tokens.
                                      ORRERY_INVALID_ARGUMENT: it is another runtime's, or the session's own model, or its vocabulary differs (the
                                      message names the first difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers */
-  const orrery_source *draft_source; /* orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+  const orrery_source *draft_source; /* orrery_plan() alone, which takes no draft_model: a draft model that is not open; the plan has its weights, as
                                      ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model */
   const orrery_adapter_use *adapters; /* (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
                                      Embeddings, calibrations and draft models have none */

@@ -197,6 +197,11 @@ internal sealed class Keep : IDisposable {
         return handle.DangerousGetHandle();
     }
 
+    /// Adapters and their scales, which stay open until Dispose.
+    internal IntPtr Uses(List<KeyValuePair<Adapter, float>> adapters) {
+        return Array(adapters, pair => new orrery_adapter_use { adapter = Held(pair.Key.Handle), scale = pair.Value });
+    }
+
     internal IntPtr SourceOf(string path) {
         if (path == null) return IntPtr.Zero;
         var block = Allocate(Marshal.SizeOf(typeof(orrery_source)));

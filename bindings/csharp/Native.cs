@@ -1391,9 +1391,12 @@ public sealed class SessionOptions {
     /// ORRERY_INVALID_ARGUMENT: it is another runtime's, or the session's own model, or its vocabulary differs (the
     /// message names the first difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers</summary>
     public Model DraftModel;
-    /// <summary>orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights,
-    /// as ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model</summary>
+    /// <summary>orrery_plan() alone, which takes no draft_model: a draft model that is not open; the plan has its
+    /// weights, as ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model</summary>
     public string DraftSource;
+    /// <summary>(n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes
+    /// once. Embeddings, calibrations and draft models have none</summary>
+    public List<KeyValuePair<Adapter, float>> Adapters = new List<KeyValuePair<Adapter, float>>();
     /// <summary>1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see
     /// there</summary>
     public uint LoadBehind;
@@ -1429,6 +1432,8 @@ public sealed class SessionOptions {
         raw.reuse_prompts = ReusePrompts;
         if (DraftModel != null) raw.draft_model = keep.Held(DraftModel.handle);
         raw.draft_source = keep.SourceOf(DraftSource);
+        raw.adapters = keep.Uses(Adapters);
+        raw.n_adapters = (uint)Adapters.Count;
         raw.load_behind = LoadBehind;
         return raw;
     }

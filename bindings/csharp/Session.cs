@@ -62,18 +62,13 @@ public sealed partial class Session : IDisposable {
     }
     /// <summary>Replaces the session's adapters: each with its scale. Where the list changes, the session drops its tokens.</summary>
     public void SetAdapters(params KeyValuePair<Adapter, float>[] adapters) {
-        var uses = new orrery_adapter_use[adapters.Length];
-        int held = 0;
-        try {
-            for (; held < adapters.Length; ++held) {
-                bool added = false;
-                adapters[held].Key.Handle.DangerousAddRef(ref added);
-                uses[held].adapter = adapters[held].Key.Handle.DangerousGetHandle();
-                uses[held].scale = adapters[held].Value;
+        using (var keep = new Keep()) {
+            var uses = new orrery_adapter_use[adapters.Length];
+            for (int i = 0; i < adapters.Length; ++i) {
+                uses[i].adapter = keep.Held(adapters[i].Key.Handle);
+                uses[i].scale = adapters[i].Value;
             }
             Native.Check((ref orrery_error e) => Native.orrery_session_set_adapters(handle, uses, Native.Size(uses.Length), ref e));
-        } finally {
-            for (int i = 0; i < held; ++i) adapters[i].Key.Handle.DangerousRelease();
         }
     }
     public Session Fork() {

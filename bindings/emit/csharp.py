@@ -120,6 +120,8 @@ def managed(header, f):
         return "string"
     if f.kind == "opened":
         return camel(f.type.base[len("orrery_"):])
+    if f.kind == "uses":
+        return "List<KeyValuePair<%s, float>>" % camel(header.structs[f.type.base].fields[0].type.base[len("orrery_"):])
     if f.kind == "strings":
         return "List<string>"
     if f.kind == "array":
@@ -133,14 +135,14 @@ def managed(header, f):
 def options(header, s, out):
     name = camel(s.short)
     out += ["/// <summary>%s of the header; a new one has the library's defaults.</summary>" % s.name, "public sealed class %s {" % name]
-    for f in s.visible:
+    for f in s.settable:
         kind = managed(header, f)
         out += docs.summary(header.doc(s.name, f), "    ")
         out.append("    public %s %s%s;" % (kind, camel(f.name), " = new %s()" % kind if kind.startswith("List") else ""))
     out += ["    public %s() {" % name, "        var raw = %s.New();" % s.name]
-    out += ["        %s = raw.%s;" % (camel(f.name), f.name) for f in s.visible if f.kind in KINDS]
+    out += ["        %s = raw.%s;" % (camel(f.name), f.name) for f in s.settable if f.kind in KINDS]
     out += ["    }", "    internal %s ToNative(Keep keep) {" % s.name, "        var raw = %s.New();" % s.name]
-    for f in s.visible:
+    for f in s.settable:
         value = camel(f.name)
         if f.kind == "cstr":
             out.append("        raw.%s = keep.Text(%s);" % (f.name, value))
@@ -157,6 +159,9 @@ def options(header, s, out):
             parts = ["%s = %s" % (e.name, ("keep.Text(pair.%s)" if e.kind == "cstr" else "pair.%s") % part)
                      for e, part in zip(fields, ("Key", "Value"))]
             out.append("        raw.%s = keep.Array(%s, pair => new %s { %s });" % (f.name, value, element, ", ".join(parts)))
+            out.append("        raw.%s = (%s)%s.Count;" % (f.count, SCALARS[s.field(f.count).type.base], value))
+        elif f.kind == "uses":
+            out.append("        raw.%s = keep.Uses(%s);" % (f.name, value))
             out.append("        raw.%s = (%s)%s.Count;" % (f.count, SCALARS[s.field(f.count).type.base], value))
         elif f.kind == "fn":
             out.append("        if (%s != null) raw.%s = keep.Callbacks.%s(%s);" % (value, f.name, camel(f.type.base), value))

@@ -47,7 +47,7 @@ def go_type(f):
         return "*" + camel(f.type.base[len("orrery_"):])
     if f.kind == "strings":
         return "[]string"
-    if f.kind == "array":
+    if f.kind in ("array", "uses"):
         return "[]" + camel(f.type.base[len("orrery_"):])
     if f.kind == "fn":
         return HOOKS[f.type.base]
@@ -150,14 +150,14 @@ def options(header, s, out):
     name = camel(s.short)
     out.append("// %s is %s of the header. Begin with Default%s(); a nil pointer means the defaults." % (name, s.name, name))
     out.append("type %s struct {" % name)
-    fields(header, s, s.visible, out)
+    fields(header, s, s.settable, out)
     out += ["}\n", "// Default%s has the library's defaults." % name, "func Default%s() %s {" % (name, name)]
     out += ["\tp := new(C.%s)" % s.name, "\t" + init(s), "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name, "\tvar o %s" % name]
-    out += ["\to.%s = %s(p.%s)" % (camel(f.name), number_type(header, s, f), f.name) for f in s.visible if f.kind in KINDS]
+    out += ["\to.%s = %s(p.%s)" % (camel(f.name), number_type(header, s, f), f.name) for f in s.settable if f.kind in KINDS]
     out += ["\treturn o", "}\n", "func (o *%s) c(k *keep) *C.%s {" % (name, s.name)]
     out += ["\tp := (*C.%s)(k.alloc(C.sizeof_%s))" % (s.name, s.name), "\t" + init(s),
             "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name, "\tif o == nil {", "\t\treturn p", "\t}"]
-    for f in s.visible:
+    for f in s.settable:
         go = "o." + camel(f.name)
         if f.kind == "cstr":
             out += ["\tif %s != \"\" {" % go, "\t\tp.%s = (*C.char)(k.str(%s))" % (f.name, go), "\t}"]
@@ -181,6 +181,9 @@ def options(header, s, out):
                     out.append("\t\t\tto.%s = %s" % (e.name, "(*C.char)(k.str(%s))" % value if e.kind == "cstr"
                                                       else "C.%s(%s)" % (C_KINDS[e.kind], value)))
             out += ["\t\t}", "\t}"]
+        elif f.kind == "uses":
+            out += ["\tif n := len(%s); n > 0 {" % go, "\t\tp.%s = k.uses(%s)" % (f.name, go),
+                    "\t\tp.%s = C.uint%d_t(n)" % (f.count, s.field(f.count).bytes * 8), "\t}"]
         elif f.kind == "fn":
             out += ["\tif %s != nil {" % go, "\t\tC.set_%s_%s(p, k.callback(%s))" % (s.short, f.name, go), "\t}"]
         else:

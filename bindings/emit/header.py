@@ -44,7 +44,7 @@ class Field:
     "strings" (const char *const *) and "array" (pointer to structs), both counted by the field named `count`;
     "source" (const orrery_source *, which languages take as a path at least); "opened" (a handle in options, which languages take as
     their object); "handle" (in an element of an array); "uses" (an array of such
-    elements, which languages set behind opening, by a function); "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
+    elements, which languages take in options as objects with a number each); "text" (const char * with `count` bytes); "data" (const void *, the same); "count" (counts another field); "size" (struct_size); "reserved".
     """
 
     def __init__(self, name, ctype, length):
@@ -77,6 +77,11 @@ class Struct:
     @property
     def visible(self):
         return [f for f in self.fields if f.visible]
+
+    @property
+    def settable(self):
+        """What languages take in options: `visible`, and lists of handles."""
+        return [f for f in self.fields if f.visible or f.kind == "uses"]
 
     def field(self, name):
         return next(f for f in self.fields if f.name == name)

@@ -66,6 +66,8 @@ def rust_type(header, f):
         return "Option<String>"
     if f.kind == "opened":
         return "Option<Arc<%s>>" % camel(f.type.base[len("orrery_"):])
+    if f.kind == "uses":
+        return "Vec<(Arc<%s>, f32)>" % camel(element_fields(header, f)[0].type.base[len("orrery_"):])
     if f.kind == "strings":
         return "Vec<String>"
     if f.kind == "array":
@@ -82,16 +84,16 @@ def init_call(struct):
 def options(header, s, out):
     name = camel(s.short)
     out.append("\n/// `%s` of the header. `..Default::default()` fills in the library's defaults.\npub struct %s {" % (s.name, name))
-    for f in s.visible:
+    for f in s.settable:
         out += docs.wrap(header.doc(s.name, f), "    /// ")
         out.append("    pub %s: %s," % (f.name, rust_type(header, f)))
     out.append("}\n\nimpl Default for %s {\n    fn default() -> Self {\n        let raw = %s;\n        %s {" % (name, init_call(s), name))
-    for f in s.visible:
-        value = {"cstr": "None", "source": "None", "opened": "None", "fn": "None", "strings": "Vec::new()", "array": "Vec::new()"}.get(f.kind, "raw." + f.name)
+    for f in s.settable:
+        value = {"cstr": "None", "source": "None", "opened": "None", "fn": "None", "strings": "Vec::new()", "array": "Vec::new()", "uses": "Vec::new()"}.get(f.kind, "raw." + f.name)
         out.append("            %s%s," % (f.name + ": ", value))
     out.append("        }\n    }\n}\n\nimpl %s {" % name)
     out.append("    pub(crate) fn into_raw(self, keep: &mut Keep) -> Result<sys::%s> {\n        let mut raw = %s;" % (s.name, init_call(s)))
-    for f in s.visible:
+    for f in s.settable:
         if f.kind == "cstr":
             out.append("        if let Some(text) = &self.%s {\n            raw.%s = keep.string(text)?;\n        }" % (f.name, f.name))
         elif f.kind == "source":
@@ -107,6 +109,14 @@ def options(header, s, out):
             out.append("            items.push(sys::%s { %s });\n        }" % (f.type.base, ", ".join(
                 "%s: %s" % (e.name, "keep.string(%s)?" % e.name if e.kind == "cstr" else "*" + e.name) for e in fields)))
             out.append("        raw.%s = items.len() as _;\n        raw.%s = keep.array(items);" % (f.count, f.name))
+        elif f.kind == "uses":
+            handle, factor = element_fields(header, f)[0].name, next(e.name for e in element_fields(header, f) if e.kind == "f32")
+            out.append("        let mut items = Vec::new();\n        for (opened, %s) in &self.%s {" % (factor, f.name))
+            out.append("            keep.hold(opened.clone());")
+            out.append("            items.push(sys::%s { %s });\n        }" % (f.type.base, ", ".join(
+                {handle: "%s: opened.raw", factor: "%s: *" + factor}.get(e.name, "%s: std::ptr::null()" if e.type.pointers else "%s: 0") % e.name
+                for e in element_fields(header, f))))
+            out.append("        raw.%s = items.len() as _;\n        raw.%s = keep.array(items);" % (f.count, f.name))
         elif f.kind == "fn":
             out.append("        if let Some(function) = self.%s {\n            let (call, user) = keep.%s(function);" % (f.name, f.type.base))
             out.append("            raw.%s = call;\n            raw.%s = user;\n        }" % (f.name, f.user))
@@ -116,7 +126,7 @@ def options(header, s, out):
     out.append("    /// Sets a field by its name from text, as a command line gives it; lists grow by one: \"NAME VALUE\" for pairs.")
     out.append("    /// False: there is no such field, or the text does not fit it.")
     out.append("    pub fn set(&mut self, field: &str, text: &str) -> bool {\n        match field {")
-    for f in s.visible:
+    for f in s.settable:
         if f.kind in ("cstr", "source"):
             out.append('            "%s" => self.%s = Some(text.to_owned()),' % (f.name, f.name))
         elif f.kind == "strings":
@@ -124,7 +134,7 @@ def options(header, s, out):
         elif f.kind == "array":
             out.append('            "%s" => match raw::pair(text) {\n                Some(pair) => self.%s.push(pair),\n'
                        '                None => return false,\n            },' % (f.name, f.name))
-        elif f.kind not in ("fn", "opened"):
+        elif f.kind not in ("fn", "opened", "uses"):
             out.append('            "%s" => match text.parse() {\n                Ok(value) => self.%s = value,\n'
                        '                Err(_) => return false,\n            },' % (f.name, f.name))
     out.append("            _ => return false,\n        }\n        true\n    }\n}")
@@ -152,7 +162,7 @@ def results(header, s, out):
 
 def types(header):
     out = [banner("//"), "use crate::raw::{self, Keep};",
-           "use crate::{LogFn, LogitsFn, Model, ProgressFn, Result, Status, Value};\nuse orrery_sys as sys;\nuse std::sync::Arc;\n"]
+           "use crate::{Adapter, LogFn, LogitsFn, Model, ProgressFn, Result, Status, Value};\nuse orrery_sys as sys;\nuse std::sync::Arc;\n"]
     groups = header.groups()
     out.append("impl Status {")
     for item in groups.pop("STATUS").items():

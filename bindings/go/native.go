@@ -158,6 +158,16 @@ func (k *keep) hold(h *handle) unsafe.Pointer {
 	return h.p
 }
 
+// uses are adapters and their scales, which stay open until free().
+func (k *keep) uses(adapters []AdapterUse) *C.orrery_adapter_use {
+	uses := (*C.orrery_adapter_use)(k.alloc((len(adapters) + 1) * C.sizeof_orrery_adapter_use))
+	at := unsafe.Slice(uses, len(adapters))
+	for i, use := range adapters {
+		at[i].adapter, at[i].scale = (*C.orrery_adapter)(k.hold(use.Adapter.handle)), C.float(use.Scale)
+	}
+	return uses
+}
+
 func (k *keep) source(path string) *C.orrery_source {
 	p := (*C.orrery_source)(k.alloc(C.sizeof_orrery_source))
 	C.orrery_source_init(p, C.sizeof_orrery_source)

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -140,6 +142,54 @@ func TestAskReturnsTheWholeAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := s.Ask(ctx, story, nil); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+func TestAdaptersAndADraftAreOptionsOfASession(t *testing.T) {
+	options := DefaultRuntimeOptions()
+	options.NThreads, options.Backend = 1, "cpu"
+	r, err := NewRuntime(&options)
+	fatal(t, err)
+	m, err := r.Open(os.Getenv("ORRERY_MODEL"), nil)
+	fatal(t, err)
+	adapter, err := m.OpenAdapter(filepath.Join(filepath.Dir(os.Getenv("ORRERY_MODEL")), "adapter.gguf"))
+	fatal(t, err)
+	logits := func(s *Session) []float32 {
+		fatal(t, s.Evaluate([]int32{70, 71, 72}))
+		found, err := s.Logits()
+		fatal(t, err)
+		return found
+	}
+	o := DefaultSessionOptions()
+	o.NContext = 512
+	later, err := m.NewSession(&o)
+	fatal(t, err)
+	o.Adapters = []AdapterUse{{adapter, 0.5}}
+	given, err := m.NewSession(&o)
+	fatal(t, err)
+	if reflect.DeepEqual(logits(given), logits(later)) {
+		t.Fatal("the adapter changes nothing")
+	}
+	fatal(t, given.Rewind(0))
+	fatal(t, later.SetAdapters(o.Adapters...))
+	fatal(t, adapter.Close())
+	if !reflect.DeepEqual(logits(given), logits(later)) {
+		t.Fatal("the option and the call differ")
+	}
+	if _, err := m.NewSession(&o); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+	o.Adapters, o.Speculate = nil, SpeculateDraft
+	o.DraftModel, err = r.Open(os.Getenv("ORRERY_MODEL"), nil)
+	fatal(t, err)
+	drafting, err := m.NewSession(&o)
+	fatal(t, err)
+	fatal(t, o.DraftModel.Close())
+	if _, err := drafting.Ask(context.Background(), story, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.NewSession(&o); !errors.Is(err, ErrClosed) {
 		t.Fatal(err)
 	}
 }

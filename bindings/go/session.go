@@ -108,23 +108,13 @@ func (s *Session) Rewind(nTokens int) error {
 func (s *Session) SetAdapters(adapters ...AdapterUse) error {
 	k := newKeep()
 	defer k.free()
-	uses := (*C.orrery_adapter_use)(k.alloc((len(adapters) + 1) * C.sizeof_orrery_adapter_use))
-	at := unsafe.Slice(uses, len(adapters))
-	set := func() error {
-		return s.call(func(p unsafe.Pointer, e errorOut) status {
-			return C.orrery_session_set_adapters((*C.orrery_session)(p), uses, C.size_t(len(adapters)), e)
-		})
+	uses := k.uses(adapters)
+	if k.err != nil {
+		return k.err
 	}
-	for i := range adapters { // each stays open until the call is over
-		next, i := set, i
-		set = func() error {
-			return adapters[i].Adapter.use(func(p unsafe.Pointer) error {
-				at[i].adapter, at[i].scale = (*C.orrery_adapter)(p), C.float(adapters[i].Scale)
-				return next()
-			})
-		}
-	}
-	return set()
+	return s.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.orrery_session_set_adapters((*C.orrery_session)(p), uses, C.size_t(len(adapters)), e)
+	})
 }
 
 func (s *Session) Fork() (*Session, error) {

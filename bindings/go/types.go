@@ -753,9 +753,12 @@ type SessionOptions struct {
 	// is another runtime's, or the session's own model, or its vocabulary differs (the message names the first
 	// difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers
 	DraftModel *Model
-	// orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+	// orrery_plan() alone, which takes no draft_model: a draft model that is not open; the plan has its weights, as
 	// ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
 	DraftSource string
+	// (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.
+	// Embeddings, calibrations and draft models have none
+	Adapters []AdapterUse
 	// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
 	LoadBehind uint32
 }
@@ -817,6 +820,10 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	}
 	if o.DraftSource != "" {
 		p.draft_source = k.source(o.DraftSource)
+	}
+	if n := len(o.Adapters); n > 0 {
+		p.adapters = k.uses(o.Adapters)
+		p.n_adapters = C.uint32_t(n)
 	}
 	p.load_behind = C.uint32_t(o.LoadBehind)
 	return p

@@ -434,7 +434,7 @@ export interface SessionOptions {
    */
   draftModel?: object;
   /**
-   * orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+   * orrery_plan() alone, which takes no draft_model: a draft model that is not open; the plan has its weights, as
    * ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
    */
   draftSource?: string;

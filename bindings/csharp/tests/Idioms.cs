@@ -157,6 +157,30 @@ static class Idioms {
         Expect(heard > 0, "log");
     }
 
+    static void AdaptersAndADraftAreOptionsOfASession(string path) {
+        var runtime = new Runtime(new RuntimeOptions { NThreads = 1, Backend = "cpu" });
+        var model = runtime.Open(path);
+        var adapter = model.OpenAdapter(System.IO.Path.Combine(System.IO.Path.GetDirectoryName(path), "adapter.gguf"));
+        var options = new SessionOptions { NContext = 512 };
+        var later = model.OpenSession(options);
+        options.Adapters.Add(new KeyValuePair<Adapter, float>(adapter, 0.5f));
+        var given = model.OpenSession(options);
+        foreach (var s in new[] { given, later }) s.Evaluate(new[] { 70, 71, 72 });
+        Expect(!given.Logits().SequenceEqual(later.Logits()), "an adapter changes logits");
+        later.SetAdapters(options.Adapters.ToArray());
+        adapter.Dispose();
+        later.Evaluate(new[] { 70, 71, 72 });
+        Expect(given.Logits().SequenceEqual(later.Logits()), "the option is what the call does");
+        Throws<ObjectDisposedException>(() => model.OpenSession(options));
+        options.Adapters.Clear();
+        options.Speculate = Speculate.Draft;
+        options.DraftModel = runtime.Open(path);
+        var drafting = model.OpenSession(options);
+        options.DraftModel.Dispose();
+        drafting.Ask(Text);
+        Throws<ObjectDisposedException>(() => model.OpenSession(options));
+    }
+
     static void Main(string[] arguments) {
         var options = new RuntimeOptions { NThreads = 1, Backend = "cpu", DeviceBudgetBytes = 256 << 20, ReservoirBytes = 1 << 20 };
         session = new Runtime(options).Open(arguments[0]).OpenSession(new SessionOptions { NContext = 8192 });
@@ -170,5 +194,6 @@ static class Idioms {
         WhatAHookThrowsComesOut();
         ErrorsHaveEveryField();
         HandlesAreCollectedInAnyOrder(arguments[0]);
+        AdaptersAndADraftAreOptionsOfASession(arguments[0]);
     }
 }

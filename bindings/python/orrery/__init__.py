@@ -359,7 +359,7 @@ class Model(Handle):
         session, struct = c_void_p(), options(_abi.orrery_session_options, dict(given), Callbacks())
         with self.use() as pointer:
             call("orrery_session_open", pointer, byref(struct), byref(session))
-        return Session(session, self)
+        return Session(session, self, given.get("draft_model"))  # type: ignore[arg-type]
 
     def embed(self, texts: Union[str, Sequence[str]], **given: "Unpack[EmbedOptions]") -> Embeddings:
         """Vectors of texts: views as floats() gives them. `progress(done, total)` cancels by returning something other than 0 or None."""
@@ -446,9 +446,9 @@ class Session(Handle):
     """One sequence of tokens, its KV cache and the conversation. It belongs to one thread at a time."""
     _free = "orrery_session_free"
 
-    def __init__(self, pointer: c_void_p, model: Model) -> None:
+    def __init__(self, pointer: c_void_p, model: Model, draft: Optional[Model] = None) -> None:
         super().__init__(pointer)
-        self._model = model
+        self._model, self._draft = model, draft  # either may lie in memory of its own
         info = model.info()
         self._n_vocab, self._n_embd = info.n_vocab, info.n_embd
 
@@ -499,7 +499,7 @@ class Session(Handle):
         fork = c_void_p()
         with self.use() as pointer:
             call("orrery_session_fork", pointer, byref(fork))
-        return Session(fork, self._model)
+        return Session(fork, self._model, self._draft)
 
     def cancel(self) -> None:
         """Cancels what the session does now, a generation or a long call; from any thread. What begins later is not cancelled."""

@@ -1209,7 +1209,7 @@ class SessionOptions(TypedDict, total=False):
     ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers
     """
     draft_source: object
-    """orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+    """orrery_plan() alone, which takes no draft_model: a draft model that is not open; the plan has its weights, as
     ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
     """
     adapters: Sequence[tuple[object, float]]

@@ -174,14 +174,15 @@ class Orrery(unittest.TestCase):
 
     def test_a_draft_model_is_open_for_sessions_and_a_source_for_plans(self):
         with open(MODEL, "rb") as file:
-            memory = orrery.Memory(file.read())
+            data = bytearray(file.read())
+        memory = orrery.Memory(data)
         wishes = {"runtime": {"backend": "cpu", "device_budget_bytes": 256 << 20}}
         drafts = {"n_context": 512, "speculate": orrery.Speculate.DRAFT}
         planned = [orrery.plan(MODEL, session={"n_context": 512, **more}, **wishes).full_kv_bytes
                    for more in ({}, {**drafts, "draft_source": MODEL}, {**drafts, "draft_source": memory})]
         self.assertGreater(planned[1], planned[0])
         self.assertEqual(planned[2], planned[1])
-        draft = self.runtime.open(MODEL)
+        draft = self.runtime.open(memory)
         session = self.model.session(draft_model=draft, **drafts)
         draft.close()
         plain = self.model.session(n_context=512)
@@ -192,7 +193,19 @@ class Orrery(unittest.TestCase):
         self.assertEqual(answers[0], answers[1])
         with self.assertRaises(ValueError):
             self.model.session(draft_model=draft, **drafts)
-        for wrong in (session, MODEL, 1):
+        del draft
+        fork = session.fork()
+        gc.collect()
+        with self.assertRaises(BufferError):  # sessions read their draft model's weights there
+            data.append(0)
+        del session
+        gc.collect()
+        with self.assertRaises(BufferError):
+            data.append(0)
+        del fork, s
+        gc.collect()
+        data.append(0)
+        for wrong in (plain, MODEL, 1):
             with self.assertRaises(TypeError):
                 self.model.session(draft_model=wrong, **drafts)
         with self.assertRaises(orrery.InvalidArgumentError) as caught:

@@ -632,7 +632,7 @@ pub struct orrery_session_options {
     /// is another runtime's, or the session's own model, or its vocabulary differs (the message names the first
     /// difference). ORRERY_UNSUPPORTED: an encoder, or a model with recurrent layers
     pub draft_model: *mut orrery_model,
-    /// orrery_plan() alone, in place of draft_model: a draft model that is not open; the plan has its weights, as
+    /// orrery_plan() alone, which takes no draft_model: a draft model that is not open; the plan has its weights, as
     /// ORRERY_LOAD_MAP has them. Errors as of orrery_source, and of draft_model
     pub draft_source: *const orrery_source,
     /// (n_adapters), copied. Sessions with different adapters share steps. The plan has each adapter's bytes once.

@@ -1,6 +1,7 @@
 //! What Rust's users expect beyond the conformance script. $ORRERY_MODEL names the demo model.
 use orrery::*;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
@@ -115,6 +116,24 @@ fn paths_may_be_paths() {
     Vocab::open(&path).unwrap();
     assert!(inspect(path.as_path()).unwrap().contains("llama"));
     assert_eq!(Vocab::open("a\0b").err().unwrap().status, Status::INVALID_ARGUMENT);
+}
+
+#[test]
+fn adapters_and_a_draft_are_options_of_a_session() {
+    let model = model();
+    let path = std::path::PathBuf::from(std::env::var_os("ORRERY_MODEL").unwrap()).with_file_name("adapter.gguf");
+    let adapter = Arc::new(model.adapter(&path).unwrap());
+    let adapted = |adapters| model.session(SessionOptions { n_context: 512, adapters, ..Default::default() }).unwrap();
+    let (given, later) = (adapted(vec![(adapter.clone(), 0.5)]), adapted(Vec::new()));
+    given.evaluate(&[70, 71, 72]).unwrap();
+    later.evaluate(&[70, 71, 72]).unwrap();
+    assert_ne!(given.logits().unwrap(), later.logits().unwrap());
+    later.set_adapters(&[(&adapter, 0.5)]).unwrap();
+    drop(adapter); // the sessions keep it
+    later.evaluate(&[70, 71, 72]).unwrap();
+    assert_eq!(given.logits().unwrap(), later.logits().unwrap());
+    let refused = model.session(SessionOptions { draft_source: Some("m.gguf".into()), ..Default::default() }).err().unwrap();
+    assert_eq!(refused.option, "draft_source");
 }
 
 #[test]

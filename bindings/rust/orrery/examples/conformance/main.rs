@@ -3,8 +3,8 @@ mod by_name;
 
 use by_name::*;
 use orrery::*;
-use std::sync::Arc;
 use std::panic::{catch_unwind, resume_unwind, set_hook, AssertUnwindSafe};
+use std::sync::Arc;
 
 fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) -> Result<()> {
     let number = |i: usize| w[i].parse::<i64>().unwrap();
