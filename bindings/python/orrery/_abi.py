@@ -837,6 +837,7 @@ class orrery_streaming_info(Structure):
     ]
     INIT = "orrery_streaming_info_init"
     COUNTS: dict[str, str] = {}
+    HANDLES: dict[str, str] = {}
 
 
 class orrery_head_roles(Structure):
