@@ -377,11 +377,11 @@ TEST(Models, PlanPredictsACard) {
   EXPECT_EQ(large.out.find("as many as fit"), std::string::npos) << "all of them do";
   EXPECT_EQ(with({"rtx-3060-12g", "--budget", "3GiB"}).code, 4);
   EXPECT_NE(with({"rtx-3060-12g", "--json"}).out.find("\"division\": \"as many as fit\""), std::string::npos);
-  EXPECT_NE(run({"plan", "--shape", "qwen3-8b", "--context", "8k", "--card", "rtx-4090-24g"}).out.find("\nall                      36 "),
+  EXPECT_NE(run({"plan", "--shape", "qwen3-8b", "--context", "8k", "--card", "rtx-4090-24g"}).out.find("\nall                     36 "),
             std::string::npos);
   const Finished dense = run({"plan", "--shape", "qwen3.8-27b", "--context", "8k", "--card", "rtx-3060-12g"});
   EXPECT_EQ(dense.code, 0) << dense.err;
-  for (const char* line : {"layers there", "as many as fit ", "all                      64 ", "does not fit", "One more GiB would bring "})
+  for (const char* line : {"layers there", "as many as fit ", "all                     64 ", "does not fit", "One more GiB would bring "})
     EXPECT_NE(dense.out.find(line), std::string::npos) << line << "\n" << dense.out;
   const TempDir dir;
   EXPECT_EQ(with({"rtx-3060-12g", "--card-picture", dir.file("p.png")}).code, 0);

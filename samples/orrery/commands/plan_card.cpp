@@ -84,8 +84,8 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
     out.write(format("On %s, of whose %.4g GiB a session may have %.2f GiB: reading at %.0f GB/s, a link of %.4g GB/s.\n", card->name,
                      card->memory_gib, budget / kGib, rates.read / 1e9, rates.link / 1e9));
     out.write(format("Predicted, behind half of %s tokens\n\n", grouped(plan.n_context).c_str()));
-    out.write(format("%-16s %9s %9s %9s  %8s %8s %8s %8s  %9s %9s\n", (std::string(units) + " there").c_str(), "number", "GiB", "in all",
-                     "weights", "KV", "experts", "waiting", "tokens/s", mixture ? "by cache" : ""));
+    out.write(format("%-16s %9s %9s %9s  %8s %8s %8s %8s  %9s%s\n", (std::string(units) + " there").c_str(), "number", "GiB", "in all",
+                     "weights", "KV", "experts", "waiting", "tokens/s", mixture ? "  by cache" : ""));
   }
   for (const CardRow& row : divisions_of(division, fitting)) {
     const TokenTime t = division.time(rates, row.n_on_device, Reuse::uniform),
@@ -106,9 +106,9 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
       continue;
     }
     const auto ms = [](double seconds) { return format("%.2f ms", seconds * 1e3); };
-    out.write(format("%-16s %9s %9.2f %9.2f  %8s %8s %8s %8s  %9.1f %9s%s\n", row.name, grouped(row.n_on_device).c_str(), units_gib,
+    out.write(format("%-16s %9s %9.2f %9.2f  %8s %8s %8s %8s  %9.1f%s%s\n", row.name, grouped(row.n_on_device).c_str(), units_gib,
                      division.bytes(row.n_on_device) / kGib, ms(t.weights).c_str(), ms(t.kv).c_str(), ms(t.experts).c_str(),
-                     ms(t.exposed).c_str(), 1 / t.total(), mixture ? format("%.1f", 1 / cached.total()).c_str() : "",
+                     ms(t.exposed).c_str(), 1 / t.total(), mixture ? format(" %9.1f", 1 / cached.total()).c_str() : "",
                      division.bytes(row.n_on_device) <= budget ? "" : "  does not fit"));
   }
   const double now = tokens_per_second(division, rates, std::max(least, fitting), Reuse::reused),
