@@ -166,6 +166,7 @@ async function step(verb, w, rest, t) {
     run: () => { let n = 0; return self.run((e) => { show(e); return ++n === Number(w[1]) ? 1 : 0; }); },
     break: () => leaveEarly(self, Number(w[1])), cancel: () => self.cancel(),
     experts: () => print(...w.slice(1).map((n) => field(self.experts()[camel(n)]))),
+    streaming: () => print(...w.slice(1).map((n) => field(self.streaming()[camel(n)]))),
     layer: () => print(...w.slice(2).map((n) => field(self.layer(Number(w[1]))[camel(n)]))),
     kv_bytes: () => print(orrery.kvTypeBytes(...w.map(Number))),
     inspect: async () => print(yes((await orrery.inspect(w[0])).includes(rest(1)))),
