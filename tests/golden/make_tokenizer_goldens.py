@@ -4,7 +4,7 @@
 What the reference libraries make of ten thousand random strings per pre-tokenizer, and of as many per SentencePiece
 variant.  The strings are not stored: this script and the tests draw them from the same generator (Strings here,
 random_strings.h there) over the same pools of characters (pools.txt).  Nor are all ids: ids of the first strings,
-then one hash for every ten strings.
+then one hash for every hundred strings.
 
 Needs tokenizers 0.23.3, sentencepiece 0.2.3, protobuf, and unicodedata2 18.0.0 (to leave out of the pools
 what has another category in Python's own, older, Unicode data: the regex engines' data are older than ours too).
@@ -28,7 +28,8 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, models, pre_tokenizers, trainers
 
 OUT = pathlib.Path(__file__).parent / "tokenizer"
-GROUP, SHOWN, COUNT = 10, 40, 10000
+GROUP, SHOWN, COUNT = 100, 40, 10000
+TEN = 10  # strings of a hash; a group has a hash of such hashes
 M64 = (1 << 64) - 1
 
 WORDS = """the of and to in is that for it as was with be by on not he his but at are this have from or had an they which
@@ -201,13 +202,16 @@ def train_bpe(pools):
 def write_set(out, name, strings, encode):
     out.write(f"set {name}\n")
     for group in range(COUNT // GROUP):
-        h = 0xCBF29CE484222325
-        for i in range(GROUP):
-            ids = encode(strings[group * GROUP + i])
-            if group * GROUP + i < SHOWN:
-                out.write("ids " + " ".join(map(str, ids)) + "\n")
-            h = hash_ids(h, ids)
-        out.write(f"{h:016x}\n")
+        of_group = 0xCBF29CE484222325
+        for first in range(group * GROUP, (group + 1) * GROUP, TEN):
+            h = 0xCBF29CE484222325
+            for i in range(first, first + TEN):
+                ids = encode(strings[i])
+                if i < SHOWN:
+                    out.write("ids " + " ".join(map(str, ids)) + "\n")
+                h = hash_ids(h, ids)
+            of_group = ((of_group ^ h) * 0x100000001B3) & M64
+        out.write(f"{of_group:016x}\n")
 
 
 def spm_models(pools):
