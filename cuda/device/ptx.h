@@ -221,7 +221,16 @@ __device__ __forceinline__ void start_early() {
   wait_for_earlier_kernels();
 }
 
-// The sum and the maximum over the lanes of a warp. Every lane gets the same bits, because pairs are added in a fixed order.
+// The sum and the maximum over the lanes of a warp. Every lane gets the same bits, because pairs are added in a fixed order. In emulation one
+// exchange does what five do here.
+#ifdef ORRERY_EMULATED_KERNELS
+inline float warp_sum(float x) {
+  return emulated::butterfly(x, [](float a, float b) { return a + b; });
+}
+inline float warp_max(float x) {
+  return emulated::butterfly(x, [](float a, float b) { return fmaxf(a, b); });
+}
+#else
 __device__ __forceinline__ float warp_sum(float x) {
   for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, i);
   return x;
@@ -230,5 +239,6 @@ __device__ __forceinline__ float warp_max(float x) {
   for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, i));
   return x;
 }
+#endif
 
 }  // namespace orrery::cuda

@@ -1,6 +1,8 @@
 // Pages with a sequence's keys and values, for tests: random floats from a seed, stored as the KV types define them.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -36,14 +38,32 @@ inline std::vector<std::byte> stored_tokens(const KvFormat& kv, const std::vecto
   return bytes;
 }
 
+// The pages of n tokens by a seed. Two backends want the same ones, and mostly the next case does: the last few are kept.
+inline const std::vector<std::vector<std::byte>>& made_pages(const KvFormat& kv, int32_t n_tokens, uint64_t seed) {
+  struct Kept {
+    std::array<int64_t, 7> of;
+    std::vector<std::vector<std::byte>> pages;
+  };
+  static std::vector<Kept> kept;
+  const std::array<int64_t, 7> of = {static_cast<int64_t>(kv.type), kv.n_layers, kv.n_kv_heads, kv.head_dim, kv.shared_values, n_tokens,
+                                     static_cast<int64_t>(seed)};
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const Kept& k) { return k.of == of; });
+  if (found != kept.end()) return found->pages;
+  if (kept.size() == 4) kept.erase(kept.begin());
+  kept.push_back({of, {}});
+  Random random(seed);
+  for (int32_t first = 0; first < n_tokens; first += kPageTokens) {
+    kept.back().pages.emplace_back(kv.page_span(), std::byte{0xFF});
+    for (int32_t t = 0; t < std::min(kPageTokens, n_tokens - first); ++t) store_token(kv, t, &random, kept.back().pages.back().data());
+  }
+  return kept.back().pages;
+}
+
 // One sequence of n tokens. Unused slots of its pages are NaN.
 class Pages {
  public:
   Pages(Machine* machine, const KvFormat& kv, int32_t n_tokens, uint64_t seed) {
-    Random random(seed);
-    for (int32_t first = 0; first < n_tokens; first += kPageTokens) {
-      std::vector<std::byte> page(kv.page_span(), std::byte{0xFF});
-      for (int32_t t = 0; t < std::min(kPageTokens, n_tokens - first); ++t) store_token(kv, t, &random, page.data());
+    for (const std::vector<std::byte>& page : made_pages(kv, n_tokens, seed)) {
       pages_.push_back(std::make_unique<Buffer<std::byte>>(machine, page));
       addresses_.push_back(pages_.back()->address());
     }

@@ -113,9 +113,10 @@ TEST(GpuLowRank, AsThePlainPath) {
       for (const KvType slot_type : {type, KvType::q4_0}) {
         // All types in one shape; in the others, slots of the pages' type, and of another one beside F16.
         if (&shape != &kShapes[1] && slot_type != type && type != KvType::f16) continue;
+        if (shape.dim == 512 && type != KvType::f16 && type != KvType::q4_0) continue;  // 1,536 columns take the time of all others
         if (stores(type, shape.dim) && stores(slot_type, shape.dim)) expect_as_plain(type, slot_type, shape);
       }
-    if (stores(KvType::k8v4, shape.dim)) expect_as_plain(KvType::q8_0, KvType::k8v4, shape);
+    if (stores(KvType::k8v4, shape.dim) && shape.dim < 512) expect_as_plain(KvType::q8_0, KvType::k8v4, shape);
   }
 }
 

@@ -5,6 +5,8 @@
 // Q4_0 is left out: a value's last bit may move its code by an eighth, and so change a choice.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
@@ -168,7 +170,10 @@ TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) { expect_chunks_forks_and_later_
 TEST_P(GpuPolicies, NextToOtherLayers) {
   const std::string policy = GetParam();
   const bool keeps_whole = policy == "pyramidkv" || policy == "omnikv" || policy == "synckv";
+  // Of policies that are settings of one class, one meets the windows.
+  const std::set<std::string> settings = {"adakv", "adapyramid", "auto", "cake", "arkvale", "razorattention", "shadowkv+"};
   for (const char* spec : {"lfm2", "gemma4-moe"}) {
+    if (settings.count(policy) && spec == std::string("gemma4-moe")) continue;
     if (keeps_whole && spec == std::string("gemma4-moe")) continue;  // its one head in one layer would be kept whole
     if (GetParam() != std::string("infinigen")) expect_chunks_forks_and_later_prompts(spec, GetParam(), .8);
     else

@@ -114,6 +114,7 @@ class NoKernels final : public emulated::Device {
   bool load(const void*) override { return true; }
   bool has(const std::string&) override { return true; }
   size_t shared_bytes(const std::string&) override { return 0; }
+  bool touches_memory() const override { return false; }
   void run(const CUfunc_st&, dim3, dim3, size_t, void* const*, const std::function<void()>&) override {}
   void allocated(const void* at, size_t bytes, bool host) override {
     if (host) pinned_[at] = bytes;

@@ -432,8 +432,11 @@ class GpuGuessedRows : public ::testing::TestWithParam<std::pair<const char*, Te
 TEST_P(GpuGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
   const auto model = open_spec(GetParam().first, on_cuda(), {GetParam().second, false});
   const bool blocks = model->description().kv().head_dim % 32 == 0;
+  // Types of KV meet heads of 32 and of 256 values; what the other models are here for knows no type of KV.
+  const bool of_types = GetParam().first == std::string("qwen3") || GetParam().first == std::string("llama-256");
   for (const KvType kv : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
-    if (in_blocks(kv) && !blocks) continue;
+    if (in_blocks(kv) && !(blocks && of_types)) continue;
+    if (kv == KvType::f16 && GetParam().first == std::string("llama-256")) continue;
     const std::vector<int32_t> tokens = stumbling(model->description().n_vocab, 84);  // rows on both sides of a page's end
     const auto off = guessing(model, engine::Speculate::off, kv), ngram = guessing(model, engine::Speculate::ngram, kv);
     for (Session* s : {off.get(), ngram.get()}) unwrap(s->prefill({tokens.data(), 40}, nullptr, nullptr));

@@ -203,20 +203,22 @@ std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, Kv
   return {bytes, best};
 }
 
+// Each type, head size and kind meets pages of both sizes.
 TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
+  int32_t n = 0;
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {32, 80, 256, 512})
-      for (const int32_t page_tokens : {8, 64})
-        for (const DigestKind kind : {DigestKind::range, DigestKind::deviation, DigestKind::mean}) {
-          if (!stores(type, dim)) continue;
-          SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", pages of " + std::to_string(page_tokens));
-          std::vector<float> cosines[2];
-          const auto [expected, got] =
-              on_both(limits(dim), [&](Machine* m) { return digested(m, type, dim, page_tokens, kind, &cosines[m->cuda()]); });
-          expect_near(cosines[1], cosines[0], 1e-5);
-          EXPECT_EQ(got.first, expected.first);
-          EXPECT_EQ(got.second, expected.second);
-        }
+      for (const DigestKind kind : {DigestKind::range, DigestKind::deviation, DigestKind::mean}) {
+        const int32_t page_tokens = n++ % 2 == 0 ? 8 : 64;
+        if (!stores(type, dim)) continue;
+        SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", pages of " + std::to_string(page_tokens));
+        std::vector<float> cosines[2];
+        const auto [expected, got] =
+            on_both(limits(dim), [&](Machine* m) { return digested(m, type, dim, page_tokens, kind, &cosines[m->cuda()]); });
+        expect_near(cosines[1], cosines[0], 1e-5);
+        EXPECT_EQ(got.first, expected.first);
+        EXPECT_EQ(got.second, expected.second);
+      }
 }
 
 // The number of given keys among the best, for a job alone and beside other jobs; also with equal scores.
@@ -278,10 +280,15 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of
   return out;
 }
 
+// All of F16; each other type meets each head size and each result once.
 TEST(GpuTopKeys, WeightsAndTheirMeans) {
+  int32_t n = 0;
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t dim : {32, 128, 512})
       for (const Of of : {Of::rows, Of::mean, Of::sum}) {
+        const int32_t i_type = n / 9, i_dim = n / 3 % 3, i_of = n % 3;
+        ++n;
+        if (i_type > 0 && i_of != (i_dim + i_type) % 3) continue;
         SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) +
                      (of == Of::rows   ? ", rows"
                       : of == Of::mean ? ", means"
@@ -361,6 +368,7 @@ TEST(GpuTopKeys, MomentsOverAWindow) {
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t dim : {32, 128})
       for (const double gamma : {0.0, 200.0}) {
+        if (type != KvType::f16 && (gamma > 0) != ((type == KvType::q8_0) == (dim == 32))) continue;
         SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", gamma " + std::to_string(gamma));
         const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return moments(m, type, dim, gamma); });
         for (size_t j = 0; j < expected.scores.size(); ++j) {

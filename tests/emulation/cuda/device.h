@@ -77,6 +77,7 @@ class Device {
   // parameters: their addresses. `as_source` runs the launch as this program's own function.
   virtual void run(const CUfunc_st& kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes, void* const* parameters,
                    const std::function<void()>& as_source) = 0;
+  virtual bool touches_memory() const { return true; }  // run() does: if not, memory stays hidden meanwhile
   // host: the host may write the memory unseen.
   virtual void allocated(const void* at, size_t bytes, bool host) = 0;
   virtual void released(const void* at) = 0;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -406,7 +407,8 @@ DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes,
       std::fprintf(stderr, "emulated device: %s starts early, and not each of its threads waits for earlier kernels\n", f->name.c_str());
       std::abort();
     };
-    const AsDevice now(AsDevice::Work::kernel);
+    std::optional<AsDevice> now;
+    if (!device || device->touches_memory()) now.emplace(AsDevice::Work::kernel);
     if (device) device->run(*f, grid, block, shared_bytes, at.data(), as_source);
     else as_source();
   });

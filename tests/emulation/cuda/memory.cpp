@@ -31,10 +31,12 @@ size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 // the thread that made it, so the keys are made before any other thread: the host's threads may use the second one.
 struct Keys {
   int device = -1, registered = -1;
+  bool windows = false;  // are asked for: each of them closes
   Keys() {
 #if defined(__GLIBC__)
     const char* wanted = std::getenv("ORRERY_EMULATED_HIDING");
-    if (wanted && std::strcmp(wanted, "windows") == 0) return;
+    windows = wanted && std::strcmp(wanted, "windows") == 0;
+    if (windows) return;
     device = pkey_alloc(0, PKEY_DISABLE_ACCESS);
     if (device >= 0) registered = pkey_alloc(0, 0);
     if (device >= 0 && registered < 0) pkey_free(device), device = -1;
@@ -87,6 +89,11 @@ std::mutex memory_mutex;                        // guards what follows
 std::map<const void*, Allocation> allocations;  // by the address that the caller got
 std::map<const void*, Registered> registered;   // by the address that the caller gave
 size_t n_windows = 0;                           // that are open now
+// Where windows hide memory, closing one changes each page's entry, a fifth of all time. So each allocation is followed by kStrictWindows
+// that close, and later one in kSampled does. `left_open`: the last one has not been closed.
+constexpr size_t kStrictWindows = 200, kSampled = 16;
+size_t n_since_taken = 0;
+bool left_open = false;
 size_t pinned_taken = 0;
 
 DeviceBytes taken[kMostDevices];
@@ -99,8 +106,10 @@ void protect_all(int protection) {
     if (r.there) mprotect(r.there, r.mapped, protection);
 }
 void hide_from_host(void* base, size_t bytes) {
-  if (keys.device >= 0) hide(base, bytes, keys.device);
-  else if (n_windows == 0) mprotect(base, bytes, PROT_NONE);
+  if (keys.device >= 0) return hide(base, bytes, keys.device);
+  if (left_open) protect_all(PROT_NONE), left_open = false;
+  if (n_windows == 0) mprotect(base, bytes, PROT_NONE);
+  n_since_taken = 0;
 }
 
 size_t DeviceBytes::*part_of(Taker taker) {
@@ -125,7 +134,7 @@ AsDevice::AsDevice(Work work) {
     return;
   }
   const std::lock_guard<std::mutex> lock(memory_mutex);
-  if (n_windows++ == 0) protect_all(PROT_READ | PROT_WRITE);
+  if (n_windows++ == 0 && !left_open) protect_all(PROT_READ | PROT_WRITE);
 }
 AsDevice::~AsDevice() {
   if (keys.device >= 0) {
@@ -134,7 +143,9 @@ AsDevice::~AsDevice() {
     return;
   }
   const std::lock_guard<std::mutex> lock(memory_mutex);
-  if (--n_windows == 0) protect_all(PROT_NONE);
+  if (--n_windows > 0) return;
+  left_open = !keys.windows && ++n_since_taken > kStrictWindows && n_since_taken % kSampled != 0;
+  if (!left_open) protect_all(PROT_NONE);
 }
 
 DriverError take(void** at, size_t bytes, bool pinned) {

@@ -135,6 +135,8 @@ TEST_P(CpuLowRank, ProductsAreThoseOfKeysTurnedBack) {
     for (const KvType type : kKvTypes)
       for (const int32_t kv_head : {-1, 1}) {
         if (!stores(type, shape.dim)) continue;
+        if (shape.dim == 512 && kv_head < 0 && type != KvType::f16 && type != KvType::q4_0)
+          continue;  // columns of all heads: most of the time
         SCOPED_TRACE(std::to_string(shape.dim) + ", type " + std::to_string(static_cast<int>(type)));
         const Layer layer(type, shape.dim, kv_head < 0 ? shape.rope : kNoRope, shape.rank, 1, kv_head);
         const size_t n = layer.width;
@@ -143,8 +145,11 @@ TEST_P(CpuLowRank, ProductsAreThoseOfKeysTurnedBack) {
           for (int32_t t = 0; t < n_tokens; ++t) {
             const Doubles key = layer.key(t);
             for (size_t i = 0; i < n; ++i) expected_sums[i] += key[i], most[i] += std::fabs(key[i]);
-            for (size_t i = 0; i < n; ++i)
-              for (size_t j = 0; j < n; ++j) expected[i * n + j] += key[i] * key[j];
+            for (size_t i = 0; i < n; ++i) {
+              const double* const k = key.data();
+              double* const row = &expected[i * n];
+              for (size_t j = 0; j < n; ++j) row[j] += k[i] * k[j];
+            }
           }
           std::vector<float> first;
           for (const int32_t n_threads : {1, 3}) {
@@ -157,11 +162,15 @@ TEST_P(CpuLowRank, ProductsAreThoseOfKeysTurnedBack) {
             if (first.empty()) first = found;
             ASSERT_EQ(found, first) << "threads show";
           }
-          for (size_t i = 0; i < n; ++i)
+          Doubles lengths(n);
+          for (size_t i = 0; i < n; ++i) lengths[i] = std::sqrt(expected[i * n + i]);
+          for (size_t i = 0; i < n; ++i) {
+            const float* const found = &first[i * n];
+            const double *const row = &expected[i * n], *const l = lengths.data();
             for (size_t j = 0; j < n; ++j)
-              ASSERT_NEAR(static_cast<double>(first[i * n + j]), expected[i * n + j],
-                          1e-5 * std::sqrt(expected[i * n + i] * expected[j * n + j]) + 1e-6)
-                  << i << ", " << j;
+              if (!(std::fabs(static_cast<double>(found[j]) - row[j]) <= 1e-5 * l[i] * l[j] + 1e-6))
+                FAIL() << i << ", " << j << ": " << found[j] << ", expected " << row[j];
+          }
         }
       }
 }
