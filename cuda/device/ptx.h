@@ -67,9 +67,6 @@ __device__ __forceinline__ void load_matrices_4_transposed(uint32_t* out, const 
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(shared_address(row)));
 }
-__device__ __forceinline__ void load_matrices_2(uint32_t* out, const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];\n" : "=r"(out[0]), "=r"(out[1]) : "r"(shared_address(row)));
-}
 // Copies `bytes` bytes, 0 to 16, from global to shared memory, past the registers, and writes zeros behind them, up to 16.
 // copy_async_commit() closes a group of copies. copy_async_wait() returns when at most kUnderWay groups are still under way.
 __device__ __forceinline__ void copy_async_16(void* to, const void* from, int bytes = 16) {
@@ -143,7 +140,6 @@ inline int dot_unsigned(uint32_t a, uint32_t b, int c) { return emulated::dot_un
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
 inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, false); }
 inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
-inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
 inline void copy_async_16(void* to, const void* from, int bytes = 16) {
   emulated::aligned_16(from), emulated::aligned_16(to);
   if (bytes) std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -194,7 +190,6 @@ int dot_unsigned(uint32_t a, uint32_t b, int c);
 uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector);
 void load_matrices_4(uint32_t* out, const void* row);
 void load_matrices_4_transposed(uint32_t* out, const void* row);
-void load_matrices_2(uint32_t* out, const void* row);
 void copy_async_16(void* to, const void* from, int bytes = 16);
 void copy_async_commit();
 template <int kUnderWay>

@@ -49,27 +49,16 @@ void pool(Span<const float> in, uint32_t width, Span<float> out, const Meet& mee
 
 }  // namespace
 
-Status avg_pool1d(Span<const float> in, uint32_t width, Span<float> out) {
-  ORRERY_TRY(check_pool(in, width, out));
-  pool(in, width, out, [](float sum, float x) { return sum + x; });
-  for (float& x : out) x /= static_cast<float>(width);
-  return ok_status();
-}
-
-Status max_pool1d(Span<const float> in, uint32_t width, Span<float> out) {
-  ORRERY_TRY(check_pool(in, width, out));
-  pool(in, width, out, [](float largest, float x) { return std::max(largest, x); });
-  return ok_status();
-}
-
 Status pool1d(Span<const float> in, Pooling pooling, uint32_t width, Span<float> out) {
+  ORRERY_TRY(check_pool(in, pooling == Pooling::none ? 1 : width, out));
   switch (pooling) {
-    case Pooling::avg: return avg_pool1d(in, width, out);
-    case Pooling::max: return max_pool1d(in, width, out);
-    case Pooling::none: break;
+    case Pooling::none: std::copy(in.begin(), in.end(), out.begin()); break;
+    case Pooling::avg:
+      pool(in, width, out, [](float sum, float x) { return sum + x; });
+      for (float& x : out) x /= static_cast<float>(width);
+      break;
+    case Pooling::max: pool(in, width, out, [](float largest, float x) { return std::max(largest, x); }); break;
   }
-  ORRERY_TRY(check_pool(in, 1, out));
-  std::copy(in.begin(), in.end(), out.begin());
   return ok_status();
 }
 

@@ -9,12 +9,8 @@
 
 namespace orrery::policy {
 
-// in and out: (n), distinct memory. The average counts padding zeros in its divisor; the maximum pads with -inf. invalid_argument unless
-// width is odd.
-Status avg_pool1d(Span<const float> in, uint32_t width, Span<float> out);
-Status max_pool1d(Span<const float> in, uint32_t width, Span<float> out);
-
-// Either of them; Pooling::none copies.
+// in and out: (n), distinct memory. The average counts padding zeros in its divisor; the maximum pads with -inf; Pooling::none copies.
+// invalid_argument unless width is odd.
 Status pool1d(Span<const float> in, Pooling pooling, uint32_t width, Span<float> out);
 
 }  // namespace orrery::policy

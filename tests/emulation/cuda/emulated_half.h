@@ -32,7 +32,6 @@ inline __half __float2half_rn(float x) {
 }
 inline __half __float2half_ru(float x) { return {orrery::float_to_half_up(x)}; }
 inline __half __float2half_rd(float x) { return {orrery::float_to_half_down(x)}; }
-inline float2 __half22float2(__half2 h) { return {__half2float(h.x), __half2float(h.y)}; }
 inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
 inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
 inline unsigned short __half_as_ushort(__half h) { return h.bits; }

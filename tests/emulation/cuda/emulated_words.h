@@ -109,7 +109,6 @@ inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline int __float_as_int(float x) {
   int i;
@@ -132,7 +131,6 @@ inline float __uint_as_float(unsigned i) {
   return x;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   const uint64_t bytes = (uint64_t{b} << 32) | a;
@@ -143,20 +141,6 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     if (s & 8) byte = byte & 0x80 ? 0xFF : 0;
     out |= byte << 8 * i;
   }
-  return out;
-}
-inline unsigned __vsubss4(unsigned a, unsigned b) {  // four signed bytes, saturated
-  unsigned out = 0;
-  for (int i = 0; i < 4; ++i) {
-    int d = static_cast<int8_t>(a >> 8 * i) - static_cast<int8_t>(b >> 8 * i);
-    d = d < -128 ? -128 : d > 127 ? 127 : d;
-    out |= (static_cast<unsigned>(d) & 0xFF) << 8 * i;
-  }
-  return out;
-}
-inline unsigned __vsub4(unsigned a, unsigned b) {
-  unsigned out = 0;
-  for (int i = 0; i < 4; ++i) out |= (((a >> 8 * i) - (b >> 8 * i)) & 0xFF) << 8 * i;
   return out;
 }
 template <class T>

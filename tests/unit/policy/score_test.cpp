@@ -24,7 +24,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 Floats pooled(const Floats& in, uint32_t width, bool avg) {
   Floats out(in.size());
-  const Status status = avg ? avg_pool1d(in, width, out) : max_pool1d(in, width, out);
+  const Status status = pool1d(in, avg ? Pooling::avg : Pooling::max, width, out);
   EXPECT_TRUE(status.ok()) << status.message();
   return out;
 }
@@ -79,10 +79,10 @@ TEST(PolicyScore, PoolingIsTheDefinitionOnRandomRows) {
 TEST(PolicyScore, AnEvenOrWrongShapeIsRefused) {
   Floats in(6), out(6), small(5);
   for (const uint32_t width : {0u, 2u, 4u}) {
-    EXPECT_EQ(avg_pool1d(in, width, out).code(), Code::invalid_argument);
-    EXPECT_EQ(max_pool1d(in, width, out).code(), Code::invalid_argument);
+    EXPECT_EQ(pool1d(in, Pooling::avg, width, out).code(), Code::invalid_argument);
+    EXPECT_EQ(pool1d(in, Pooling::max, width, out).code(), Code::invalid_argument);
   }
-  EXPECT_EQ(avg_pool1d(in, 3, small).code(), Code::invalid_argument);
+  EXPECT_EQ(pool1d(in, Pooling::avg, 3, small).code(), Code::invalid_argument);
   EXPECT_EQ(group_reduce(in, 4, GroupReduce::max, small).code(), Code::invalid_argument);
   EXPECT_EQ(group_reduce(in, 0, GroupReduce::max, small).code(), Code::invalid_argument);
   ScoreScratch scratch;
