@@ -30,15 +30,16 @@ struct Adapter {
   static constexpr int32_t kRows = 256;
   static constexpr int64_t kPairs = 4;
 
+  // matrix: a member of the model's weights. Its data tell nothing: layers in host memory share their place on the device.
   const LowRankPair* find(const Weight& matrix) const {
-    const auto found = pairs.find(matrix.data.address);
+    const auto found = pairs.find(&matrix);
     return found == pairs.end() ? nullptr : &found->second;
   }
 
-  std::unordered_map<uint64_t, LowRankPair> pairs;  // by the address of the model's matrix
-  int64_t rank = 0;                                 // the largest
-  Ptr<float> low;                                   // (kRows, kPairs * rank): A x
-  std::array<uint8_t, 16> fingerprint = {};         // of all of the file
+  std::unordered_map<const Weight*, LowRankPair> pairs;  // by the model's matrix
+  int64_t rank = 0;                                      // the largest
+  Ptr<float> low;                                        // (kRows, kPairs * rank): A x
+  std::array<uint8_t, 16> fingerprint = {};              // of all of the file
   kv::ArenaRegion region;
 };
 

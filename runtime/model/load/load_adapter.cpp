@@ -196,7 +196,7 @@ Result<std::unique_ptr<Adapter>> load_adapter(const gguf::File& file, const Mode
     placed.a = {TensorType::f32, static_cast<int64_t>(pair.a->dims[1]), static_cast<int64_t>(pair.a->dims[0]), a};
     placed.b = {b.address};
     placed.n_out = static_cast<int64_t>(pair.b->dims[1]);
-    adapter->pairs.emplace(pair.matrix->data.address, placed);
+    adapter->pairs.emplace(pair.matrix, placed);
   }
   adapter->rank = contents.rank;
   adapter->low = {next.address};

@@ -2,10 +2,10 @@
 //
 // In place, where operations read the host's memory by its address, they are used where they lie in the reservoir.
 //
-// Over a link, the arena has kSlots slots, each with room for a layer's matrices. The layers go round: each step uses them in the same order,
-// and layer l of the store has slot l % kSlots. bring() has a layer's matrices in its slot before its operations; leave(), behind them, begins
-// to bring those of the next layer of this slot, so the link is busy while other layers compute. Bytes cross in pieces, so what a layer waits
-// for comes between them.
+// Over a link, the arena has kSlots slots, each with room for a layer's matrices. The layers go round: each step uses them in the same
+// order, and layer l of the store has slot l % kSlots. bring() has a layer's matrices in its slot before its operations. leave() follows
+// them, and begins to bring the matrices of the slot's next layer, so the link is busy while other layers compute. Bytes cross in pieces, and
+// what a layer waits for comes between two pieces.
 // Which bytes are where decides what a step waits for, and no result.
 #pragma once
 
@@ -49,7 +49,6 @@ class LayerStore {
     uint64_t waited = 0;    // of them, those whose matrices were not all there
     uint64_t bytes = 0;     // over the link
     uint64_t stall_us = 0;  // time that steps waited
-    Counts operator-(const Counts& o) const { return {asked - o.asked, waited - o.waited, bytes - o.bytes, stall_us - o.stall_us}; }
   };
   struct AllCounts {
     Counts decode, prefill;
