@@ -216,8 +216,8 @@ __device__ __forceinline__ void start_early() {
   wait_for_earlier_kernels();
 }
 
-// The sum and the maximum over the lanes of a warp. Every lane gets the same bits, because pairs are added in a fixed order. In emulation one
-// exchange does what five do here.
+// The sum and the maximum over the lanes of a warp. Every lane gets the same bits, because pairs are added in a fixed order. In emulation
+// one exchange does what five do here.
 #ifdef ORRERY_EMULATED_KERNELS
 inline float warp_sum(float x) {
   return emulated::butterfly(x, [](float a, float b) { return a + b; });

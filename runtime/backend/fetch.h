@@ -77,8 +77,8 @@ class FetchOperations {
   // slots the follower's. What counts as changed is the follower's own query. Each job has `before`; n_first, n_last and n_others are 0.
   virtual void fetch_followers(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const QueryChange& change,
                                const Download& told) = 0;
-  // Keys near the best one. jobs: all KV heads of a layer, each with `before`, and n_others if the slots hold more than k keys. Pages are keys. A key's
-  // score is its smallest distance, over the query heads, from a query head's best product. Each head wants as many of its best keys as
+  // Keys near the best one. jobs: all KV heads of a layer, each with `before`, and n_others if the slots hold more than k keys. Pages are
+  // keys. A key's score is its smallest distance, over the query heads, from a query head's best product. Each head wants as many of its best keys as
   // products lie less than alpha below their query head's best one, in the mean over the layer's query heads, at most k. held[n_held()]
   // becomes this number. Misses, ascending, take the places, ascending, of the unwanted keys with the lowest scores; of equal scores the
   // later key leaves. They arrive in parallel with the layers behind. Returns a number for KvMoves::join_moves(), before the layer attends.

@@ -8,9 +8,8 @@
 
 namespace orrery::gguf {
 
-// Writes the `n` values at `src` as `type` to dst[0..row_bytes(type, n)). `type` is F32, F16,
-// BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. `n` is a multiple of the type's block_elements. Values must be finite. All arithmetic is float32 in the order given. Per
-// block of 32 values x:
+// Writes the `n` values at `src` as `type` to dst[0..row_bytes(type, n)). `type` is F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1. `n` is a
+// multiple of the type's block_elements. Values must be finite. All arithmetic is float32 in the order given. Per block of 32 values x:
 //   F16, BF16   round to nearest, ties to even
 //   Q8_0        d = max|x| / 127;  q = x * (1 / d) rounded to nearest, ties away from zero
 //   Q4_0, Q5_0  d = m / -8 (Q5_0: / -16), m the first value of greatest magnitude, sign kept;

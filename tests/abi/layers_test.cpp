@@ -2,9 +2,11 @@
 // own writer of files, which needs the library's objects.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/abi/handles.h"
 #include "tests/support/model_spec.h"
@@ -85,98 +87,106 @@ TEST(KvTypeBytes, AreThoseOfTheFormats) {
   EXPECT_EQ(orrery_kv_type_bytes(ORRERY_KV_F32, UINT32_MAX, UINT32_MAX), 8 * uint64_t{UINT32_MAX});
 }
 
+// A model opened with these options, on a runtime with a simulated link or without, and a session that has evaluated six tokens.
+struct Evaluated {
+  Evaluated(const std::string& path, const orrery_model_options& wanted, bool linked) {
+    orrery_runtime_options with = runtime_options();
+    if (linked) with.link_bytes_per_second = 1000000000;
+    orrery_runtime* made = nullptr;
+    check(orrery_runtime_create(&with, &made, &error), error, "orrery_runtime_create");
+    runtime.reset(made);
+    orrery_model* h = nullptr;
+    check(orrery_model_open(runtime.get(), path_source(path), &wanted, &h, &error), error, "orrery_model_open");
+    model.reset(h);
+    orrery_session_options small = session_options();
+    small.n_context = 64;
+    orrery_session* opened = nullptr;
+    check(orrery_session_open(model.get(), &small, &opened, &error), error, "orrery_session_open");
+    session.reset(opened);
+    const int32_t prompt[] = {3, 4, 5, 6, 7, 8};
+    check(orrery_session_evaluate(session.get(), prompt, 6, nullptr, &error), error, "orrery_session_evaluate");
+    regions.resize(32);
+    orrery_plan_region_init(regions.data(), sizeof regions[0]);
+    size_t n = 0;
+    check(orrery_plan_regions(path_source(path), &with, &wanted, nullptr, regions.data(), 32, &n, &error), error, "orrery_plan_regions");
+    regions.resize(n);
+  }
+  orrery_plan_region region(const std::string& name) const {  // zeros: the plan has none
+    const auto found = std::find_if(regions.begin(), regions.end(), [&](const orrery_plan_region& r) { return r.name == name; });
+    return found == regions.end() ? orrery_plan_region{} : *found;
+  }
+  Error error;
+  Runtime runtime;
+  Model model;
+  Session session;
+  std::vector<orrery_plan_region> regions;
+};
+
 // Where a mixture's experts lie: by the options, by the plan's regions, and as the model tells once it is open.
 TEST(Layers, ExpertsLieWhereTheOptionsSay) {
   const TempDir dir;
   const std::string path = dir.write("model.gguf", deep_model_gguf("qwen3moe"));
   for (const bool linked : {false, true}) {
-    orrery_runtime_options with = runtime_options();
-    if (linked) with.link_bytes_per_second = 1000000000;
-    Error error;
-    orrery_runtime* made = nullptr;
-    check(orrery_runtime_create(&with, &made, &error), error, "orrery_runtime_create");
-    const Runtime runtime(made);
     orrery_model_options wanted = options(&orrery_model_options_init);
     EXPECT_EQ(wanted.experts_on_device, -1);
     wanted.experts_on_device = 17;
-    orrery_model* h = nullptr;
-    check(orrery_model_open(runtime.get(), path_source(path), &wanted, &h, &error), error, "orrery_model_open");
-    const Model model(h);
+    Evaluated e(path, wanted, linked);
     orrery_experts_info info = options(&orrery_experts_info_init);
-    check(orrery_model_experts(model.get(), &info, &error), error, "orrery_model_experts");
-    orrery_streaming_info none = options(&orrery_streaming_info_init);
-    check(orrery_model_streaming(model.get(), &none, &error), error, "orrery_model_streaming");
-    EXPECT_EQ(none.n_layers + none.device_bytes + none.reservoir_bytes, 0u) << "all layers are on the device";
+    check(orrery_model_experts(e.model.get(), &info, &e.error), e.error, "orrery_model_experts");
     EXPECT_EQ(info.n_experts, 48u);
     EXPECT_EQ(info.n_on_device, 17u);
     EXPECT_EQ(info.in_place, linked ? 0u : 1u);
-    EXPECT_EQ(info.n_hits + info.n_late + info.n_missed, 0u);
-    orrery_session_options small = session_options();
-    small.n_context = 64;
-    orrery_session* opened = nullptr;
-    check(orrery_session_open(model.get(), &small, &opened, &error), error, "orrery_session_open");
-    const Session session(opened);
-    const int32_t prompt[] = {3, 4, 5, 6, 7, 8};
-    check(orrery_session_evaluate(session.get(), prompt, 6, nullptr, &error), error, "orrery_session_evaluate");
-    check(orrery_model_experts(model.get(), &info, &error), error, "orrery_model_experts");
     EXPECT_EQ(info.prompt_link_bytes > 0, linked);
-    EXPECT_EQ(info.n_hits + info.n_missed, 0u) << "of generated tokens";
-    orrery_plan_region regions[32];
-    orrery_plan_region_init(regions, sizeof regions[0]);
-    size_t n = 0;
-    check(orrery_plan_regions(path_source(path), &with, &wanted, nullptr, regions, 32, &n, &error), error, "orrery_plan_regions");
-    uint64_t device = 0, reservoir = 0;
-    for (size_t i = 0; i < n; ++i)
-      if (std::string(regions[i].name) == "experts") device = regions[i].device_bytes, reservoir = regions[i].reservoir_bytes;
-    EXPECT_EQ(info.device_bytes, device);
-    EXPECT_EQ(info.reservoir_bytes, reservoir);
-    EXPECT_GT(reservoir, 0u);
+    EXPECT_EQ(info.n_hits + info.n_late + info.n_missed, 0u) << "of generated tokens";
+    const orrery_plan_region planned = e.region("experts");
+    EXPECT_EQ(info.device_bytes, planned.device_bytes);
+    EXPECT_EQ(info.reservoir_bytes, planned.reservoir_bytes);
+    EXPECT_GT(planned.reservoir_bytes, 0u);
+    orrery_streaming_info none = options(&orrery_streaming_info_init);
+    check(orrery_model_streaming(e.model.get(), &none, &e.error), e.error, "orrery_model_streaming");
+    EXPECT_EQ(none.n_layers + none.device_bytes + none.reservoir_bytes, 0u) << "all layers are on the device";
   }
 }
 
-// Layers in host memory: the options, the plan's region and the report.
+// The same of layers in host memory.
 TEST(Layers, LieInHostMemoryWhereTheOptionsSay) {
   const TempDir dir;
   const std::string path = dir.write("model.gguf", deep_model_gguf("llama-plain"));
   for (const bool linked : {false, true}) {
-    orrery_runtime_options with = runtime_options();
-    if (linked) with.link_bytes_per_second = 1000000000;
-    Error error;
-    orrery_runtime* made = nullptr;
-    check(orrery_runtime_create(&with, &made, &error), error, "orrery_runtime_create");
-    const Runtime runtime(made);
     orrery_model_options wanted = options(&orrery_model_options_init);
     EXPECT_EQ(wanted.layers_on_device, -1);
     wanted.layers_on_device = 1;
-    orrery_model* h = nullptr;
-    check(orrery_model_open(runtime.get(), path_source(path), &wanted, &h, &error), error, "orrery_model_open");
-    const Model model(h);
+    Evaluated e(path, wanted, linked);
     orrery_model_info of_model = options(&orrery_model_info_init);
-    check(orrery_model_get_info(model.get(), &of_model, &error), error, "orrery_model_get_info");
-    orrery_session_options small = session_options();
-    small.n_context = 64;
-    orrery_session* opened = nullptr;
-    check(orrery_session_open(model.get(), &small, &opened, &error), error, "orrery_session_open");
-    const Session session(opened);
-    const int32_t prompt[] = {3, 4, 5, 6, 7, 8};
-    check(orrery_session_evaluate(session.get(), prompt, 6, nullptr, &error), error, "orrery_session_evaluate");
-    orrery_streaming_info info = options(&orrery_streaming_info_init);
-    check(orrery_model_streaming(model.get(), &info, &error), error, "orrery_model_streaming");
+    check(orrery_model_get_info(e.model.get(), &of_model, &e.error), e.error, "orrery_model_get_info");
+    const auto told = [&] {
+      orrery_streaming_info info = options(&orrery_streaming_info_init);
+      check(orrery_model_streaming(e.model.get(), &info, &e.error), e.error, "orrery_model_streaming");
+      return info;
+    };
+    const orrery_streaming_info info = told();
     EXPECT_EQ(info.n_layers, of_model.n_layers - 1);
     EXPECT_EQ(info.in_place, linked ? 0u : 1u);
     EXPECT_EQ(info.prompt_link_bytes > 0, linked);
-    EXPECT_EQ(info.n_steps_layers, 0u) << "of generated tokens";
-    orrery_plan_region regions[32];
-    orrery_plan_region_init(regions, sizeof regions[0]);
-    size_t n = 0;
-    check(orrery_plan_regions(path_source(path), &with, &wanted, nullptr, regions, 32, &n, &error), error, "orrery_plan_regions");
-    uint64_t device = 0, reservoir = 0;
-    for (size_t i = 0; i < n; ++i)
-      if (std::string(regions[i].name) == "layers") device = regions[i].device_bytes, reservoir = regions[i].reservoir_bytes;
-    EXPECT_EQ(info.device_bytes, device);
-    EXPECT_EQ(info.reservoir_bytes, reservoir);
-    EXPECT_EQ(device > 0, linked);
-    EXPECT_GT(reservoir, 0u);
+    EXPECT_EQ(info.n_steps_layers + info.link_bytes, 0u) << "of generated tokens";
+    const orrery_plan_region planned = e.region("layers");
+    EXPECT_EQ(info.device_bytes, planned.device_bytes);
+    EXPECT_EQ(info.reservoir_bytes, planned.reservoir_bytes);
+    EXPECT_EQ(planned.device_bytes > 0, linked);
+    EXPECT_GT(planned.reservoir_bytes, 0u);
+    orrery_generate_options few = options(&orrery_generate_options_init);
+    few.max_tokens = 3, few.ignore_end = 1;
+    const int32_t more[] = {9};
+    orrery_generation* g = nullptr;
+    check(orrery_generate_tokens(e.session.get(), more, 1, &few, &g, &e.error), e.error, "orrery_generate_tokens");
+    const Generation generation(g);
+    orrery_event event = options(&orrery_event_init);
+    do check(orrery_next(generation.get(), &event, &e.error), e.error, "orrery_next");
+    while (event.type != ORRERY_EVENT_DONE);
+    const orrery_streaming_info then = told();
+    EXPECT_EQ(then.n_steps_layers > 0, linked);
+    EXPECT_EQ(then.link_bytes > 0, linked);
+    EXPECT_LE(then.n_waited, then.n_steps_layers);
   }
 }
 

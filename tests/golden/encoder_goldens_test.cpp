@@ -9,8 +9,8 @@
 
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/engine/embed/embed.h"
-#include "tests/support/engine_fixture.h"
 #include "tests/support/shared.h"
+#include "tests/support/weights_away.h"
 
 namespace orrery::encoder_goldens_test {
 namespace {
@@ -79,6 +79,10 @@ TEST_P(EncoderGoldens, TheSameBitsInAnyListAndOnAnyThreads) {
   options.pooling = model::Pooling::mean;
   const std::vector<float> together = unwrap(engine::embed(three, all, options));
   EXPECT_EQ(unwrap(engine::embed(one, all, options)), together);
+  in_parts.link.bytes_per_second = uint64_t{4} << 30;
+  const auto away = open_with(build_model_gguf(spec), in_parts, with_layers(0));
+  EXPECT_TRUE(away->weights().layers);
+  EXPECT_EQ(unwrap(engine::embed(away, all, options)), together) << "layers in host memory";
   const auto n = static_cast<size_t>(all.dimensions);
   for (size_t i = all.tokens.size(); i-- > 0;) {
     engine::EncodedTexts alone;

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu/on_cuda.h"
-#include "tests/support/random_blocks.h"
+#include "tests/support/weights_away.h"
 
 namespace orrery::expert_store_test {
 namespace {
@@ -10,20 +10,12 @@ namespace {
 using namespace testing;
 
 std::shared_ptr<engine::LanguageModel> open(const std::vector<std::byte>& file, int64_t experts_on_device) {
-  const TempDir dir;
-  engine::ModelOptions options;
-  options.experts_on_device = experts_on_device;
-  engine::ModelSource source;
-  source.path = dir.write("model.gguf", file);
-  return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), source, options));
+  return open_with(file, on_cuda(), with_experts(experts_on_device));
 }
 
 std::vector<float> logits_of(const std::shared_ptr<engine::LanguageModel>& model, uint32_t chunk) {
-  Random random(1);
-  std::vector<int32_t> prompt(40);
-  for (int32_t& t : prompt) t = static_cast<int32_t>(3 + random.below(90));
   const auto session = open_session(model, 96, KvType::f16, chunk);
-  unwrap(session->prefill(prompt, nullptr, nullptr));
+  unwrap(session->prefill(random_prompt(40, 1), nullptr, nullptr));
   std::vector<float> all = as_vector(session->logits());
   (void)greedy(session.get(), 10, &all);
   return all;

@@ -34,8 +34,8 @@ struct ModelOptions {
 // beside them, because a policy makes do with little memory for KV, and a layer that left would cross the link in every step. If they have
 // to leave, they leave room for kShortContext tokens.
 inline constexpr uint32_t kUsualContext = 8192, kShortContext = 2048;
-// Where a model's weights lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs, or more layers than
-// the model has.
+// Where a model's weights lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs, or more layers
+// than the model has.
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& description, const Device& device,
                                         const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options);
 

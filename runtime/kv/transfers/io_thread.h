@@ -1,9 +1,9 @@
-// The I/O thread copies KV and experts from the reservoir (host memory) to memory on the device, in parallel with the steps.
+// The I/O thread copies KV and weights from the reservoir (host memory) to memory on the device, in parallel with the steps.
 //
 // A request gathers pieces of host memory, one behind the other, at one device address. The submitter owns the request. Requests wait in a
 // bounded queue; the thread serves one at a time, in their order, those that somebody waits for (Urgency::now) before the others. wait()
-// returns when the bytes are there, at a time limit, or when the wait is cancelled, and tells for how long it waited. After cancel() nobody touches the request's memory, so a session can always be
-// closed. Nothing here allocates after make(), except the text of an error.
+// returns when the bytes are there, at a time limit, or when the wait is cancelled, and tells for how long it waited. After cancel() nobody
+// touches the request's memory, so a session can always be closed. Nothing here allocates after make(), except the text of an error.
 //
 // A simulated link measures overlap where host and device share one memory. A request takes its latency and its bytes' time on the link,
 // counted from the end of the previous request, or from its own submission if that is later. Ends are absolute times: a thread that wakes
@@ -95,8 +95,9 @@ class IoThread {
   Waited wait_for_room(const Cancel& cancel = {});
   // Whether the request is done, so that wait() returns at once.
   bool arrived(const IoRequest& request);
-  // Gives a request that waits in the queue Urgency::now. Returns when the request is done, with the Status of its copy (Device::copy_in()). A request that takes longer than the limit is given
-  // up: Code::io, with head, bytes and time. A cancelled wait gives it up too: Code::cancelled.
+  // Gives a request that is in the queue Urgency::now. Returns when the request is done, with the Status of its copy (Device::copy_in()). A
+  // request that takes longer than the limit is given up: Code::io, with head, bytes and time. A cancelled wait gives it up too:
+  // Code::cancelled.
   Waited wait(IoRequest* request, const Cancel& cancel = {});
   // Returns when the thread does not use the request any more, in any state: at once, unless its copy is under way.
   void cancel(IoRequest* request);

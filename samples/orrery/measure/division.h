@@ -1,5 +1,6 @@
 // What a token costs on a card that has room for some units of a model: bytes, rates, and the division of the card's memory. A unit is an
-// expert of a mixture, or the matrices of a dense model's layer. Arithmetic alone; the numbers come from a file's header, the plan and the table of cards.
+// expert of a mixture, or the matrices of a dense model's layer. Arithmetic alone; the numbers come from a file's header, the plan and the
+// table of cards.
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,14 @@
-// Models whose experts do not all lie in the arena: where they lie changes what a step waits for, and no bit.
+// Models whose experts do not all lie in the arena: where they lie changes what a step waits for, and no bit. weights_away_test.cpp has what
+// they share with layers.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <functional>
 #include <string>
 #include <thread>
 
-#include "tests/support/engine_fixture.h"
-#include "tests/support/policy_sessions.h"
-#include "tests/support/random_blocks.h"
+#include "tests/support/weights_away.h"
 
 namespace orrery::expert_store_test {
 namespace {
@@ -23,41 +20,17 @@ using engine::Session;
 constexpr const char* kSpecs[] = {"qwen3moe", "qwen3moe-fused", "qwen35moe",  "qwen3next", "lfm2moe",
                                   "gpt-oss",  "nemotron-h",     "gemma4-moe", "glm47",     "deepseek2-lite"};
 
-std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
-  Random random(seed);
-  std::vector<int32_t> tokens(n);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(3 + random.below(90));
-  return tokens;
-}
-
-engine::RuntimeOptions linked_options(int32_t n_threads = 2) {
-  engine::RuntimeOptions options = runtime_options(n_threads);
-  options.link.bytes_per_second = uint64_t{4} << 30;
-  return options;
-}
-
 Result<std::shared_ptr<LanguageModel>> try_open(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime,
                                                 int64_t experts_on_device, uint64_t sessions_bytes = 0) {
-  const TempDir dir;
-  engine::ModelOptions options;
-  options.experts_on_device = experts_on_device, options.sessions_bytes = sessions_bytes;
-  engine::ModelSource source;
-  source.path = dir.write("model.gguf", file);
-  return LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
+  engine::ModelOptions options = with_experts(experts_on_device);
+  options.sessions_bytes = sessions_bytes;
+  return testing::try_open(file, runtime, options);
 }
 std::shared_ptr<LanguageModel> open(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime, int64_t experts_on_device) {
   return unwrap(try_open(file, runtime, experts_on_device));
 }
 
 model::ExpertUnits units_of(const std::vector<std::byte>& file) { return open(file, runtime_options(), 0)->weights().experts->units(); }
-
-std::vector<float> logits_of(const std::shared_ptr<LanguageModel>& model, const std::vector<int32_t>& prompt, uint32_t chunk = 128) {
-  const auto session = open_session(model, 256, KvType::f16, chunk);
-  std::vector<float> all(prompt.size() * session->logits().size());
-  unwrap(session->prefill(prompt, nullptr, all.data()));
-  (void)greedy(session.get(), 12, &all);
-  return all;
-}
 
 TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
   const std::vector<int32_t> prompt = random_prompt(70, 1);
@@ -66,20 +39,20 @@ TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
       if (type == TensorType::q8_0 && std::string(spec) != "qwen3moe") continue;
       SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
       const std::vector<std::byte> file = deep_model_gguf(spec, {type});
-      const std::vector<float> expected = logits_of(open_bytes(file), prompt);
+      const std::vector<float> expected = traced_logits(open_bytes(file), prompt);
       const model::ExpertUnits units = units_of(file);
       const auto n = static_cast<int64_t>(units.n_units()), least = static_cast<int64_t>(units.least_slots());
       for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
         const auto model = open(file, runtime_options(), on_device);
         ASSERT_TRUE(model->weights().experts && model->weights().experts->in_place());
-        EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << "in place, " << on_device;
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "in place, " << on_device;
       }
       for (const int64_t on_device : {least, n - 1}) {
         if (on_device < least || on_device >= n) continue;
         const auto model = open(file, linked_options(), on_device);
         ASSERT_TRUE(model->weights().experts && !model->weights().experts->in_place());
-        EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << "link, " << on_device;
-        EXPECT_TRUE(same_bits(logits_of(model, prompt, 7), expected)) << "link, in chunks, " << on_device;
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "link, " << on_device;
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "link, in chunks, " << on_device;
         EXPECT_GT(model->weights().experts->counts().asked(), 0u);
       }
       EXPECT_EQ(open(file, linked_options(), n)->weights().experts, nullptr) << "all on the device";
@@ -174,15 +147,21 @@ TEST(EngineExpertStore, ExpertsAreGuessedByTheNextLayersRouter) {
       if (name.find(output) != std::string::npos) tensor["scale"] = 0.0;
     if (name.find("ffn_norm.weight") != std::string::npos) tensor["scale"] = 0.0, tensor["offset"] = 1.0;
   }
-  const auto model = open(build_model_gguf(spec), linked_options(), 16);
-  const auto session = open_session(model, 256, KvType::f16, 128);
-  unwrap(session->prefill(random_prompt(20, 1), nullptr, nullptr));
-  constexpr uint64_t kTokens = 60;
-  for (const int32_t token : random_prompt(kTokens, 2)) feed(session.get(), token);
-  const model::ExpertStore::Counts counts = model->weights().experts->counts();
-  EXPECT_EQ(counts.asked(), kTokens * 6 * 3) << "six layers of three experts";
-  EXPECT_LE(counts.missed, kTokens * 3) << "the first layer has no layer before it";
-  EXPECT_GT(counts.expected, 0u);
+  for (const int64_t layers_on_device : {int64_t{-1}, int64_t{0}}) {  // the next layer's router is there, wherever its other matrices are
+    SCOPED_TRACE(layers_on_device);
+    engine::ModelOptions options = with_experts(16);
+    options.layers_on_device = layers_on_device;
+    const auto model = open_with(build_model_gguf(spec), linked_options(), options);
+    EXPECT_EQ(model->weights().layers != nullptr, layers_on_device == 0);
+    const auto session = open_session(model, 256, KvType::f16, 128);
+    unwrap(session->prefill(random_prompt(20, 1), nullptr, nullptr));
+    constexpr uint64_t kTokens = 60;
+    for (const int32_t token : random_prompt(kTokens, 2)) feed(session.get(), token);
+    const model::ExpertStore::Counts counts = model->weights().experts->counts();
+    EXPECT_EQ(counts.asked(), kTokens * 6 * 3) << "six layers of three experts";
+    EXPECT_LE(counts.missed, kTokens * 3) << "the first layer has no layer before it";
+    EXPECT_GT(counts.expected, 0u);
+  }
 }
 
 // A reservoir that is too small for the experts is named with its numbers.
@@ -195,165 +174,6 @@ TEST(EngineExpertStore, HostMemoryThatIsTooSmallIsNamed) {
   EXPECT_EQ(model.status().code(), Code::out_of_host_memory);
   EXPECT_NE(std::string(model.status().message()).find("the model's experts in host memory"), std::string::npos)
       << model.status().message();
-}
-
-// KV and experts cross one link, under every kind of policy.
-TEST(EngineExpertStore, PoliciesAndExpertsShareTheLink) {
-  const std::vector<std::byte> file = deep_model_gguf("qwen3moe");
-  const auto expected = open_bytes(file, linked_options()),
-             model = open(file, linked_options(), static_cast<int64_t>(units_of(file).least_slots()));
-  ASSERT_TRUE(model->weights().experts);
-  const std::vector<int32_t> prompt = random_prompt(150, 3);
-  for (const PolicyMode& mode : policy_modes()) {
-    const std::string name = mode.name;
-    if (name != "streaming" && name != "heterocache" && name != "synckv_every_step" && name != "auto_by_window" && name != "freekv" &&
-        name != "auto_by_codes" && name != "infinigen" && name != "shadowkv")
-      continue;
-    SCOPED_TRACE(name);
-    std::vector<float> traces[2];
-    for (const auto& of : {expected, model}) {
-      engine::SessionOptions options;
-      options.n_context = 320, options.kv_type = KvType::f16;
-      options.policy = mode.policy, options.policy_options = mode.options, options.kv_share = 0.6;
-      const auto session = unwrap(Session::open(of, options));
-      unwrap(session->prefill(prompt, nullptr, nullptr));
-      (void)greedy(session.get(), 16, &traces[of == model]);
-    }
-    EXPECT_TRUE(same_bits(traces[0], traces[1]));
-  }
-}
-
-TEST(EngineExpertStore, SessionsDecodeTogether) {
-  const std::vector<std::byte> file = deep_model_gguf("qwen3moe");
-  std::vector<std::vector<int32_t>> prompts;
-  for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
-  expect_together_as_alone(open(file, linked_options(), static_cast<int64_t>(units_of(file).least_slots())), prompts, 6);
-}
-
-// An expert that is late, fails or never comes: the answer is late, or the step fails by a sentence that names it, and the next one goes on.
-class EngineExpertFaults : public ::testing::Test {
- protected:
-  using Fault = kv::IoThread::Fault;
-  EngineExpertFaults() : file_(deep_model_gguf("qwen3moe")), prompt_(random_prompt(40, 5)) {
-    expected_ = logits_of(open_bytes(file_), prompt_);
-    engine::RuntimeOptions runtime = linked_options();
-    runtime.io_wait_limit_us = 100'000;
-    runtime.io_fault = [this](const kv::IoRequest& request) {
-      const uint64_t n = n_requests_++;
-      if (std::string(request.of) != "experts") return Fault{};
-      return fault_ ? fault_(n) : Fault{};
-    };
-    model_ = open(file_, runtime, static_cast<int64_t>(units_of(file_).least_slots()));
-  }
-
-  // Tries each call again until it works; returns the number of failed ones.
-  int failures(std::vector<float>* all, const std::function<void(const Status&)>& seen) {
-    int failed = 0;
-    const auto session = open_session(model_, 256, KvType::f16, 128);
-    all->resize(prompt_.size() * session->logits().size());
-    const auto again = [&](const auto& call) {
-      for (int i = 0; i < 2000; ++i) {
-        const Status status = call();
-        if (status.ok()) return;
-        ++failed;
-        seen(status);
-      }
-      throw std::runtime_error("no try works");
-    };
-    again([&] { return session->prefill(prompt_, nullptr, all->data()); });
-    for (int i = 0; i < 12; ++i) {
-      session->push_generated(argmax(session->logits()));
-      again([&] { return session->decode(); });
-      all->insert(all->end(), session->logits().begin(), session->logits().end());
-    }
-    return failed;
-  }
-
-  const std::vector<std::byte> file_;
-  const std::vector<int32_t> prompt_;
-  std::vector<float> expected_;
-  std::atomic<uint64_t> n_requests_{0};
-  std::function<Fault(uint64_t)> fault_;
-  std::shared_ptr<LanguageModel> model_;
-};
-
-TEST_F(EngineExpertFaults, LateOnesAreWaitedFor) {
-  fault_ = [](uint64_t n) {
-    Fault fault;
-    if (n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = 300;
-    return fault;
-  };
-  std::vector<float> found;
-  EXPECT_EQ(failures(&found, [](const Status&) {}), 0);
-  EXPECT_TRUE(same_bits(found, expected_));
-  EXPECT_GT(model_->weights().experts->counts().stall_us, 0u);
-}
-
-TEST_F(EngineExpertFaults, FailedOnesAreNamedAndTriedAgain) {
-  fault_ = [](uint64_t n) {
-    Fault fault;
-    if (n % 97 == 7 && n < 600) fault.kind = Fault::Kind::fail, fault.status = error(Code::device_lost, "the cable is out");
-    return fault;
-  };
-  std::vector<float> found;
-  EXPECT_GT(failures(&found, [](const Status& status) { EXPECT_EQ(status.code(), Code::device_lost) << status.message(); }), 0);
-  EXPECT_TRUE(same_bits(found, expected_));
-}
-
-TEST_F(EngineExpertFaults, OnesThatNeverComeAreGivenUp) {
-  fault_ = [](uint64_t n) {
-    Fault fault;
-    if (n == 30) fault.kind = Fault::Kind::never;
-    return fault;
-  };
-  std::vector<float> found;
-  EXPECT_EQ(failures(&found,
-                     [](const Status& status) {
-                       EXPECT_EQ(status.code(), Code::io);
-                       EXPECT_NE(std::string(status.message()).find("a transfer of experts to the device (expert "), std::string::npos)
-                           << status.message();
-                     }),
-            1);
-  EXPECT_TRUE(same_bits(found, expected_));
-}
-
-// A wait for experts ends when the generation is cancelled, in a prompt and in an answer.
-TEST_F(EngineExpertFaults, WaitsAreCancelled) {
-  for (const bool in_answer : {false, true}) {
-    engine::RuntimeOptions runtime = linked_options();
-    std::atomic<bool> never{!in_answer}, cancel{false};
-    std::atomic<int> stuck{0};
-    runtime.io_fault = [&](const kv::IoRequest&) {
-      Fault fault;
-      if (never) fault.kind = Fault::Kind::never, ++stuck;
-      return fault;
-    };
-    const auto model = open(file_, runtime, static_cast<int64_t>(units_of(file_).least_slots()));
-    const auto session = open_session(model, 256, KvType::f16, 128);
-    Status status;
-    std::thread canceller([&] {
-      while (stuck == 0) std::this_thread::yield();
-      cancel = true;
-    });
-    const auto begin = std::chrono::steady_clock::now();
-    if (in_answer) {
-      unwrap(session->prefill(prompt_, nullptr, nullptr));
-      never = true;
-      for (int i = 0; i < 200 && status.ok(); ++i) {  // until a layer wants an expert that is not there
-        session->push_generated(3 + i % 90);
-        status = session->decode(nullptr, &cancel);
-      }
-    } else {
-      status = session->prefill(prompt_, &cancel, nullptr);
-    }
-    if (stuck == 0) stuck = 1;
-    canceller.join();
-    EXPECT_EQ(status.code(), Code::cancelled) << status.message();
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-    never = false;
-    if (!in_answer) unwrap(session->prefill(prompt_, nullptr, nullptr));
-    else unwrap(session->decode());
-  }
 }
 
 // ---- The cache itself: four layers of four experts, with room for eight ----
@@ -482,62 +302,57 @@ TEST_F(ExpertCache, WhatIsExpectedIsNotMissed) {
   EXPECT_EQ(store_->counts().wasted, 1u);
 }
 
-// Transfers that wait for the link give way to those that a layer waits for.
-TEST_F(ExpertCache, WhatALayerWaitsForComesFirst) {
-  std::vector<uint32_t> order;
-  std::atomic<bool> hold{true};
-  engine::RuntimeOptions options = linked_options();
-  options.io_fault = [&](const kv::IoRequest& request) {
-    while (hold) std::this_thread::yield();
-    order.push_back(request.head);
-    return kv::IoThread::Fault{};
-  };
-  const auto runtime = unwrap(engine::Runtime::create(options));
-  kv::IoThread* const io = unwrap(runtime->io());
-  std::byte from[3][16] = {}, to[3][16];
-  HostPiece pieces[3];
-  kv::IoRequest requests[3];
-  for (uint32_t i = 0; i < 3; ++i) {
-    pieces[i] = {from[i], sizeof from[i]};
-    requests[i].to = {reinterpret_cast<uintptr_t>(to[i])}, requests[i].pieces = {&pieces[i], 1}, requests[i].head = i;
+// Four requests of one link, whose thread waits before each until release().
+class HeldLink : public ::testing::Test {
+ protected:
+  HeldLink() {
+    engine::RuntimeOptions options = linked_options();
+    options.io_fault = [this](const kv::IoRequest& request) {
+      while (hold_) std::this_thread::yield();
+      order_.push_back(request.head);
+      return kv::IoThread::Fault{};
+    };
+    runtime_ = unwrap(engine::Runtime::create(options));
+    io_ = unwrap(runtime_->io());
+    for (uint32_t i = 0; i < 4; ++i)
+      requests_[i].to = {reinterpret_cast<uintptr_t>(to_[i])}, requests_[i].pieces = {&piece_, 1}, requests_[i].head = i;
+    submit(0);
+    while (io_->n_waiting() > 0) std::this_thread::yield();  // under way
   }
-  ASSERT_TRUE(io->submit(&requests[0]));
-  while (io->n_waiting() > 0) std::this_thread::yield();  // under way
-  ASSERT_TRUE(io->submit(&requests[1]));
-  ASSERT_TRUE(io->submit(&requests[2], kv::IoThread::Urgency::now));
-  EXPECT_EQ(io->n_waiting(), 1u);
-  hold = false;
-  for (kv::IoRequest& request : requests) unwrap(io->wait(&request).status);
-  EXPECT_EQ(order, (std::vector<uint32_t>{0, 2, 1}));
+  void submit(uint32_t i, kv::IoThread::Urgency urgency = kv::IoThread::Urgency::later) {
+    if (!io_->submit(&requests_[i], urgency)) throw std::runtime_error("the queue is full");
+  }
+  void release() { hold_ = false; }
+  void wait(uint32_t i) { unwrap(io_->wait(&requests_[i]).status); }
+
+  std::vector<uint32_t> order_;
+  std::atomic<bool> hold_{true};
+  std::byte from_[16] = {}, to_[4][16];
+  const HostPiece piece_{from_, sizeof from_};
+  kv::IoRequest requests_[4];
+  std::shared_ptr<engine::Runtime> runtime_;
+  kv::IoThread* io_ = nullptr;
+};
+
+// Transfers that wait for the link give way to those that a layer waits for.
+TEST_F(HeldLink, WhatALayerWaitsForComesFirst) {
+  submit(1);
+  submit(2, kv::IoThread::Urgency::now);
+  EXPECT_EQ(io_->n_waiting(), 1u);
+  release();
+  for (uint32_t i = 0; i < 3; ++i) wait(i);
+  EXPECT_EQ(order_, (std::vector<uint32_t>{0, 2, 1}));
 }
 
 // A transfer that was to come later comes next, once a layer waits for it.
-TEST_F(ExpertCache, WaitingMakesATransferUrgent) {
-  std::vector<uint32_t> order;
-  std::atomic<bool> hold{true};
-  engine::RuntimeOptions options = linked_options();
-  options.io_fault = [&](const kv::IoRequest& request) {
-    while (hold) std::this_thread::yield();
-    order.push_back(request.head);
-    return kv::IoThread::Fault{};
-  };
-  const auto runtime = unwrap(engine::Runtime::create(options));
-  kv::IoThread* const io = unwrap(runtime->io());
-  std::byte from[16] = {}, to[4][16];
-  const HostPiece piece{from, sizeof from};
-  kv::IoRequest requests[4];
-  for (uint32_t i = 0; i < 4; ++i) {
-    requests[i].to = {reinterpret_cast<uintptr_t>(to[i])}, requests[i].pieces = {&piece, 1}, requests[i].head = i;
-    ASSERT_TRUE(io->submit(&requests[i]));
-  }
-  while (io->n_waiting() > 3) std::this_thread::yield();  // the first is under way
-  std::thread waits([&] { unwrap(io->wait(&requests[3]).status); });
-  while (io->n_waiting() > 2) std::this_thread::yield();
-  hold = false;
+TEST_F(HeldLink, WaitingMakesATransferUrgent) {
+  for (uint32_t i = 1; i < 4; ++i) submit(i);
+  std::thread waits([&] { wait(3); });
+  while (io_->n_waiting() > 2) std::this_thread::yield();
+  release();
   waits.join();
-  for (uint32_t i = 0; i < 3; ++i) unwrap(io->wait(&requests[i]).status);
-  EXPECT_EQ(order[1], 3u);
-  EXPECT_EQ(order.size(), 4u);
+  for (uint32_t i = 0; i < 3; ++i) wait(i);
+  EXPECT_EQ(order_, (std::vector<uint32_t>{0, 3, 1, 2}));
 }
 
 }  // namespace

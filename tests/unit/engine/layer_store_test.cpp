@@ -1,18 +1,12 @@
-// Models some of whose layers lie in host memory: where they lie changes what a step waits for, and no bit.
+// Models some of whose layers lie in host memory: where they lie changes what a step waits for, and no bit. weights_away_test.cpp has what they
+// share with experts.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <functional>
 #include <string>
-#include <thread>
 
 #include "runtime/model/store/division.h"
-#include "tests/support/engine_fixture.h"
-#include "tests/support/policy_sessions.h"
-#include "tests/support/random_blocks.h"
+#include "tests/support/weights_away.h"
 
 namespace orrery::layer_store_test {
 namespace {
@@ -29,38 +23,8 @@ constexpr const char* kSpecs[] = {"llama-plain", "qwen2",      "phi3",     "gemm
 // Others have tensors that go with their number of layers.
 bool is_deep(const std::string& spec) { return spec != "gemma4" && spec != "qwen35"; }
 
-std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
-  Random random(seed);
-  std::vector<int32_t> tokens(n);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(3 + random.below(90));
-  return tokens;
-}
-
-engine::RuntimeOptions linked_options(int32_t n_threads = 2) {
-  engine::RuntimeOptions options = runtime_options(n_threads);
-  options.link.bytes_per_second = uint64_t{4} << 30;
-  return options;
-}
-
-Result<std::shared_ptr<LanguageModel>> try_open(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime,
-                                                const engine::ModelOptions& options) {
-  const TempDir dir;
-  engine::ModelSource source;
-  source.path = dir.write("model.gguf", file);
-  return LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
-}
 std::shared_ptr<LanguageModel> open(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime, int64_t layers_on_device) {
-  engine::ModelOptions options;
-  options.layers_on_device = layers_on_device;
-  return unwrap(try_open(file, runtime, options));
-}
-
-std::vector<float> logits_of(const std::shared_ptr<LanguageModel>& model, const std::vector<int32_t>& prompt, uint32_t chunk = 128) {
-  const auto session = open_session(model, 256, KvType::f16, chunk);
-  std::vector<float> all(prompt.size() * session->logits().size());
-  unwrap(session->prefill(prompt, nullptr, all.data()));
-  (void)greedy(session.get(), 12, &all);
-  return all;
+  return open_with(file, runtime, with_layers(layers_on_device));
 }
 
 TEST(EngineLayerStore, WhereLayersLieChangesNoBit) {
@@ -71,19 +35,19 @@ TEST(EngineLayerStore, WhereLayersLieChangesNoBit) {
       SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
       const std::vector<std::byte> file = is_deep(spec) ? deep_model_gguf(spec, {type}) : named_model_gguf(spec);
       const auto whole = open_bytes(file);
-      const std::vector<float> expected = logits_of(whole, prompt);
+      const std::vector<float> expected = traced_logits(whole, prompt);
       const int64_t n = whole->description().n_layers;
       ASSERT_GE(n, 3);
       for (const int64_t on_device : {int64_t{0}, n / 2}) {
         const auto model = open(file, runtime_options(), on_device);
         ASSERT_TRUE(model->weights().layers && model->weights().layers->in_place());
-        EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << "in place, " << on_device;
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "in place, " << on_device;
       }
       for (const int64_t on_device : {int64_t{0}, int64_t{1}, n - 3, n - 1}) {
         const auto model = open(file, linked_options(), on_device);
         ASSERT_TRUE(model->weights().layers && !model->weights().layers->in_place());
-        EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << "link, " << on_device;
-        EXPECT_TRUE(same_bits(logits_of(model, prompt, 7), expected)) << "link, in chunks, " << on_device;
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "link, " << on_device;
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "link, in chunks, " << on_device;
         const auto counts = model->weights().layers->counts();
         EXPECT_EQ(counts.decode.asked, static_cast<uint64_t>(2 * 12 * (n - on_device)));
         if (n - on_device > 2) EXPECT_GT(counts.decode.bytes, 0u);
@@ -93,17 +57,41 @@ TEST(EngineLayerStore, WhereLayersLieChangesNoBit) {
     }
 }
 
+// The block that guesses tokens stays on the device, and reads the model's tables there.
+TEST(EngineLayerStore, AHeadGuessesTheSame) {
+  const std::vector<std::byte> file = named_model_gguf("qwen35-mtp");
+  std::vector<float> traces[2];
+  uint64_t accepted[2];
+  for (const bool away : {false, true}) {
+    const auto model = open(file, linked_options(), away ? 0 : -1);
+    engine::SessionOptions options;
+    options.n_context = 256, options.speculate = engine::Speculate::mtp, options.speculate_tokens = 3;
+    options.guess_costs.emplace().fill(1e-9);  // always as many guesses as may be
+    const auto session = unwrap(Session::open(model, options));
+    unwrap(session->prefill(random_prompt(40, 1), nullptr, nullptr));
+    for (int i = 0; i < 24; ++i) {
+      session->push_generated(argmax(session->logits()));
+      unwrap(session->decode(nullptr, nullptr, 3));
+      traces[away].insert(traces[away].end(), session->logits().begin(), session->logits().end());
+    }
+    EXPECT_GT(session->stats().guessed_tokens, 0u);
+    accepted[away] = session->stats().accepted_tokens;
+  }
+  EXPECT_TRUE(same_bits(traces[0], traces[1]));
+  EXPECT_EQ(accepted[0], accepted[1]);
+}
+
 // Experts and layers in host memory, in one arena.
 TEST(EngineLayerStore, ExpertsAndLayersLeaveTogether) {
   const std::vector<int32_t> prompt = random_prompt(40, 1);
   for (const char* spec : {"qwen3moe", "gemma4-moe"}) {
     const std::vector<std::byte> file = deep_model_gguf(spec);
-    const std::vector<float> expected = logits_of(open_bytes(file), prompt);
+    const std::vector<float> expected = traced_logits(open_bytes(file), prompt);
     engine::ModelOptions options;
     options.experts_on_device = std::string(spec) == "gemma4-moe" ? 24 : 16, options.layers_on_device = 2;
     const auto model = unwrap(try_open(file, linked_options(), options));
     ASSERT_TRUE(model->weights().layers && model->weights().experts);
-    EXPECT_TRUE(same_bits(logits_of(model, prompt), expected)) << spec;
+    EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << spec;
   }
 }
 
@@ -149,7 +137,7 @@ TEST(EngineLayerStore, AsManyAsFit) {
   EXPECT_EQ(whole->weights().layers, nullptr);
   const uint64_t all = whole->runtime().arena().used();
   const std::vector<int32_t> prompt = random_prompt(40, 1);
-  const std::vector<float> expected = logits_of(whole, prompt);
+  const std::vector<float> expected = traced_logits(whole, prompt);
   int64_t before = whole->description().n_layers;
   for (const uint64_t missing : {uint64_t{1}, all / 4, all / 2}) {
     engine::ModelOptions options;
@@ -162,7 +150,7 @@ TEST(EngineLayerStore, AsManyAsFit) {
     EXPECT_LE(model->runtime().arena().used(), runtime.device_budget_bytes - options.sessions_bytes);
     options.layers_on_device = left + 1;  // one layer more would not leave sessions their bytes
     EXPECT_GT(unwrap(try_open(file, runtime, options))->runtime().arena().used(), runtime.device_budget_bytes - options.sessions_bytes);
-    EXPECT_TRUE(same_bits(logits_of(model, prompt), expected));
+    EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected));
   }
 }
 
@@ -201,165 +189,6 @@ TEST(EngineLayerStore, OptionsAndHostMemoryThatAreWrongAreNamed) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::out_of_host_memory);
   EXPECT_NE(std::string(refused.status().message()).find("layers in host memory"), std::string::npos) << refused.status().message();
-}
-
-// KV and layers cross one link, under every kind of policy; infinigen asks the next layer's weights ahead.
-TEST(EngineLayerStore, PoliciesAndLayersShareTheLink) {
-  const std::vector<std::byte> file = deep_model_gguf("qwen3");
-  const auto expected = open_bytes(file, linked_options()), model = open(file, linked_options(), 1);
-  const std::vector<int32_t> prompt = random_prompt(150, 3);
-  int n_modes = 0;
-  for (const PolicyMode& mode : policy_modes()) {
-    const std::string name = mode.name;
-    if (name != "streaming" && name != "heterocache" && name != "synckv_every_step" && name != "auto_by_window" && name != "freekv" &&
-        name != "auto_by_codes" && name != "infinigen" && name != "shadowkv")
-      continue;
-    SCOPED_TRACE(name);
-    ++n_modes;
-    std::vector<float> traces[2];
-    for (const auto& of : {expected, model}) {
-      engine::SessionOptions options;
-      options.n_context = 320, options.kv_type = KvType::f16;
-      options.policy = mode.policy, options.policy_options = mode.options, options.kv_share = 0.6;
-      const auto session = unwrap(Session::open(of, options));
-      unwrap(session->prefill(prompt, nullptr, nullptr));
-      (void)greedy(session.get(), 16, &traces[of == model]);
-    }
-    EXPECT_TRUE(same_bits(traces[0], traces[1]));
-  }
-  EXPECT_EQ(n_modes, 8);
-}
-
-TEST(EngineLayerStore, SessionsDecodeTogether) {
-  const std::vector<std::byte> file = deep_model_gguf("llama-plain");
-  std::vector<std::vector<int32_t>> prompts;
-  for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
-  expect_together_as_alone(open(file, linked_options(), 1), prompts, 6);
-}
-
-// A layer that is late, fails or never comes: the answer is late, or the step fails by a sentence that names it, and the next one goes on.
-class EngineLayerFaults : public ::testing::Test {
- protected:
-  using Fault = kv::IoThread::Fault;
-  EngineLayerFaults() : file_(deep_model_gguf("llama-plain")), prompt_(random_prompt(40, 5)) {
-    expected_ = logits_of(open_bytes(file_), prompt_);
-    engine::RuntimeOptions runtime = linked_options();
-    runtime.io_wait_limit_us = 100'000;
-    runtime.io_fault = [this](const kv::IoRequest& request) {
-      const uint64_t n = n_requests_++;
-      if (std::string(request.of) != "weights") return Fault{};
-      return fault_ ? fault_(n) : Fault{};
-    };
-    model_ = open(file_, runtime, 0);
-  }
-
-  // Tries each call again until it works; returns the number of failed ones.
-  int failures(std::vector<float>* all, const std::function<void(const Status&)>& seen) {
-    int failed = 0;
-    const auto session = open_session(model_, 256, KvType::f16, 128);
-    all->resize(prompt_.size() * session->logits().size());
-    const auto again = [&](const auto& call) {
-      for (int i = 0; i < 2000; ++i) {
-        const Status status = call();
-        if (status.ok()) return;
-        ++failed;
-        seen(status);
-      }
-      throw std::runtime_error("no try works");
-    };
-    again([&] { return session->prefill(prompt_, nullptr, all->data()); });
-    for (int i = 0; i < 12; ++i) {
-      session->push_generated(argmax(session->logits()));
-      again([&] { return session->decode(); });
-      all->insert(all->end(), session->logits().begin(), session->logits().end());
-    }
-    return failed;
-  }
-
-  const std::vector<std::byte> file_;
-  const std::vector<int32_t> prompt_;
-  std::vector<float> expected_;
-  std::atomic<uint64_t> n_requests_{0};
-  std::function<Fault(uint64_t)> fault_;
-  std::shared_ptr<LanguageModel> model_;
-};
-
-TEST_F(EngineLayerFaults, LateOnesAreWaitedFor) {
-  fault_ = [](uint64_t n) {
-    Fault fault;
-    if (n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = 300;
-    return fault;
-  };
-  std::vector<float> found;
-  EXPECT_EQ(failures(&found, [](const Status&) {}), 0);
-  EXPECT_TRUE(same_bits(found, expected_));
-  EXPECT_GT(model_->weights().layers->counts().decode.stall_us, 0u);
-  EXPECT_GT(model_->weights().layers->counts().decode.waited, 0u);
-}
-
-TEST_F(EngineLayerFaults, FailedOnesAreNamedAndTriedAgain) {
-  fault_ = [](uint64_t n) {
-    Fault fault;
-    if (n % 17 == 7) fault.kind = Fault::Kind::fail, fault.status = error(Code::device_lost, "the cable is out");
-    return fault;
-  };
-  std::vector<float> found;
-  EXPECT_GT(failures(&found, [](const Status& status) { EXPECT_EQ(status.code(), Code::device_lost) << status.message(); }), 3);
-  EXPECT_TRUE(same_bits(found, expected_));
-}
-
-TEST_F(EngineLayerFaults, OnesThatNeverComeAreGivenUp) {
-  fault_ = [](uint64_t n) {
-    Fault fault;
-    if (n == 30) fault.kind = Fault::Kind::never;
-    return fault;
-  };
-  std::vector<float> found;
-  EXPECT_EQ(failures(&found,
-                     [](const Status& status) {
-                       EXPECT_EQ(status.code(), Code::io);
-                       EXPECT_NE(std::string(status.message()).find("a transfer of weights to the device (layer "), std::string::npos)
-                           << status.message();
-                     }),
-            1);
-  EXPECT_TRUE(same_bits(found, expected_));
-}
-
-// A wait for a layer ends when the generation is cancelled, in a prompt and in an answer.
-TEST_F(EngineLayerFaults, WaitsAreCancelled) {
-  for (const bool in_answer : {false, true}) {
-    engine::RuntimeOptions runtime = linked_options();
-    runtime.io_wait_limit_us = 2'000'000;
-    std::atomic<bool> never{false}, cancel{false};
-    std::atomic<int> stuck{0};
-    runtime.io_fault = [&](const kv::IoRequest&) {
-      Fault fault;
-      if (never) fault.kind = Fault::Kind::never, ++stuck;
-      return fault;
-    };
-    const auto model = open(file_, runtime, 0);
-    const auto session = open_session(model, 256, KvType::f16, 128);
-    if (in_answer) {
-      unwrap(session->prefill(prompt_, nullptr, nullptr));
-      session->push_generated(3);
-    }
-    never = true;
-    std::thread canceller([&] {
-      while (stuck == 0) std::this_thread::yield();
-      cancel = true;
-    });
-    const auto begin = std::chrono::steady_clock::now();
-    const Status status = in_answer ? session->decode(nullptr, &cancel) : session->prefill(prompt_, &cancel, nullptr);
-    canceller.join();
-    EXPECT_EQ(status.code(), Code::cancelled) << status.message();
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-    never = false;
-    // A transfer that nobody had waited for yet may still be stuck: the next call gives it up.
-    Status again;
-    for (int i = 0; i < 3; ++i)
-      if ((again = in_answer ? session->decode() : session->prefill(prompt_, nullptr, nullptr)).ok()) break;
-    EXPECT_TRUE(again.ok()) << again.message();
-  }
 }
 
 // ---- Which layers leave, and the ring ----

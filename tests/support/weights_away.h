@@ -1,0 +1,62 @@
+// Models some of whose weights lie in host memory, for tests: their runtimes, their logits, and what they must not change.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/support/engine_fixture.h"
+#include "tests/support/random_blocks.h"
+#include "tests/support/temp_dir.h"
+
+namespace orrery::testing {
+
+inline std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(3 + random.below(90));
+  return tokens;
+}
+
+// A simulated link of 4 GiB/s.
+inline engine::RuntimeOptions linked_options(int32_t n_threads = 2) {
+  engine::RuntimeOptions options = runtime_options(n_threads);
+  options.link.bytes_per_second = uint64_t{4} << 30;
+  return options;
+}
+
+inline engine::ModelOptions with_experts(int64_t on_device) {
+  engine::ModelOptions options;
+  options.experts_on_device = on_device;
+  return options;
+}
+inline engine::ModelOptions with_layers(int64_t on_device) {
+  engine::ModelOptions options;
+  options.layers_on_device = on_device;
+  return options;
+}
+
+// Opens a model of a file's bytes on a runtime of its own.
+inline Result<std::shared_ptr<engine::LanguageModel>> try_open(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime,
+                                                               const engine::ModelOptions& options) {
+  const TempDir dir;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", file);
+  return engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
+}
+inline std::shared_ptr<engine::LanguageModel> open_with(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime,
+                                                        const engine::ModelOptions& options) {
+  return unwrap(try_open(file, runtime, options));
+}
+
+// The logits of all prompt tokens, and of twelve greedy ones behind them.
+inline std::vector<float> traced_logits(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& prompt,
+                                        uint32_t chunk = 128) {
+  const auto session = open_session(model, 256, KvType::f16, chunk);
+  std::vector<float> all(prompt.size() * session->logits().size());
+  unwrap(session->prefill(prompt, nullptr, all.data()));
+  (void)greedy(session.get(), 12, &all);
+  return all;
+}
+
+}  // namespace orrery::testing
