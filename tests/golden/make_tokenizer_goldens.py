@@ -29,7 +29,7 @@ from tokenizers import AddedToken, Regex, models, pre_tokenizers, trainers
 
 OUT = pathlib.Path(__file__).parent / "tokenizer"
 GROUP, SHOWN, COUNT = 100, 40, 10000
-TEN = 10  # strings of a hash; a group has a hash of such hashes
+TEN = 10  # strings of a hash; a group has a hash of these hashes
 M64 = (1 << 64) - 1
 
 WORDS = """the of and to in is that for it as was with be by on not he his but at are this have from or had an they which

@@ -1,5 +1,5 @@
-// Models some of whose layers lie in host memory and cross the link in each step: the logits are those of all layers on the device, to the
-// bit.
+// Models some of whose layers lie in host memory and cross the link in each step: the logits have the same bits as with all layers on the
+// device.
 #include <gtest/gtest.h>
 
 #include "tests/gpu/on_cuda.h"

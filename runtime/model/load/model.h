@@ -56,7 +56,7 @@ struct Layer {
 struct WeightsPlace {
   static constexpr int64_t kAll = -1;
   int64_t experts = kAll;  // units (store/expert_units.h), at most
-  int64_t layers = kAll;   // whose matrices lie there, but for those of experts
+  int64_t layers = kAll;   // whose matrices lie there; experts count apart
   bool in_place = false;   // operations use the reservoir by the host's addresses, and there is no link
   bool away() const { return experts != kAll || layers != kAll; }
 };

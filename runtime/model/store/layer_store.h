@@ -46,7 +46,7 @@ class LayerStore {
   // Since the store was made: of steps of generated tokens, and of prompts.
   struct Counts {
     uint64_t asked = 0;     // layers that a step came to
-    uint64_t waited = 0;    // of them, those whose matrices were not all there
+    uint64_t waited = 0;    // of them, layers whose matrices were not all there
     uint64_t bytes = 0;     // over the link
     uint64_t stall_us = 0;  // time that steps waited
   };
@@ -59,7 +59,7 @@ class LayerStore {
 
   static constexpr size_t kSlots = 2;
   static Needs needs(const LayerUnits& units, bool in_place);
-  // io: null in place. All outlive the store. Errors: those of ArenaRegion::take().
+  // io: null in place. All outlive the store. Errors as of ArenaRegion::take().
   static Result<std::unique_ptr<LayerStore>> make(const LayerUnits& units, kv::Arena* arena, kv::Arena* reservoir, kv::IoThread* io);
   ~LayerStore();
   LayerStore(const LayerStore&) = delete;

@@ -52,7 +52,7 @@ double Division::bytes(uint64_t n_on_device) const {
   return rest - static_cast<double>(away) * unit_bytes() + static_cast<double>(std::min<uint64_t>(away, 2)) * unit_bytes();
 }
 
-// While a layer computes, the experts that it has guessed for the next one cross the link. Those that it did not guess are waited for. Of a
+// While a layer computes, the experts that it has guessed for the next one cross the link. Other experts are waited for. Of a
 // dense model all is known beforehand: the link is busy all the time.
 TokenTime Division::time(const Rates& rates, uint64_t n_on_device, double hit) const {
   TokenTime t;

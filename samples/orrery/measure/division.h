@@ -52,7 +52,7 @@ struct Division {
   bool mixture() const { return work.n_experts > 0; }
   uint64_t n_units() const { return mixture() ? work.n_experts : work.n_layers; }
   double unit_bytes() const;
-  uint64_t least() const;  // units on the device: of experts, twice those of a layer, for the cache
+  uint64_t least() const;  // units on the device: of experts, twice a layer's number, for the cache
   // Units that fit into `budget` bytes, at most all. Check bytes(): perhaps least() of them do not fit.
   uint64_t fitting(double budget) const;
   double bytes(uint64_t n_on_device) const;  // of the card; two slots for the layers that cross the link are among them

@@ -334,7 +334,7 @@ class HeldLink : public ::testing::Test {
   kv::IoThread* io_ = nullptr;
 };
 
-// Transfers that wait for the link give way to those that a layer waits for.
+// Transfers that wait for the link give way to a transfer that a layer waits for.
 TEST_F(HeldLink, WhatALayerWaitsForComesFirst) {
   submit(1);
   submit(2, kv::IoThread::Urgency::now);

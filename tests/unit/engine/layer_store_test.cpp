@@ -95,7 +95,7 @@ TEST(EngineLayerStore, ExpertsAndLayersLeaveTogether) {
   }
 }
 
-// The bytes that the plan says, of the file's header alone, are those that opening takes; one byte less is refused.
+// The bytes that the plan says, of the file's header alone, are the bytes that opening takes; one byte less is refused.
 TEST(EngineLayerStore, PlannedBytesAreTakenBytes) {
   const TempDir dir;
   engine::ModelSource source;

@@ -49,7 +49,8 @@ class WeightsAway : public ::testing::TestWithParam<Kind> {
 TEST_P(WeightsAway, PoliciesShareTheLink) {
   const auto whole = open_bytes(file_, linked_options()), away = open();
   const std::vector<int32_t> prompt = random_prompt(150, 3);
-  for (const char* name : {"streaming", "heterocache", "synckv_every_step", "auto_by_window", "freekv", "auto_by_codes", "infinigen", "shadowkv"}) {
+  for (const char* name :
+       {"streaming", "heterocache", "synckv_every_step", "auto_by_window", "freekv", "auto_by_codes", "infinigen", "shadowkv"}) {
     SCOPED_TRACE(name);
     std::vector<float> traces[2];
     for (const auto& model : {whole, away}) {
@@ -87,7 +88,9 @@ TEST_P(WeightsAway, AdaptersAddTheSame) {
   for (const bool away : {false, true}) {
     const auto model = away ? open() : open_bytes(file_, linked_options());
     AdapterSpec spec;
-    spec.takes = [](const std::string& name) { return name.find("attn") != std::string::npos || name.find("ffn_down.") != std::string::npos; };
+    spec.takes = [](const std::string& name) {
+      return name.find("attn") != std::string::npos || name.find("ffn_down.") != std::string::npos;
+    };
     engine::SessionOptions options;
     options.n_context = 128;
     options.adapters = adapters_of({{open_adapter(model, adapter_gguf(file_, spec)), 0.5f}});
@@ -231,8 +234,10 @@ TEST_P(WeightsFaults, WaitsAreCancelled) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, WeightsAway, ::testing::ValuesIn(kKinds), [](const auto& tested) { return std::string(tested.param.name); });
-INSTANTIATE_TEST_SUITE_P(Kinds, WeightsFaults, ::testing::ValuesIn(kKinds), [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(Kinds, WeightsAway, ::testing::ValuesIn(kKinds),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(Kinds, WeightsFaults, ::testing::ValuesIn(kKinds),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
 }  // namespace orrery::weights_away_test
