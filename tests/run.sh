@@ -23,6 +23,7 @@ if [ $status -eq 0 ]; then
   sed -n '/^[0-9]*% tests passed/,$p' "$reports/ctest.log"
 else
   cat "$reports/ctest.log"
+  sed -n 's/^\[  FAILED  \] \(.* ([0-9]* ms)\)$/failed: \1/p' "$reports/ctest.log"  # close to the end, where a log that was cut still has it
 fi
 [ -s "$reports/ctest.junit" ] || { echo "0 passed, 1 failed"; exit 1; }
 
