@@ -161,7 +161,9 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_pro
   constexpr int kOuts = kRows > 1 ? 2 : 1;
   start_early();
   const int slot = static_cast<int>(blockIdx.x) / a.n_blocks, index = static_cast<int>(blockIdx.x) % a.n_blocks;
-  const int owner = a.owners[slot], first = a.first_slots[owner];
+  const int owner = a.owners[slot];
+  if (owner < 0) return;
+  const int first = a.first_slots[owner];
   if ((slot - first) % kRows != 0) return;
   const int n = min(kRows, a.first_slots[owner + 1] - slot);
   const int p = a.products.product_of(index);

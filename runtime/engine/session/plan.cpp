@@ -44,8 +44,10 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   layout.add({"layers", kv::Holds::weights, weights.layers.arena_bytes, weights.layers.reservoir_bytes, 0, 0});
   layout.add({"adapters", kv::Holds::weights, in.adapters_bytes, 0, 0, 0});
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
-  if (!same_workspace(limits, in.shared.limits))  // else the session uses the model's workspace
-    layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
+  if (!same_workspace(limits, in.shared.limits)) {  // else the session uses the model's workspace
+    const uint64_t on_host = in.host ? model::HostExperts::work_bytes(*in.host, limits, model::host_work_shape(h)) : 0;
+    layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, on_host, 0, 0});
+  }
   for (size_t g = 0; g < h.groups.size(); ++g) {
     const uint32_t pages = group_pages(h, in.options, n_context, g);
     const bool in_reservoir = compressed && g == 0;  // layers with windows need their pages on the device
@@ -118,8 +120,8 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const LayoutInput of_part = {input.description, input.device,  part,        input.moves_directly,
-                               input.shared,      input.weights, input.draft, input.adapters_bytes};
+  const LayoutInput of_part = {input.description, input.device, part,       input.moves_directly, input.shared,
+                               input.weights,     input.draft,  input.host, input.adapters_bytes};
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
@@ -151,8 +153,8 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, co
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;
-    const LayoutInput with_larger = {input.description, input.device,  larger,      input.moves_directly,
-                                     input.shared,      input.weights, input.draft, input.adapters_bytes};
+    const LayoutInput with_larger = {input.description, input.device, larger,     input.moves_directly, input.shared,
+                                     input.weights,     input.draft,  input.host, input.adapters_bytes};
     const kv::Plan of_larger = plan_of(with_larger, budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
     options->chunk_tokens = chunk;
@@ -169,6 +171,7 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   options->see_device(runtime.device().info(), runtime.moves_directly());
   const SessionOptions given = *options;
   LayoutInput input = {model.description(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
+  if (const model::HostExperts* host = model.weights().host.get()) input.host = &host->host();
   if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->description(), draft->shared_with(given.of_draft(0))};
   return decide_with_chunk(input, options, {runtime.arena().largest_free(), runtime.reservoir().largest_free()});
 }
@@ -178,7 +181,7 @@ namespace {
 Result<WeightsMemory> weights_of(const gguf::File& file, const model::Description& description, const Device& device, uint64_t budget,
                                  const model::WeightsPlace& place) {
   ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget, place));
-  WeightsMemory bytes{weights.arena_bytes, 0, weights.experts, weights.layers};
+  WeightsMemory bytes{weights.arena_bytes, 0, weights.experts, weights.layers, static_cast<bool>(weights.host)};
   for (const gguf::Tensor& t : file.tensors())
     if (!weights.repacks || model::repacked_bytes(file, t, device) == 0) bytes.mapped += t.bytes;
   for (const gguf::Tensor* t : weights.in_units)  // copied all the same
@@ -227,11 +230,16 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   GpuUse gpu;
   ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
-  ORRERY_ASSIGN(const model::WeightsPlace place, place_model(file, description, *backend, runtime, budget, model));
+  std::unique_ptr<Backend> host;
+  if (model.host_experts) {
+    ORRERY_ASSIGN(host, make_host_backend(runtime));
+  }
+  ORRERY_ASSIGN(const model::WeightsPlace place, place_model(file, description, *backend, runtime, budget, model, host.get()));
   ORRERY_ASSIGN(const WeightsMemory weights, weights_of(file, description, *backend, budget, place));
   session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
   LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights};
+  if (weights.by_host) input.host = host.get();
   model::Description draft_description;
   if (given.speculate == Speculate::draft) {
     if (given.draft_source == nullptr)

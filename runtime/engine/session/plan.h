@@ -19,6 +19,7 @@ struct WeightsMemory {
   uint64_t arena = 0, mapped = 0;
   model::ExpertStore::Needs experts = {};  // beside `arena`
   model::LayerStore::Needs layers = {};
+  bool by_host = false;  // the host computes some experts
 };
 struct LayoutInput {
   const model::Description& description;
@@ -34,7 +35,8 @@ struct LayoutInput {
     WeightsMemory weights = {};
   };
   Draft draft = {};
-  uint64_t adapters_bytes = 0;  // of adapters that are not open yet, or in a plan of all memory; else 0
+  const Device* host = nullptr;  // if it computes experts of the model
+  uint64_t adapters_bytes = 0;   // of adapters that are not open yet, or in a plan of all memory; else 0
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 

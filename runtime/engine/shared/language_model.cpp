@@ -55,11 +55,11 @@ uint64_t least_bytes(const model::Description& d, const Device& device) {
   return model::carve_workspace(d, device, workspace_limits(d, device, {}, options, kPageTokens), {}).bytes;
 }
 
-// WeightsPlace::experts, with all layers on the device.
+// WeightsPlace::experts, with all layers on the device. host: WeightsPlace::host.
 Result<int64_t> place_experts(const gguf::File& file, const model::Description& d, const Device& device, uint64_t arena_bytes,
-                              const ModelOptions& options, bool in_place) {
+                              const ModelOptions& options, bool in_place, Backend* host) {
   model::WeightsPlace place;
-  place.in_place = in_place;
+  place.in_place = in_place, place.host = host;
   place.experts = 0;
   ORRERY_ASSIGN(const model::Placement none, model::place_weights(file, d, device, arena_bytes, place));
   if (!none.units) {
@@ -73,11 +73,12 @@ Result<int64_t> place_experts(const gguf::File& file, const model::Description& 
   if (n < 0) {
     ORRERY_ASSIGN(const model::Placement all, model::place_weights(file, d, device, arena_bytes));
     const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kUsualContext);
-    n = model::divide_experts({none.units, in_place, arena_bytes, none.arena_bytes, all.arena_bytes, sessions});
+    n = model::divide_experts(
+        {none.units, in_place, arena_bytes, none.arena_bytes, all.arena_bytes, sessions, host != nullptr, none.experts.arena_bytes});
   }
   if (n >= n_units) n = model::WeightsPlace::kAll;
   const auto least = static_cast<int64_t>(none.units.least_slots());
-  if (n != model::WeightsPlace::kAll && !in_place && n < least)
+  if (n != model::WeightsPlace::kAll && !in_place && !host && n < least)
     return option_error(Code::invalid_argument, "experts_on_device",
                         "experts_on_device is %lld: of %lld experts at least %lld are on the device, twice those of a layer",
                         static_cast<long long>(n), static_cast<long long>(n_units), static_cast<long long>(least));
@@ -87,10 +88,11 @@ Result<int64_t> place_experts(const gguf::File& file, const model::Description& 
 }  // namespace
 
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& d, const Device& device,
-                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options) {
+                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options, Backend* host) {
   model::WeightsPlace place;
   place.in_place = device.info().reads_host_memory && moves_directly(runtime);
-  ORRERY_ASSIGN(place.experts, place_experts(file, d, device, arena_bytes, options, place.in_place));
+  if (options.host_experts && !place.in_place) place.host = host;
+  ORRERY_ASSIGN(place.experts, place_experts(file, d, device, arena_bytes, options, place.in_place, place.host));
   place.layers = options.layers_on_device;
   if (place.layers > d.n_layers)
     return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, the model has %d layers",
@@ -134,7 +136,11 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, load.rope, load.families));
-  ORRERY_ASSIGN(load.place, place_model(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options));
+  Backend* host = nullptr;
+  if (options.host_experts) {
+    ORRERY_ASSIGN(host, runtime->host_backend());
+  }
+  ORRERY_ASSIGN(load.place, place_model(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options, host));
   load.reservoir = &runtime->reservoir();
   if (load.place.away() && !load.place.in_place) {
     ORRERY_ASSIGN(load.io, runtime->io());
@@ -153,6 +159,11 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
                  static_cast<unsigned long long>(experts->arena_bytes()),
                  experts->in_place() ? "the others are used where they lie in host memory" : "all of them are in host memory",
                  static_cast<unsigned long long>(experts->reservoir_bytes()));
+  if (const model::HostExperts* experts = weights->host.get())
+    runtime->log(LogLevel::info, "%s: %llu of %llu experts are on the device (%llu bytes), the processor computes the others (%llu bytes)",
+                 path.c_str(), static_cast<unsigned long long>(experts->layout().n_on_device),
+                 static_cast<unsigned long long>(experts->layout().n_units), static_cast<unsigned long long>(experts->layout().arena_bytes),
+                 static_cast<unsigned long long>(experts->layout().reservoir_bytes));
   if (const model::LayerStore* layers = weights->layers.get())
     runtime->log(LogLevel::info, "%s: the matrices of %zu of %d layers are in host memory (%llu bytes), %s", path.c_str(),
                  layers->units().layers.size(), weights->description.n_layers, static_cast<unsigned long long>(layers->reservoir_bytes()),
@@ -208,6 +219,7 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
   ORRERY_TRY(waiting_rows_.fetch_all(&turn.backend()));
   const model::Workspace grown = model::carve_workspace(description(), device, wanted, region.data());
+  if (model_->host) ORRERY_TRY(model_->host->reserve(&runtime_->reservoir(), wanted, model::host_work_shape(description())));
   // Takes the pinned memory of these steps: now, so that no step of an open session is refused it.
   ORRERY_TRY(turn.backend().set_scratch(grown.scratch, wanted));
   workspace_region_ = std::move(region);

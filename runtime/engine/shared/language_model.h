@@ -27,6 +27,7 @@ struct ModelOptions {
   model::LoadOptions weights;
   int64_t experts_on_device = -1;  // of all layers together; -1: as many as fit beside sessions_bytes
   int64_t layers_on_device = -1;   // whose matrices are there; -1: the same
+  bool host_experts = false;       // the processor computes the experts that are not on the device
   uint64_t sessions_bytes = 0;     // of the arena, which weights leave free; 0: what a session of kUsualContext tokens needs
 };
 
@@ -35,9 +36,10 @@ struct ModelOptions {
 // to leave, they leave room for kShortContext tokens.
 inline constexpr uint32_t kUsualContext = 8192, kShortContext = 2048;
 // Where a model's weights lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs, or more layers
-// than the model has.
+// than the model has. host: make_host_backend(), with ModelOptions::host_experts.
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& description, const Device& device,
-                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options);
+                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options,
+                                        Backend* host = nullptr);
 
 // The source of a model: a file by its path, an open file or a part of it, or a file in memory.
 struct ModelSource {

@@ -109,6 +109,13 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options, Gpu
   return error(Code::unsupported, "this build has no backend that computes on the host");
 }
 
+Result<std::unique_ptr<Backend>> make_host_backend(const RuntimeOptions& options) {
+  RuntimeOptions of_host = options;
+  of_host.backend = "cpu";
+  GpuUse unused;
+  return make_backend(of_host, &unused);
+}
+
 bool moves_directly(const RuntimeOptions& options) {
   return options.link.bytes_per_second == 0 && options.link.latency_us == 0 && !options.io_fault;
 }
@@ -173,9 +180,25 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
 
 Status Runtime::set_threads(int32_t n_threads, Priority priority) {
   const Turn turn = take_turn();
-  ORRERY_TRY(turn.backend().set_threads(n_threads, priority));
+  const bool on_host = turn.backend().info().computes_on_host;
+  Backend* host = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(io_mutex_);
+    host = host_.get();
+  }
+  if (host) ORRERY_TRY(host->set_threads(n_threads, priority));
+  if (on_host || !host) ORRERY_TRY(turn.backend().set_threads(n_threads, priority));
   log(LogLevel::info, "%d threads%s", backend_info().n_threads, priority == Priority::low ? " of low priority" : "");
   return ok_status();
+}
+
+Result<Backend*> Runtime::host_backend() {
+  const std::lock_guard<std::mutex> lock(io_mutex_);
+  if (!host_) {
+    const AccountScope scope(account_);
+    ORRERY_ASSIGN(host_, make_host_backend(options_));
+  }
+  return host_.get();
 }
 
 Result<kv::IoThread*> Runtime::io() {

@@ -43,7 +43,8 @@ struct GpuUse {
 };
 
 struct RuntimeOptions {
-  int32_t n_threads = 0;                 // of the CPU backend; 0: cpu::default_threads(). On a GPU: while a model is loaded
+  int32_t n_threads = 0;                 // of the CPU backend; 0: cpu::default_threads(). On a GPU: while a model is loaded, and of experts
+                                         // that the processor computes
   Priority priority = Priority::normal;  // of these threads
   int32_t device = -1;                   // a GPU, an index of gpus(); -1: the first that is not refused
   std::string backend = "auto";          // a GPU if the machine has one, else the CPU; "gpu": no CPU
@@ -66,6 +67,8 @@ struct RuntimeOptions {
 
 // The backend that the options name, without an arena: enough to plan with.
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options, GpuUse* gpu);
+// The processor's backend beside the one that the options name, for experts that it computes (model::HostExperts).
+Result<std::unique_ptr<Backend>> make_host_backend(const RuntimeOptions& options);
 // Whether backends may read the reservoir in place of transfers by the I/O thread: no link is simulated, and no faults of transfers.
 bool moves_directly(const RuntimeOptions& options);
 // The size of the device arena. By default it leaves, of a GPU's free memory, Device::driver_bytes() and kLeftToOthers.
@@ -93,6 +96,8 @@ class Runtime {
   BackendInfo backend_info() const { return turns_->device().info(); }
   // The I/O thread, for sessions with refills. The first call starts it.
   Result<kv::IoThread*> io();
+  // The processor's backend beside the device's; whoever has the turn uses it. The first call makes it.
+  Result<Backend*> host_backend();
   uint64_t prompt_part_us() const { return options_.prompt_part_us; }
   bool moves_directly() const { return engine::moves_directly(options_); }
   const RuntimeOptions& options() const { return options_; }  // as the runtime was created
@@ -125,7 +130,8 @@ class Runtime {
   std::unique_ptr<kv::Arena> reservoir_;
   std::unique_ptr<kv::PrefixTree> prefixes_;  // in the reservoir
   std::atomic<uint64_t> last_id_{0};
-  std::mutex io_mutex_;  // guards the creation of io_
+  std::mutex io_mutex_;  // guards the creation of io_ and host_
+  std::unique_ptr<Backend> host_;
   std::unique_ptr<kv::IoThread> io_;
   std::atomic<uint32_t> n_sessions_{0};
 };

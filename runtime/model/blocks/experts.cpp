@@ -155,31 +155,81 @@ void run_shared(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   pass.add_branch(w.shared.down, {}, {}, work.act, width);
 }
 
-// Workspace::act = what goes through the experts' down matrices, slot by slot.
-void activate_slots(Pass& pass, const ExpertsShape& shape, const Weights& w, const RoutedRows& routed) {
-  const Workspace& work = pass.work;
-  ExpertOperations& experts = *pass.backend.experts();
+// What the experts' products read and write, on the device or on the host.
+struct Side {
+  Backend& backend;
+  const ExpertMatrices& matrices;
+  const RoutedRows& routed;
+  Ptr<const float> input;  // (n_rows, n_embd)
+  Ptr<float> gate, up;     // (n_slots, width) each
+  Ptr<float> act;          // (n_slots, width) what goes through the down matrices
+  Ptr<float> slots;        // (n_slots, n_embd) what the experts make of their rows
+};
+
+void activate_slots(const Side& side, const ExpertsShape& shape) {
+  ExpertOperations& experts = *side.backend.experts();
+  const ExpertMatrices& m = side.matrices;
   if (shape.squared_relu) {
-    const ExpertProduct p{&w.up, {}, work.act};
-    experts.multiply_experts({&p, 1}, shape.router, routed, work.normed, true);
-    experts.squared_relu(work.act, shape.used_width());
+    const ExpertProduct p{&m.up, {}, side.act};
+    experts.multiply_experts({&p, 1}, shape.router, side.routed, side.input, true);
+    experts.squared_relu(side.act, shape.used_width());
     return;
   }
-  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
-  const bool paired = !w.up;  // both are in one tensor
-  const ExpertWeights gates = paired ? w.gate.of_pair(false) : w.gate, ups = paired ? w.gate.of_pair(true) : w.up;
-  const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
-  experts.multiply_experts({p, 2}, shape.router, routed, work.normed, true);
+  const bool paired = !m.up;  // both are in one tensor
+  const ExpertWeights gates = paired ? m.gate.of_pair(false) : m.gate, ups = paired ? m.gate.of_pair(true) : m.up;
+  const ExpertProduct p[] = {{&gates, m.gate_bias, side.gate}, {&ups, m.up_bias, side.up}};
+  experts.multiply_experts({p, 2}, shape.router, side.routed, side.input, true);
   if (shape.clamped)  // the slots lie side by side, so they may be cut into as many as there are rows
-    experts.clamped_swiglu(gate, up, work.act, shape.used_width());
-  else pass.backend.activate(shape.activation, gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+    experts.clamped_swiglu(side.gate, side.up, side.act, shape.used_width());
+  else side.backend.activate(shape.activation, side.gate, side.up, shape.used_width(), side.act, shape.used_width(), shape.used_width());
 }
 
-// Workspace::slots = what the chosen experts make of Workspace::normed.
-void multiply(Pass& pass, const ExpertsShape& shape, const Weights& w, const RoutedRows& routed) {
-  activate_slots(pass, shape, w, routed);
-  const ExpertProduct down{&w.down, w.down_bias, pass.work.slots};
-  pass.backend.experts()->multiply_experts({&down, 1}, shape.router, routed, pass.work.act, false);
+void multiply_side(const Side& side, const ExpertsShape& shape) {
+  activate_slots(side, shape);
+  const ExpertProduct down{&side.matrices.down, side.matrices.down_bias, side.slots};
+  side.backend.experts()->multiply_experts({&down, 1}, shape.router, side.routed, side.act, false);
+}
+
+// Workspace::slots = what the chosen experts make of Workspace::normed. Those that lie on the host are computed there meanwhile. False:
+// Pass::status has an error.
+bool multiply(Pass& pass, const Layer& layer, const RoutedRows& routed) {
+  const Workspace& work = pass.work;
+  const ExpertsShape& shape = layer.shape.experts;
+  const Ptr<float> up = work.ffn + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
+  const Side device = {pass.backend, layer.weights, routed, work.normed, work.ffn, up, work.act, work.slots};
+  if (!pass.host) {
+    multiply_side(device, shape);
+    return true;
+  }
+  HostExperts& experts = *pass.host;
+  const auto n_rows = static_cast<uint64_t>(pass.n_rows), n_embd = static_cast<uint64_t>(pass.d.n_embd);
+  const HostExperts::Rows rows = experts.rows();
+  const Download both[] = {{rows.chosen, {routed.experts.address}, n_rows * static_cast<uint64_t>(shape.router.n_used) * sizeof(int32_t)},
+                           {rows.input, {work.normed.address}, n_rows * n_embd * sizeof(float)}};
+  pass.backend.download_all({both, 2});
+  pass.status = pass.backend.synchronize();  // the device's error, before its numbers are used
+  if (!pass.status.ok()) return false;
+  const Phase phase = pass.steps[0].phase;
+  const HostExperts::Dealt dealt = experts.deal(layer.index, pass.n_rows, phase);
+  if (dealt.n_on_host == 0) {
+    multiply_side(device, shape);
+    return true;
+  }
+  pass.backend.upload({routed.slots.address}, dealt.lists.data(), dealt.lists.size() * sizeof(int32_t));
+  const HostExperts::Side side = experts.side(pass.n_rows);
+  const Side host = {experts.host(), experts.matrices(layer.index), side.routed, side.input, side.gate, side.up, side.act, side.slots};
+  experts.side_by_side(
+      phase, pass.n_rows,
+      [&] {
+        if (dealt.n_on_device == 0) return;
+        multiply_side(device, shape);
+        pass.backend.send();
+      },
+      [&] { multiply_side(host, shape); });
+  const Ptr<float> at = work.slots + static_cast<uint64_t>(dealt.n_on_device) * n_embd;
+  pass.backend.upload({at.address}, reinterpret_cast<const void*>(side.slots.address),
+                      static_cast<uint64_t>(dealt.n_on_host) * n_embd * sizeof(float));
+  return true;
 }
 
 // The most rows whose next choice is guessed. More rows use most experts of a layer.
@@ -225,8 +275,7 @@ bool run(Pass& pass, const Layer& layer) {
   const Product choice{&w.router, w.router_bias, work.router, router.n_experts, false};
   pass.project({&choice, 1});
   experts.route(work.router, w.choice_bias, {}, router, routed);
-  if (!bring(pass, layer, routed)) return false;
-  multiply(pass, shape, w, routed);
+  if (!bring(pass, layer, routed) || !multiply(pass, layer, routed)) return false;
   experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed, true);
   if (shape.shared_width > 0) run_shared(pass, shape, w);
   return true;
@@ -251,7 +300,7 @@ bool run_beside(Pass& pass, const Layer& layer, const feed_forward::Weights& den
   b.experts()->route(work.router, {}, w.output_scales, router, routed);
   if (!bring(pass, layer, routed)) return false;
   pass.norm(work.x, w.norm, work.normed);
-  multiply(pass, layer.shape.experts, w, routed);
+  if (!multiply(pass, layer, routed)) return false;
   b.experts()->add_experts(work.normed, work.slots, n, router, routed, false);
   pass.norm(work.normed, w.post_norm, work.normed);
 

@@ -25,16 +25,13 @@ struct Parts {
   bool shared_by_count = false;  // the shared expert has the width of expert_shared_count experts; without the key the layer has none
 };
 
-struct Weights {
+struct Weights : ExpertMatrices {
   Weight router;                              // (n_experts, n_embd)
-  ExpertWeights gate, up;                     // (width, n_embd) each
-  ExpertWeights down;                         // (n_embd, width)
   Ptr<const float> router_bias, choice_bias;  // (n_experts)
   // If beside_ffn: the norms of the router's input, the experts' input, the feed-forward block's output, the experts' output; the scales of
   // each expert's output.
   Ptr<const float> router_norm, norm, ffn_post_norm, post_norm;  // (n_embd)
   Ptr<const float> output_scales;                                // (n_experts)
-  Ptr<const float> gate_bias, up_bias, down_bias;                // (n_experts, width) twice, (n_experts, n_embd)
   feed_forward::Weights shared;                                  // (shared_width)
   Weight shared_gate;                                            // (1, n_embd)
 };

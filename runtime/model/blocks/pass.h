@@ -8,6 +8,7 @@
 #include "runtime/model/adapters/adapter.h"
 #include "runtime/model/description/description.h"
 #include "runtime/model/store/expert_store.h"
+#include "runtime/model/store/host_experts.h"
 #include "runtime/model/store/layer_store.h"
 
 namespace orrery::model {
@@ -58,6 +59,7 @@ struct Pass {
   bool rotated = false, transformed = false;  // some session's KV is
   float post_norm_eps = 0.0f;                 // of the layer
   ExpertStore* store = nullptr;               // if the model has one
+  HostExperts* host = nullptr;                // the same
   LayerStore* layers = nullptr;               // the same
   Cancel cancel = {};                         // of waits for the link
   Status status = {};                         // an error that ends the pass

@@ -246,6 +246,11 @@ StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_conte
   return limits;
 }
 
+HostExperts::WorkShape host_work_shape(const Description& d) {
+  const ExpertsShape most = d.experts();
+  return {most.router, d.n_embd, most.used_width()};
+}
+
 Workspace carve_workspace(const Description& d, const Device& device, const StepLimits& limits, Ptr<std::byte> base) {
   Workspace work;
   uint64_t at = 0;
@@ -325,7 +330,7 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& given,
   const StepScope scope(backend, steps);
   Hooks hooks(steps, parts);
   Pass pass = make_pass(backend, model, work, steps, &hooks);
-  pass.store = model.experts.get(), pass.layers = model.layers.get(), pass.cancel = cancel.waits;
+  pass.store = model.experts.get(), pass.host = model.host.get(), pass.layers = model.layers.get(), pass.cancel = cancel.waits;
   std::array<AdaptedRows, static_cast<size_t>(kMostTogether)> adapted;
   pass.adapted = {adapted.data(), adapted_rows(steps, {parts.data(), parts.size()}, adapted.data())};
   if (stretch.begins) {

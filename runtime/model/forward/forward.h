@@ -19,6 +19,8 @@ inline constexpr int32_t kLogitRows = 8;
 
 StepLimits step_limits(const Description& h, int32_t max_rows, int32_t max_context);
 
+// For the work memory of experts that the host computes (HostExperts::work_bytes).
+HostExperts::WorkShape host_work_shape(const Description& description);
 // Lays the workspace out from `base`. With a null base, only `bytes` of the result is valid.
 Workspace carve_workspace(const Description& h, const Device& device, const StepLimits& limits, Ptr<std::byte> base);
 

@@ -37,6 +37,12 @@ uint64_t unit_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
   return repacked ? repacked : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
 }
 
+bool is_experts_bias(const gguf::Tensor& t) {
+  constexpr std::string_view kEnd = "_exps.bias";
+  const std::string_view name = t.name;
+  return name.size() > kEnd.size() && name.substr(name.size() - kEnd.size()) == kEnd;
+}
+
 Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& shape, const std::string& prefix, Layer* l) {
   const std::string norm = prefix + (d.norms_after ? "attn_output_norm" : "attn_norm");
   if (shape.mixer != Mixer::none) ORRERY_TRY(tensors->vector(norm + ".weight", d.n_embd, true, &l->attn_norm));
@@ -139,7 +145,9 @@ class Namer final : public TensorVisitor {
 // Adds up the bytes that the arena must hold.
 class Counter final : public TensorVisitor {
  public:
-  Counter(const gguf::File& file, const Description& d, const Device& device) : file_(file), d_(d), device_(device) {}
+  // host: null, or the processor's backend, which may compute experts.
+  Counter(const gguf::File& file, const Description& d, const Device& device, const Device* host = nullptr)
+      : file_(file), d_(d), device_(device), host_(host) {}
   void layer(int32_t i) override {
     layer_ = i;
     if (i >= 0) layers_.resize(static_cast<size_t>(i) + 1);
@@ -162,7 +170,13 @@ class Counter final : public TensorVisitor {
     experts_ += static_cast<uint64_t>(n) * matrix_stride(t, n, device_);
     const int32_t n_experts = d_.layer(layer_).experts.router.n_experts;
     if (units_.empty() || units_.back().layer != layer_) units_.push_back({layer_, n_experts});
-    units_.back().bytes += static_cast<uint64_t>(n / n_experts) * unit_stride(t, n, device_);
+    const uint64_t bytes = static_cast<uint64_t>(n / n_experts) * unit_stride(t, n, device_);
+    units_.back().bytes += bytes;
+    if (host_) {
+      host_units_.resize(units_.size());
+      host_units_.back().device_bytes += bytes;
+      host_units_.back().host_bytes += static_cast<uint64_t>(n / n_experts) * unit_stride(t, n, *host_);
+    }
     expert_tensors_.push_back(&t);
     return ok_status();
   }
@@ -170,6 +184,11 @@ class Counter final : public TensorVisitor {
     const uint64_t bytes = align_up(t.n_elements * sizeof(float), kWeightAlignment);
     vectors_ += bytes;
     if (!in_place(t, device_)) converted_ += bytes;
+    if (host_ && is_experts_bias(t)) {
+      if (units_.empty() || units_.back().layer != layer_)
+        return error(Code::internal, "tensor '%s' comes before its experts", gguf::printable(t.name).c_str());
+      host_units_.back().biases_bytes += t.n_elements * sizeof(float);
+    }
     return ok_status();
   }
   // Depends on the arena's size, not on its free bytes, so the same file is always placed in the same way.
@@ -192,7 +211,12 @@ class Counter final : public TensorVisitor {
     const uint64_t matrices = matrices_ - away + (store ? 0 : experts_);
     placement.repacks = !device_.info().reads_host_memory || (matrices > 0 && matrices <= arena_bytes / 2);
     placement.arena_bytes = placement.repacks ? vectors_ + matrices : converted_;
-    if (store) placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place.experts), place.in_place);
+    if (store && place.host) {
+      placement.host = HostExperts::layout(placement.units, {host_units_.data(), host_units_.size()}, static_cast<uint64_t>(place.experts));
+      placement.experts = {placement.host.arena_bytes, placement.host.reservoir_bytes};
+    } else if (store) {
+      placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place.experts), place.in_place);
+    }
     return placement;
   }
 
@@ -206,9 +230,11 @@ class Counter final : public TensorVisitor {
   const gguf::File& file_;
   const Description& d_;
   const Device& device_;
+  const Device* const host_;
   int32_t layer_ = -1;
   std::vector<OfLayer> layers_;
   std::vector<ExpertUnits::Layer> units_;
+  std::vector<HostExperts::Unit> host_units_;  // of the same layers, with a host
   std::vector<const gguf::Tensor*> expert_tensors_;
   uint64_t matrices_ = 0, experts_ = 0;   // repacked: experts' matrices, and all others
   uint64_t vectors_ = 0, converted_ = 0;  // all vectors; vectors that must be converted
@@ -235,8 +261,21 @@ class Placer final : public TensorVisitor {
     jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
     return ok_status();
   }
-  void layer(int32_t i) override { layer_ = i, unit_offset_ = layer_offset_ = 0; }
+  void layer(int32_t i) override { layer_ = i, unit_offset_ = host_offset_ = layer_offset_ = 0; }
   Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
+    if (HostExperts* host = model_.host.get()) {
+      const experts::Weights& own = own_experts();
+      ExpertMatrices& there = host->matrices(layer_);
+      ExpertWeights* const twin = out == &own.gate ? &there.gate : out == &own.up ? &there.up : &there.down;
+      const auto parts = static_cast<uint64_t>(n / model_.description.layer(layer_).experts.router.n_experts);
+      out->stride = unit_stride(t, n, turns_.device()), twin->stride = unit_stride(t, n, host->host());
+      out->units = host->device_places(layer_), out->offset = unit_offset_;
+      twin->units = host->host_places(layer_), twin->offset = host_offset_;
+      unit_offset_ += parts * out->stride, host_offset_ += parts * twin->stride;
+      jobs_.push_back({&t, &out->first, nullptr, {}, n});
+      jobs_.back().in_units = out, jobs_.back().on_host = twin, jobs_.back().layer = layer_;
+      return ok_status();
+    }
     if (const ExpertStore* store = model_.experts.get()) {
       const int64_t parts = n / model_.description.layer(layer_).experts.router.n_experts;
       out->stride = unit_stride(t, n, turns_.device());
@@ -252,6 +291,13 @@ class Placer final : public TensorVisitor {
     return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>* out) override {
+    if (HostExperts* host = model_.host.get(); host && is_experts_bias(t)) {
+      const experts::Weights& own = own_experts();
+      ExpertMatrices& there = host->matrices(layer_);
+      float* const to = host->take_biases(layer_, t.n_elements);
+      gguf::dequantize_row(t.type, t.data, to, t.n_elements);
+      (out == &own.gate_bias ? there.gate_bias : out == &own.up_bias ? there.up_bias : there.down_bias) = {reinterpret_cast<uintptr_t>(to)};
+    }
     const bool stays = !repacks_ && in_place(t, turns_.device());
     jobs_.push_back({&t, nullptr, out, stays ? Ptr<std::byte>{} : take(t.n_elements * sizeof(float))});
     return ok_status();
@@ -305,7 +351,12 @@ class Placer final : public TensorVisitor {
                        static_cast<int64_t>(job.tensor->dims[1]),
                        static_cast<int64_t>(job.tensor->dims[0]),
                        {reinterpret_cast<uint64_t>(job.tensor->data)}};
-      else ORRERY_TRY(job.in_units ? place_units(job) : job.host ? place_away(job) : job.matrix ? place_matrix(job) : place_vector(job));
+      else
+        ORRERY_TRY(job.on_host    ? deal_units(job)
+                   : job.in_units ? place_units(job)
+                   : job.host     ? place_away(job)
+                   : job.matrix   ? place_matrix(job)
+                                  : place_vector(job));
     }
     return ok_status();
   }
@@ -340,11 +391,13 @@ class Placer final : public TensorVisitor {
     uint64_t stride = 0;                      // between them at `at`
     bool table = false;                       // TensorVisitor::table()
     const ExpertWeights* in_units = nullptr;  // matrices go to the store's units
+    ExpertWeights* on_host = nullptr;         // if the host computes some: the same matrices there
     int32_t layer = 0;
     std::byte* host = nullptr;  // where the matrix of a layer in host memory is written; operations find it at `at`
     bool copied() const { return at || in_units; }
   };
 
+  const experts::Weights& own_experts() const { return model_.weights.layers[static_cast<size_t>(layer_)].experts; }
   bool away() const { return model_.layers && layer_ >= 0 && model_.layers->has(layer_); }
 
   // Writes a matrix, as the backend stores it, to host memory.
@@ -381,6 +434,38 @@ class Placer final : public TensorVisitor {
       }
     }
     *job.matrix = {t.type, rows, cols, {1}, repacks};  // `data` is unused but for saying that the matrices are there
+    return ok_status();
+  }
+
+  // The same of experts some of which the host computes.
+  Status deal_units(const Job& job) {
+    const gguf::Tensor& t = *job.tensor;
+    HostExperts& experts = *model_.host;
+    const int64_t cols = static_cast<int64_t>(t.dims[0]), rows = static_cast<int64_t>(t.n_elements) / cols / job.n;
+    const int64_t n_experts = model_.description.layer(job.layer).experts.router.n_experts, parts = job.n / n_experts;
+    const uint64_t bytes = t.bytes / static_cast<uint64_t>(job.n);
+    const bool repacks = turns_.device().weight_bytes(t.type, rows, cols) > 0,
+               host_repacks = experts.host().weight_bytes(t.type, rows, cols) > 0;
+    for (int32_t e = 0; e < n_experts; ++e) {
+      if (cancelled()) return cancellation();
+      ORRERY_ASSIGN(const Turn turn, take_turn());
+      for (int64_t i = 0; i < parts; ++i) {
+        const std::byte* const from = t.data + static_cast<uint64_t>(e * parts + i) * bytes;
+        const auto part = static_cast<uint64_t>(i);
+        if (experts.on_device(job.layer, e)) {
+          const Ptr<std::byte> to = experts.device_unit(job.layer, e) + (job.in_units->offset + part * job.in_units->stride);
+          Weight placed;
+          if (repacks) ORRERY_TRY(turn.backend().place_weight(t.type, rows, cols, from, to, &placed));
+          else turn.backend().upload(to, from, bytes);
+        } else {
+          std::byte* const to = experts.host_unit(job.layer, e) + job.on_host->offset + part * job.on_host->stride;
+          if (host_repacks) ORRERY_TRY(experts.host().repack_weight(t.type, rows, cols, from, to));
+          else std::memcpy(to, from, bytes);
+        }
+      }
+    }
+    *job.matrix = {t.type, rows, cols, {1}, repacks};
+    job.on_host->first = {t.type, rows, cols, {1}, host_repacks};
     return ok_status();
   }
 
@@ -430,7 +515,7 @@ class Placer final : public TensorVisitor {
   std::vector<const gguf::Tensor*> copied_;
   Ptr<std::byte> next_;
   int32_t layer_ = -1;
-  uint64_t unit_offset_ = 0, layer_offset_ = 0;
+  uint64_t unit_offset_ = 0, host_offset_ = 0, layer_offset_ = 0;
   uint64_t done_ = 0, total_;
   std::map<TensorType, uint64_t> elements_by_type_;
 };
@@ -478,7 +563,7 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
   for (const KvGroup& group : d.groups)
     if (const Status heads = device.check_heads(group.head_dim, KvType::f16, group.shared_values); !heads.ok())
       return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
-  Counter counter(file, d, device);
+  Counter counter(file, d, device, place.host);
   Weights scratch;
   RopeFactors none;
   ORRERY_TRY(visit(file, d, &counter, &scratch, &none));
@@ -524,7 +609,10 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
 
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes(), options.place));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
-  if (placement.store()) {
+  if (placement.host) {
+    const bool waits = turns->device().info().computes_on_host;
+    ORRERY_ASSIGN(m->host, HostExperts::make(placement.host, options.place.host, waits, arena, options.reservoir));
+  } else if (placement.store()) {
     ORRERY_ASSIGN(m->experts,
                   ExpertStore::make(placement.units, static_cast<uint64_t>(options.place.experts), arena, options.reservoir, options.io));
   }
@@ -537,6 +625,10 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   if (m->experts) {
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
     ORRERY_TRY(m->experts->begin(&turn.backend()));
+  }
+  if (m->host) {
+    ORRERY_ASSIGN(const Turn turn, placer.take_turn());
+    ORRERY_TRY(m->host->begin(&turn.backend()));
   }
   if (m->layers) ORRERY_TRY(m->layers->begin());
   if (!m->weights.output) m->weights.output = m->weights.embedding;  // tied

@@ -28,6 +28,7 @@
 #include "runtime/model/blocks/vocabulary.h"
 #include "runtime/model/families/family.h"
 #include "runtime/model/store/expert_store.h"
+#include "runtime/model/store/host_experts.h"
 #include "runtime/model/store/layer_store.h"
 
 namespace orrery::model {
@@ -55,9 +56,10 @@ struct Layer {
 // How much of a model lies on the device; the rest is in the reservoir.
 struct WeightsPlace {
   static constexpr int64_t kAll = -1;
-  int64_t experts = kAll;  // units (store/expert_units.h), at most
-  int64_t layers = kAll;   // whose matrices lie there; experts count apart
-  bool in_place = false;   // operations use the reservoir by the host's addresses, and there is no link
+  int64_t experts = kAll;   // units (store/expert_units.h), at most
+  int64_t layers = kAll;    // whose matrices lie there; experts count apart
+  bool in_place = false;    // operations use the reservoir by the host's addresses, and there is no link
+  Backend* host = nullptr;  // if given, it computes the experts that are not on the device; else they cross the link
   bool away() const { return experts != kAll || layers != kAll; }
 };
 
@@ -108,6 +110,7 @@ struct Model {
   std::shared_ptr<const gguf::File> file;  // some weights may be in its mapping
   kv::ArenaRegion region;                  // all other weights
   std::unique_ptr<ExpertStore> experts;    // but for these, where not all of them are on the device,
+  std::unique_ptr<HostExperts> host;       // or for these
   std::unique_ptr<LayerStore> layers;      // and the matrices of these layers
 };
 
@@ -125,6 +128,7 @@ struct Placement {
   bool repacks = false;                       // whether matrices with repacked_bytes() above 0 are repacked
   ExpertUnits units;                          // of a mixture: its experts, if they do not all lie with the other weights
   ExpertStore::Needs experts;                 // their memory beside arena_bytes; 0: they lie with the other weights
+  HostExperts::Layout host;                   // if the host computes some
   std::vector<uint64_t> layer_bytes;          // (n_layers) what each layer's matrices take in the reservoir, without experts,
   std::vector<uint64_t> layer_arena_bytes;    // and in the arena, if they lie there
   LayerUnits away;                            // the layers that lie there

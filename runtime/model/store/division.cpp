@@ -11,6 +11,16 @@ int64_t divide_experts(const DivisionInput& in) {
   if (!in.units || in.in_place) return -1;
   const uint64_t left = in.arena_bytes - std::min(in.arena_bytes, in.sessions_bytes);
   if (in.all_bytes <= left) return -1;
+  if (in.by_host) {
+    uint64_t used = in.weights_bytes + in.tables_bytes;
+    int64_t n = 0;
+    bool fits = true;
+    in.units.for_first(in.units.n_units(), [&](size_t l, int32_t) {
+      used += in.units.layers[l].bytes;
+      if ((fits = fits && used <= left)) ++n;
+    });
+    return n;
+  }
   const uint64_t least = in.units.least_slots(), all = in.units.n_units();
   if (least >= all) return -1;
   const uint64_t beside = in.weights_bytes + ExpertStore::needs(in.units, 0, false).arena_bytes;

@@ -19,6 +19,8 @@ struct DivisionInput {
   uint64_t weights_bytes = 0;   // in the arena, of all weights but experts
   uint64_t all_bytes = 0;       // in the arena, with all experts
   uint64_t sessions_bytes = 0;  // in the arena, left to sessions
+  bool by_host = false;         // the host computes the units that are not on the device, and any number may be there
+  uint64_t tables_bytes = 0;    // then in the arena, beside units
 };
 
 // Units on the device; -1: all of them, because they fit. Else at least ExpertUnits::least_slots(), even if these do not fit.

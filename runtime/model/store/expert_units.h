@@ -6,10 +6,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/backend/experts.h"
 #include "runtime/base/checked.h"
 #include "runtime/kv/memory/arena.h"
 
 namespace orrery::model {
+
+// The matrices of a layer's experts: down(act(gate x) * up x), each with a bias or without.
+struct ExpertMatrices {
+  ExpertWeights gate, up;                          // (width, n_embd) each; both in `gate`, or `up` alone, as the family has them
+  ExpertWeights down;                              // (n_embd, width)
+  Ptr<const float> gate_bias, up_bias, down_bias;  // (n_experts, width) twice, (n_experts, n_embd)
+};
 
 struct ExpertUnits {
   struct Layer {

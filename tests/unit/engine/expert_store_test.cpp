@@ -59,6 +59,32 @@ TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
     }
 }
 
+// The processor's backend beside a device, which is the processor as well here: the same bits, whatever the division, for one row, chunks and
+// several sessions.
+TEST(EngineHostExperts, WhoComputesChangesNoBit) {
+  const std::vector<int32_t> prompt = random_prompt(70, 1);
+  for (const char* spec : kSpecs)
+    for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
+      if (type == TensorType::q8_0 && std::string(spec) != "qwen3moe") continue;
+      SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
+      const std::vector<std::byte> file = deep_model_gguf(spec, {type});
+      const std::vector<float> expected = traced_logits(open_bytes(file), prompt);
+      const auto n = static_cast<int64_t>(units_of(file).n_units());
+      for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
+        engine::ModelOptions options = with_experts(on_device);
+        options.host_experts = true;
+        const auto model = open_with(file, linked_options(), options);
+        const model::HostExperts* host = model->weights().host.get();
+        ASSERT_TRUE(host && !model->weights().experts);
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << on_device;
+        EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "in chunks, " << on_device;
+        EXPECT_EQ(host->layout().n_on_device, static_cast<uint64_t>(on_device));
+        EXPECT_GT(host->counts().prompt_by_host, 0u);
+        EXPECT_EQ(host->counts().on_device > 0, on_device > 0);
+      }
+    }
+}
+
 // The bytes that the plan says, of the file's header alone, are those that opening takes; one byte less is refused.
 TEST(EngineExpertStore, PlannedBytesAreTakenBytes) {
   const TempDir dir;

@@ -1,0 +1,148 @@
+// The experts of a mixture which the processor computes beside the device.
+//
+// Of each layer the first experts lie in the arena, as the device stores them, and the others in the reservoir, as the processor's backend
+// stores them. Nothing moves between the two. A layer's rows cross to the host once (kilobytes for a generated token), and the results of
+// the reservoir's experts cross back. Both sides compute at the same time. Which side computes an expert never changes while the model is
+// open, so its answers do not depend on time. Where the device is the processor too, they are those of all experts in the arena, to the bit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/memory/arena.h"
+#include "runtime/model/store/expert_units.h"
+#include "runtime/os/thread_pool.h"
+
+namespace orrery::model {
+
+class HostExperts {
+ public:
+  // What a step's work memory depends on, beside its rows.
+  struct WorkShape {
+    RouterShape router;
+    int64_t n_embd = 0, used_width = 0;  // of the chosen experts' gates, side by side
+  };
+  // Where units lie, from the file's header alone.
+  struct Layout {
+    struct Layer {
+      int32_t layer = 0;  // of the model
+      int32_t n_experts = 0, n_on_device = 0;
+      uint64_t device_bytes = 0, host_bytes = 0;        // of a unit on each side
+      uint64_t device_offset = 0, host_offset = 0;      // of the layer's first unit there, in its region
+      uint64_t device_table = 0, host_table = 0;        // (n_experts) addresses, in the same regions
+      uint64_t biases_offset = 0;                       // of the host's copy of the biases
+    };
+    std::vector<Layer> layers;
+    uint64_t n_units = 0, n_on_device = 0;
+    uint64_t arena_bytes = 0, reservoir_bytes = 0;
+    explicit operator bool() const { return !layers.empty(); }
+  };
+  // A layer's units, as each side stores them, and the bytes of its experts' biases.
+  struct Unit {
+    uint64_t device_bytes = 0, host_bytes = 0, biases_bytes = 0;
+  };
+  // units: the device's. of_layer: of each of their layers. n_on_device: units in the arena.
+  static Layout layout(const ExpertUnits& units, Span<const Unit> of_layer, uint64_t n_on_device);
+
+  // The backend that computes on the processor, and whether the device's operations end before they return. They then share the time with
+  // the host's on a thread more. Both outlive the object. Errors: those of ArenaRegion::take() and of threads.
+  static Result<std::unique_ptr<HostExperts>> make(Layout layout, Backend* host, bool device_waits, kv::Arena* arena, kv::Arena* reservoir);
+  HostExperts(const HostExperts&) = delete;
+  HostExperts& operator=(const HostExperts&) = delete;
+
+  const Layout& layout() const { return layout_; }
+  Backend& host() const { return host_; }
+
+  // For the loader. A unit's place is in the arena or in host memory.
+  bool on_device(int32_t layer, int32_t expert) const { return expert < of(layer).n_on_device; }
+  Ptr<std::byte> device_unit(int32_t layer, int32_t expert) const;
+  std::byte* host_unit(int32_t layer, int32_t expert) const;
+  Ptr<const uint64_t> device_places(int32_t layer) const { return {device_.data().address + of(layer).device_table}; }
+  Ptr<const uint64_t> host_places(int32_t layer) const { return {reservoir_.data().address + of(layer).host_table}; }
+  float* take_biases(int32_t layer, uint64_t n);  // room for n floats of the layer's biases
+  ExpertMatrices& matrices(int32_t layer) { return matrices_[index(layer)]; }
+  // Once all units are written.
+  Status begin(Backend* backend);
+
+  // Work memory for steps of some limits, in the reservoir. Within a turn.
+  static uint64_t work_bytes(const Device& host, const StepLimits& limits, const WorkShape& shape);
+  Status reserve(kv::Arena* reservoir, const StepLimits& limits, const WorkShape& shape);
+
+  // The next functions are for the thread that has the turn.
+
+  // The rows of a layer: what the device's rows chose, and the input of the experts. The caller fills them by download.
+  struct Rows {
+    int32_t* chosen;  // (n_rows, n_used)
+    float* input;     // (n_rows, n_embd)
+  };
+  Rows rows() const { return {chosen_, input_}; }
+  // The slots of rows().chosen, first the device's, then the processor's.
+  struct Dealt {
+    int32_t n_on_device = 0, n_on_host = 0;
+    // RoutedRows from `slots` on, as they lie in the device's memory (RoutedRows::at): the processor's slots have no expert there, owner -1.
+    Span<const int32_t> lists;
+  };
+  Dealt deal(int32_t layer, int32_t n_rows, Phase phase);
+  // For the processor: its slots, counted from 0, and its buffers.
+  struct Side {
+    RoutedRows routed;
+    Ptr<const float> input;
+    Ptr<float> gate, up, act, slots;
+  };
+  Side side(int32_t n_rows) const;
+  // compute() on the processor's backend, in a step of n_rows, while device() has the device do its part.
+  template <class Device, class Host>
+  void side_by_side(Phase phase, int32_t n_rows, const Device& device, const Host& compute) {
+    const auto both = [&](int64_t item, int32_t) { item == 0 ? device() : on_host(phase, n_rows, compute); };
+    if (pair_) return pair_->run(2, both);
+    both(0, 0), both(1, 0);
+  }
+
+  // Of choices (a row with one of its experts), since the model was opened.
+  struct Counts {
+    uint64_t on_device = 0, by_host = 0;  // of generated tokens
+    uint64_t host_us = 0;                 // time in which the processor computed its choices
+    uint64_t prompt_on_device = 0, prompt_by_host = 0, prompt_host_us = 0;
+  };
+  Counts counts() const;  // for any thread
+
+ private:
+  HostExperts(Layout layout, Backend* host);
+  size_t index(int32_t layer) const { return static_cast<size_t>(index_of_[static_cast<size_t>(layer)]); }
+  const Layout::Layer& of(int32_t layer) const { return layout_.layers[index(layer)]; }
+  void begin_step(Phase phase, int32_t n_rows);
+  void end_step(Phase phase, uint64_t began_us);
+  template <class F>
+  void on_host(Phase phase, int32_t n_rows, const F& compute) {
+    const uint64_t began = now_us();
+    begin_step(phase, n_rows);
+    compute();
+    end_step(phase, began);
+  }
+
+  const Layout layout_;
+  Backend& host_;
+  std::unique_ptr<ThreadPool> pair_;  // of two threads; null where the device's operations return before they are done
+  kv::ArenaRegion device_, reservoir_, work_;
+  std::vector<ExpertMatrices> matrices_;  // of each layer, on the host
+  std::vector<int32_t> index_of_;         // by the model's layers; -1: without experts
+  std::vector<uint64_t> biases_used_;     // of each layer
+  StepLimits limits_;                     // of the work memory, for the processor's backend
+  WorkShape shape_;
+  int32_t* chosen_ = nullptr;  // in the work memory, as the next members
+  float *input_ = nullptr, *ffn_ = nullptr, *act_ = nullptr, *slots_ = nullptr;
+  int32_t *lists_ = nullptr, *host_rows_ = nullptr, *host_firsts_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  std::vector<Row> step_rows_;  // of the processor's steps, which have no tokens of their own
+  Counts counts_;
+  mutable std::mutex published_mutex_;
+  Counts published_;  // counts_ as it was at the end of a call
+};
+
+}  // namespace orrery::model
