@@ -10,7 +10,8 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
   ORRERY_TRY(read_options(given, &orrery_model_options_init, "orrery_model_options", &o));
   if (o.load > ORRERY_LOAD_READ)
     return option_error(Code::invalid_argument, "load", "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
-  if (o.reserved != 0) return option_error(Code::unsupported, "reserved", "orrery_model_options.reserved is not zero");
+  if (o.host_experts > 1)
+    return option_error(Code::invalid_argument, "host_experts", "host_experts is %u, expected 0 or 1", o.host_experts);
   if (!(o.rope_base >= 0.0f && o.rope_base <= 1e12f))
     return option_error(Code::invalid_argument, "rope_base", "rope_base is %g, expected 0 to 1e12", static_cast<double>(o.rope_base));
   engine::ModelOptions out;
@@ -20,6 +21,7 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
     return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, expected -1 or a number of experts",
                         static_cast<long long>(o.experts_on_device));
   out.experts_on_device = o.experts_on_device;
+  out.host_experts = o.host_experts != 0;
   if (o.layers_on_device < -1)
     return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, expected -1 or a number of layers",
                         static_cast<long long>(o.layers_on_device));
@@ -180,6 +182,14 @@ orrery_status orrery_model_experts(const orrery_model* model, orrery_experts_inf
       out.n_expected = counts.expected, out.n_wasted = counts.wasted;
       out.link_bytes = counts.bytes, out.stall_us = counts.stall_us;
       out.prompt_link_bytes = counts.prompt_bytes, out.prompt_stall_us = counts.prompt_stall_us;
+    }
+    if (const model::HostExperts* experts = model->model->weights().host.get()) {
+      const model::HostExperts::Layout& layout = experts->layout();
+      const model::HostExperts::Counts counts = experts->counts();
+      out.n_experts = layout.n_units, out.n_on_device = layout.n_on_device;
+      out.device_bytes = layout.arena_bytes, out.reservoir_bytes = layout.reservoir_bytes;
+      out.n_hits = counts.on_device, out.n_by_host = counts.by_host, out.host_us = counts.host_us;
+      out.prompt_n_by_host = counts.prompt_by_host, out.prompt_host_us = counts.prompt_host_us;
     }
     return write_struct(out, info, "orrery_experts_info");
   });

@@ -393,7 +393,8 @@ struct orrery_model_options {
   float rope_scale;               /* factor for LINEAR, YARN and LLAMA3 */
   float rope_base;                /* > 0: instead of the file's frequency base */
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
-  uint32_t reserved;
+  uint32_t host_experts;          /* 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any
+                                     number may be on the device, and the division is fixed. 0: they cross the link */
   int64_t experts_on_device;      /* number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
                                      device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts() */
   uint64_t sessions_bytes;        /* of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in

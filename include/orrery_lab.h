@@ -96,6 +96,10 @@ typedef struct orrery_experts_info {
   uint64_t link_bytes;                         /* of all that were brought */
   uint64_t stall_us;                           /* time that layers waited for them */
   uint64_t prompt_link_bytes, prompt_stall_us; /* the same of prompts */
+  /* With orrery_model_options.host_experts, where n_hits are what the device computed: */
+  uint64_t n_by_host;                        /* that the processor computed */
+  uint64_t host_us;                          /* time that it took */
+  uint64_t prompt_n_by_host, prompt_host_us; /* the same of prompts: an expert counts for each token that chose it */
 } orrery_experts_info;
 ORRERY_UNSTABLE ORRERY_API void orrery_experts_info_init(orrery_experts_info *info, size_t struct_size);
 /* Fills `info`. Never waits for a step. */

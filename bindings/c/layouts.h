@@ -169,12 +169,13 @@ static const field_layout model_options_fields[] = {
     {"rope_scale", FIELD_F32, 32, 4, 0, 0, 0, 0, 0},
     {"rope_base", FIELD_F32, 36, 4, 0, 0, 0, 0, 0},
     {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
+    {"host_experts", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
     {"experts_on_device", FIELD_I64, 48, 8, 0, 0, 0, 0, 0},
     {"sessions_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
     {"layers_on_device", FIELD_I64, 64, 8, 0, 0, 0, 0, 0},
 };
 static void init_model_options(void *p) { orrery_model_options_init(p, sizeof(orrery_model_options)); }
-static const struct_layout model_options_layout = {"model_options", 72, 10, model_options_fields, init_model_options};
+static const struct_layout model_options_layout = {"model_options", 72, 11, model_options_fields, init_model_options};
 
 static const field_layout model_info_fields[] = {
     {"n_layers", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -366,9 +367,13 @@ static const field_layout experts_info_fields[] = {
     {"stall_us", FIELD_U64, 88, 8, 0, 0, 0, 0, 0},
     {"prompt_link_bytes", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
     {"prompt_stall_us", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
+    {"n_by_host", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
+    {"host_us", FIELD_U64, 120, 8, 0, 0, 0, 0, 0},
+    {"prompt_n_by_host", FIELD_U64, 128, 8, 0, 0, 0, 0, 0},
+    {"prompt_host_us", FIELD_U64, 136, 8, 0, 0, 0, 0, 0},
 };
 static void init_experts_info(void *p) { orrery_experts_info_init(p, sizeof(orrery_experts_info)); }
-static const struct_layout experts_info_layout = {"experts_info", 112, 14, experts_info_fields, init_experts_info};
+static const struct_layout experts_info_layout = {"experts_info", 144, 18, experts_info_fields, init_experts_info};
 
 static const field_layout streaming_info_fields[] = {
     {"in_place", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

@@ -463,7 +463,7 @@ internal unsafe struct orrery_model_options {
     public float @rope_scale;
     public float @rope_base;
     public uint @rope_original_context;
-    public uint @reserved;
+    public uint @host_experts;
     public long @experts_on_device;
     public ulong @sessions_bytes;
     public long @layers_on_device;
@@ -752,6 +752,10 @@ internal unsafe struct orrery_experts_info {
     public ulong @stall_us;
     public ulong @prompt_link_bytes;
     public ulong @prompt_stall_us;
+    public ulong @n_by_host;
+    public ulong @host_us;
+    public ulong @prompt_n_by_host;
+    public ulong @prompt_host_us;
     public static orrery_experts_info New() {
         var value = new orrery_experts_info();
         Native.orrery_experts_info_init(ref value, (UIntPtr)sizeof(orrery_experts_info));
@@ -1266,6 +1270,9 @@ public sealed class ModelOptions {
     public float RopeBase;
     /// <summary>the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's</summary>
     public uint RopeOriginalContext;
+    /// <summary>1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then
+    /// any number may be on the device, and the division is fixed. 0: they cross the link</summary>
+    public uint HostExperts;
     /// <summary>number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the
     /// others. A device with a link needs room for twice a layer's. -1 (default): all that fit.
     /// orrery_model_experts()</summary>
@@ -1284,6 +1291,7 @@ public sealed class ModelOptions {
         RopeScale = raw.rope_scale;
         RopeBase = raw.rope_base;
         RopeOriginalContext = raw.rope_original_context;
+        HostExperts = raw.host_experts;
         ExpertsOnDevice = raw.experts_on_device;
         SessionsBytes = raw.sessions_bytes;
         LayersOnDevice = raw.layers_on_device;
@@ -1297,6 +1305,7 @@ public sealed class ModelOptions {
         raw.rope_scale = RopeScale;
         raw.rope_base = RopeBase;
         raw.rope_original_context = RopeOriginalContext;
+        raw.host_experts = HostExperts;
         raw.experts_on_device = ExpertsOnDevice;
         raw.sessions_bytes = SessionsBytes;
         raw.layers_on_device = LayersOnDevice;
@@ -2009,6 +2018,14 @@ public sealed class ExpertsInfo {
     public readonly ulong PromptLinkBytes;
     /// <summary>the same of prompts</summary>
     public readonly ulong PromptStallUs;
+    /// <summary>that the processor computed</summary>
+    public readonly ulong NByHost;
+    /// <summary>time that it took</summary>
+    public readonly ulong HostUs;
+    /// <summary>the same of prompts: an expert counts for each token that chose it</summary>
+    public readonly ulong PromptNByHost;
+    /// <summary>the same of prompts: an expert counts for each token that chose it</summary>
+    public readonly ulong PromptHostUs;
     internal unsafe ExpertsInfo(orrery_experts_info raw) {
         InPlace = raw.in_place;
         NExperts = raw.n_experts;
@@ -2024,6 +2041,10 @@ public sealed class ExpertsInfo {
         StallUs = raw.stall_us;
         PromptLinkBytes = raw.prompt_link_bytes;
         PromptStallUs = raw.prompt_stall_us;
+        NByHost = raw.n_by_host;
+        HostUs = raw.host_us;
+        PromptNByHost = raw.prompt_n_by_host;
+        PromptHostUs = raw.prompt_host_us;
     }
 }
 

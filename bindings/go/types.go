@@ -605,6 +605,9 @@ type ModelOptions struct {
 	RopeBase float32
 	// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
 	RopeOriginalContext uint32
+	// 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
+	// may be on the device, and the division is fixed. 0: they cross the link
+	HostExperts uint32
 	// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
 	// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
 	ExpertsOnDevice int64
@@ -628,6 +631,7 @@ func DefaultModelOptions() ModelOptions {
 	o.RopeScale = float32(p.rope_scale)
 	o.RopeBase = float32(p.rope_base)
 	o.RopeOriginalContext = uint32(p.rope_original_context)
+	o.HostExperts = uint32(p.host_experts)
 	o.ExpertsOnDevice = int64(p.experts_on_device)
 	o.SessionsBytes = uint64(p.sessions_bytes)
 	o.LayersOnDevice = int64(p.layers_on_device)
@@ -650,6 +654,7 @@ func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 	p.rope_scale = C.float(o.RopeScale)
 	p.rope_base = C.float(o.RopeBase)
 	p.rope_original_context = C.uint32_t(o.RopeOriginalContext)
+	p.host_experts = C.uint32_t(o.HostExperts)
 	p.experts_on_device = C.int64_t(o.ExpertsOnDevice)
 	p.sessions_bytes = C.uint64_t(o.SessionsBytes)
 	p.layers_on_device = C.int64_t(o.LayersOnDevice)
@@ -1510,6 +1515,14 @@ type ExpertsInfo struct {
 	PromptLinkBytes uint64
 	// the same of prompts
 	PromptStallUs uint64
+	// that the processor computed
+	NByHost uint64
+	// time that it took
+	HostUs uint64
+	// the same of prompts: an expert counts for each token that chose it
+	PromptNByHost uint64
+	// the same of prompts: an expert counts for each token that chose it
+	PromptHostUs uint64
 }
 
 func fillExpertsInfo(call func(*C.orrery_experts_info) error) (ExpertsInfo, error) {
@@ -1533,6 +1546,10 @@ func fillExpertsInfo(call func(*C.orrery_experts_info) error) (ExpertsInfo, erro
 	r.StallUs = uint64(p.stall_us)
 	r.PromptLinkBytes = uint64(p.prompt_link_bytes)
 	r.PromptStallUs = uint64(p.prompt_stall_us)
+	r.NByHost = uint64(p.n_by_host)
+	r.HostUs = uint64(p.host_us)
+	r.PromptNByHost = uint64(p.prompt_n_by_host)
+	r.PromptHostUs = uint64(p.prompt_host_us)
 	return r, nil
 }
 

@@ -342,6 +342,11 @@ export interface ModelOptions {
   /** the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   ropeOriginalContext?: number;
   /**
+   * 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
+   * may be on the device, and the division is fixed. 0: they cross the link
+   */
+  hostExperts?: number;
+  /**
    * number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A device
    * with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
    */
@@ -791,6 +796,14 @@ export interface ExpertsInfo {
   promptLinkBytes: number;
   /** the same of prompts */
   promptStallUs: number;
+  /** that the processor computed */
+  nByHost: number;
+  /** time that it took */
+  hostUs: number;
+  /** the same of prompts: an expert counts for each token that chose it */
+  promptNByHost: number;
+  /** the same of prompts: an expert counts for each token that chose it */
+  promptHostUs: number;
 }
 export interface StreamingInfo {
   /** 1: steps use the matrices where they lie, and nothing moves */

@@ -86,6 +86,7 @@ class ApiError : public Failure {
                                     {"rope_scale", "--rope-scale"},
                                     {"rope_scaling", "--rope-scaling"},
                                     {"experts_on_device", "--experts-on-device"},
+                                    {"host_experts", "--host-experts"},
                                     {"layers_on_device", "--layers-on-device"},
                                     {"sessions_bytes", "--sessions-memory"},
                                     {"rope_base", "--rope-base"},

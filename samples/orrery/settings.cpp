@@ -87,6 +87,9 @@ OptionGroup model_group() {
            {"--experts-on-device", "N",
             "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
             "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
+           {"--host-experts", nullptr,
+            "The processor computes the experts that are not in the budget, beside the device, and none crosses the link: faster answers "
+            "where host memory is faster than the link, and slower prompts."},
            {"--sessions-memory", "SIZE",
             "What weights leave of the budget to the KV and the work of sessions (default: experts leave what a session of 8,192 tokens "
             "needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},
@@ -174,6 +177,7 @@ orrery_model_options model_options(const Args& args) {
   options.rope_original_context = static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
   if (args.has("--experts-on-device"))
     options.experts_on_device = static_cast<int64_t>(args.integer("--experts-on-device", 0, uint64_t{1} << 20, 0));
+  options.host_experts = args.has("--host-experts") ? 1 : 0;
   if (args.has("--layers-on-device"))
     options.layers_on_device = static_cast<int64_t>(args.integer("--layers-on-device", 0, uint64_t{1} << 20, 0));
   options.sessions_bytes = args.bytes("--sessions-memory", 0);

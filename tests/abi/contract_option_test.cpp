@@ -93,7 +93,8 @@ TEST_F(Options, OfAModel) {
              {"experts_on_device", [](O* o) { o->experts_on_device = 8; }},  // the model has none
              {"layers_on_device", [](O* o) { o->layers_on_device = -2; }},
              {"layers_on_device", [](O* o) { o->layers_on_device = 1000; }},  // the model has fewer
-             {"reserved", [](O* o) { o->reserved = 1; }}},
+             {"host_experts", [](O* o) { o->host_experts = 2; }},
+             {"host_experts", [](O* o) { o->host_experts = 1; }}},  // the model has no experts
             [&](const O* o, orrery_error* e) {
               orrery_plan_result plan = options(&orrery_plan_result_init);
               Error planned;

@@ -126,18 +126,22 @@ struct Evaluated {
 TEST(Layers, ExpertsLieWhereTheOptionsSay) {
   const TempDir dir;
   const std::string path = dir.write("model.gguf", deep_model_gguf("qwen3moe"));
-  for (const bool linked : {false, true}) {
+  enum Where { in_place, over_link, by_host };
+  for (const Where where : {in_place, over_link, by_host}) {
+    const bool linked = where != in_place;
     orrery_model_options wanted = options(&orrery_model_options_init);
     EXPECT_EQ(wanted.experts_on_device, -1);
-    wanted.experts_on_device = 17;
+    EXPECT_EQ(wanted.host_experts, 0u);
+    wanted.experts_on_device = 17, wanted.host_experts = where == by_host;
     Evaluated e(path, wanted, linked);
     orrery_experts_info info = options(&orrery_experts_info_init);
     check(orrery_model_experts(e.model.get(), &info, &e.error), e.error, "orrery_model_experts");
     EXPECT_EQ(info.n_experts, 48u);
     EXPECT_EQ(info.n_on_device, 17u);
     EXPECT_EQ(info.in_place, linked ? 0u : 1u);
-    EXPECT_EQ(info.prompt_link_bytes > 0, linked);
-    EXPECT_EQ(info.n_hits + info.n_late + info.n_missed, 0u) << "of generated tokens";
+    EXPECT_EQ(info.prompt_link_bytes > 0, where == over_link);
+    EXPECT_EQ(info.prompt_n_by_host > 0, where == by_host);
+    EXPECT_EQ(info.n_hits + info.n_late + info.n_missed + info.n_by_host, 0u) << "of generated tokens";
     const orrery_plan_region planned = e.region("experts");
     EXPECT_EQ(info.device_bytes, planned.device_bytes);
     EXPECT_EQ(info.reservoir_bytes, planned.reservoir_bytes);

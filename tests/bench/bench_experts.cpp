@@ -4,6 +4,7 @@
 //   latency_us=5      of each transfer
 //   prompt=32  tokens=256  decoded behind it; each is drawn at random, so experts are chosen as the file's weights choose
 //   repeat=3  threads=2  path=auto  budget_gib=4
+//   host=1     the processor computes the other experts beside the "device": half of the threads stand for each, and no link is used
 //
 // Each row: the time of a token (median of the runs, each of which decodes all tokens), its share of the speed of all experts in the arena,
 // what was there, on its way or missed, and the time that the plan's arithmetic (samples/orrery/measure/division.h) gives for the row's own share of
@@ -41,7 +42,7 @@ struct Wishes {
   std::string path;
   std::vector<double> links = {26, 12}, shares = {75, 50, 25};
   double latency_us = 5, budget_gib = 4;
-  int prompt = 32, tokens = 256, repeat = 3, threads = 2;
+  int prompt = 32, tokens = 256, repeat = 3, threads = 2, host = 0;
   std::string instruction_set = "auto";
 };
 
@@ -75,6 +76,7 @@ Wishes read_wishes(int argc, char** argv) {
     else if (name == "tokens") w.tokens = std::atoi(value.c_str());
     else if (name == "repeat") w.repeat = std::atoi(value.c_str());
     else if (name == "threads") w.threads = std::atoi(value.c_str());
+    else if (name == "host") w.host = std::atoi(value.c_str());
     else if (name == "path") w.instruction_set = value;
     else {
       std::fprintf(stderr, "bench_experts: no option is called '%s'\n", name.c_str());
@@ -95,14 +97,15 @@ struct Opened {
   std::unique_ptr<engine::Session> session;
 };
 
-Opened open(const Wishes& w, double link, int64_t experts) {
+Opened open(const Wishes& w, double link, int64_t experts, bool by_host = false) {
   engine::RuntimeOptions options;
-  options.n_threads = w.threads;
+  options.n_threads = by_host ? w.threads / 2 : w.threads;
+  options.n_host_threads = w.threads - options.n_threads;
   options.cpu_path = w.instruction_set;
   options.device_budget_bytes = static_cast<uint64_t>(w.budget_gib * 1024 * 1024 * 1024);
   if (link > 0) options.link = {static_cast<uint64_t>(link * 1e9), static_cast<uint32_t>(w.latency_us)};
   engine::ModelOptions model;
-  model.experts_on_device = experts;
+  model.experts_on_device = experts, model.host_experts = by_host;
   engine::ModelSource source;
   source.path = w.path;
   Opened o;
@@ -130,6 +133,36 @@ double decode(const Wishes& w, Opened* o, uint64_t seed) {
     unwrap(o->session->decode());
   }
   return static_cast<double>(now_us() - begin) / 1000 / w.tokens;
+}
+
+// Both sides compute the experts: against all of them on one side with all threads, whose rate is the sum of both sides', and with the
+// device's threads alone.
+void run_by_host(const Wishes& w) {
+  Wishes one_side = w;
+  one_side.threads = w.threads / 2;
+  Opened all = open(w, 0, -1), half = open(one_side, 0, -1);
+  const auto n_units = static_cast<double>(open(w, 0, 0).model->weights().experts->units().n_units());
+  std::printf("%s: %.0f experts; %d threads on each side, %s\n", w.path.c_str(), n_units, w.threads / 2,
+              all.model->runtime().backend_info().instruction_set);
+  std::printf("%7s  %9s %10s %9s  %6s  %8s %8s\n", "experts", "ms/token", "both sides", "one side", "of sum", "by host", "its ms");
+  for (const double share : w.shares) {
+    Opened some = open(w, 26, static_cast<int64_t>(n_units * share / 100), true);
+    for (Opened* o : {&some, &all, &half}) (void)decode(w, o, 1);
+    const model::HostExperts& experts = *some.model->weights().host;
+    const model::HostExperts::Counts before = experts.counts();
+    std::vector<double> ms[3];
+    for (int i = 0; i < w.repeat; ++i) {
+      const auto seed = static_cast<uint64_t>(2 + i);
+      ms[0].push_back(decode(w, &some, seed)), ms[1].push_back(decode(w, &all, seed)), ms[2].push_back(decode(w, &half, seed));
+    }
+    const model::HostExperts::Counts after = experts.counts();
+    const auto by_host = static_cast<double>(after.by_host - before.by_host),
+               there = static_cast<double>(after.on_device - before.on_device);
+    std::printf("%6.0f%%  %9.2f %10.2f %9.2f  %5.0f%%  %7.0f%% %8.2f\n", share, median(ms[0]), median(ms[1]), median(ms[2]),
+                100 * median(ms[1]) / median(ms[0]), 100 * by_host / (by_host + there),
+                static_cast<double>(after.host_us - before.host_us) / 1000 / (static_cast<double>(w.repeat) * w.tokens));
+    std::fflush(stdout);
+  }
 }
 
 void run(const Wishes& w) {
@@ -186,6 +219,8 @@ void run(const Wishes& w) {
 }  // namespace orrery
 
 int main(int argc, char** argv) {
-  orrery::run(orrery::read_wishes(argc, argv));
+  const orrery::Wishes wishes = orrery::read_wishes(argc, argv);
+  if (wishes.host) orrery::run_by_host(wishes);
+  else orrery::run(wishes);
   return 0;
 }

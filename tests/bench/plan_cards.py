@@ -29,7 +29,8 @@ def cell(plan):
     chosen = [d for d in plan["divisions"] if d["fits"]][-1]
     if chosen["division"] == "all":
         return f"{chosen['tokens_per_second']:.0f}"
-    return f"{chosen['tokens_per_second']:.0f}, {chosen['tokens_per_second_reused']:.0f} ({chosen['experts_on_device'] * 100 // plan['n_experts']}%)"
+    speeds = ", ".join(f"{chosen[key]:.0f}" for key in ("tokens_per_second", "tokens_per_second_reused", "tokens_per_second_by_host"))
+    return f"{speeds} ({chosen['experts_on_device'] * 100 // plan['n_experts']}%)"
 
 
 def main(tool):

@@ -1,6 +1,9 @@
 // Models whose experts lie in host memory, with a cache of them on the device: the logits are those of all experts on the device, to the bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/weights_away.h"
 
@@ -41,6 +44,50 @@ TEST(GpuExpertStore, RepackedWeightsAreThoseOfTheDevice) {
   EXPECT_TRUE(same_bits(logits_of(open(file, 20), 64), logits_of(open(file, -1), 64)));
 }
 
+// Experts that the processor computes beside the GPU. The last bits of a product differ between the two sides, and routers of random models
+// make much of them: the logits are far closer to the GPU's than the processor's alone are. A second run repeats them to the bit.
+TEST(GpuHostExperts, TheProcessorComputesItsShare) {
+  for (const char* spec : {"qwen3moe", "gpt-oss", "gemma4-moe", "nemotron-h"}) {
+    SCOPED_TRACE(spec);
+    const std::vector<std::byte> file = deep_model_gguf(spec);
+    const std::vector<int32_t> prompt = random_prompt(40, 1), answer = random_prompt(6, 2);
+    const auto logits = [&](const std::shared_ptr<engine::LanguageModel>& model) {
+      const auto session = open_session(model, 96, KvType::f16, 32);
+      std::vector<float> all(prompt.size() * session->logits().size());
+      unwrap(session->prefill(prompt, nullptr, all.data()));
+      for (const int32_t token : answer) {
+        session->push_generated(token);
+        unwrap(session->decode());
+        all.insert(all.end(), session->logits().begin(), session->logits().end());
+      }
+      return all;
+    };
+    const std::vector<float> expected = logits(open(file, -1));
+    const auto farthest = [&](const std::vector<float>& found) {
+      float worst = 0.0f;
+      for (size_t i = 0; i < found.size(); ++i) worst = std::max(worst, std::fabs(found[i] - expected[i]));
+      return worst;
+    };
+    engine::RuntimeOptions processor = runtime_options();
+    processor.backend = "cpu";
+    const float of_processor = farthest(logits(open_with(file, processor, {})));
+    for (const int64_t on_device : {0, 7}) {
+      engine::ModelOptions options = with_experts(on_device);
+      options.host_experts = true;
+      const auto model = open_with(file, on_cuda(), options);
+      ASSERT_TRUE(model->weights().host);
+      const std::vector<float> found = logits(model);
+      ASSERT_EQ(found.size(), expected.size());
+      EXPECT_LT(farthest(found), 0.25f * of_processor) << on_device;
+      EXPECT_FALSE(same_bits(found, expected)) << "the processor computed nothing";
+      EXPECT_TRUE(same_bits(logits(model), found));
+      const model::HostExperts::Counts counts = model->weights().host->counts();
+      EXPECT_GT(counts.by_host, 0u);
+      EXPECT_EQ(counts.on_device > 0, on_device > 0);
+    }
+  }
+}
+
 // The plan of a card says where experts lie, and opening takes these bytes.
 TEST(GpuExpertStore, PlannedBytesAreTakenBytes) {
   const TempDir dir;
@@ -50,12 +97,15 @@ TEST(GpuExpertStore, PlannedBytesAreTakenBytes) {
   options.experts_on_device = 19;
   engine::SessionOptions session;
   session.n_context = 128;
-  const kv::Plan plan = unwrap(engine::plan_file(source, on_cuda(), options, session));
-  const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), source, options));
-  const auto opened = unwrap(engine::Session::open(model, session));
-  EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
-  EXPECT_EQ(model->runtime().reservoir().used(), plan.reservoir_bytes);
-  EXPECT_GT(plan.reservoir_bytes, 0u);
+  for (const bool by_host : {false, true}) {
+    options.host_experts = by_host;
+    const kv::Plan plan = unwrap(engine::plan_file(source, on_cuda(), options, session));
+    const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), source, options));
+    const auto opened = unwrap(engine::Session::open(model, session));
+    EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes) << by_host;
+    EXPECT_EQ(model->runtime().reservoir().used(), plan.reservoir_bytes) << by_host;
+    EXPECT_GT(plan.reservoir_bytes, 0u);
+  }
 }
 
 }  // namespace

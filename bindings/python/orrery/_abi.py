@@ -570,7 +570,7 @@ class orrery_model_options(Structure):
         ("rope_scale", c_float),
         ("rope_base", c_float),
         ("rope_original_context", c_uint32),
-        ("reserved", c_uint32),
+        ("host_experts", c_uint32),
         ("experts_on_device", c_int64),
         ("sessions_bytes", c_uint64),
         ("layers_on_device", c_int64),
@@ -815,6 +815,10 @@ class orrery_experts_info(Structure):
         ("stall_us", c_uint64),
         ("prompt_link_bytes", c_uint64),
         ("prompt_stall_us", c_uint64),
+        ("n_by_host", c_uint64),
+        ("host_us", c_uint64),
+        ("prompt_n_by_host", c_uint64),
+        ("prompt_host_us", c_uint64),
     ]
     INIT = "orrery_experts_info_init"
     COUNTS: dict[str, str] = {}
@@ -1120,6 +1124,10 @@ class ModelOptions(TypedDict, total=False):
     """> 0: instead of the file's frequency base"""
     rope_original_context: int
     """the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's"""
+    host_experts: int
+    """1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number may
+    be on the device, and the division is fixed. 0: they cross the link
+    """
     experts_on_device: int
     """number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A device
     with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
@@ -1612,6 +1620,14 @@ class ExpertsInfo:
     """the same of prompts"""
     prompt_stall_us: int
     """the same of prompts"""
+    n_by_host: int
+    """that the processor computed"""
+    host_us: int
+    """time that it took"""
+    prompt_n_by_host: int
+    """the same of prompts: an expert counts for each token that chose it"""
+    prompt_host_us: int
+    """the same of prompts: an expert counts for each token that chose it"""
 
 
 @dataclass(frozen=True)

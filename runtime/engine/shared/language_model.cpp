@@ -66,6 +66,8 @@ Result<int64_t> place_experts(const gguf::File& file, const model::Description& 
     if (options.experts_on_device >= 0)
       return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, but the model has no experts",
                           static_cast<long long>(options.experts_on_device));
+    if (options.host_experts)
+      return option_error(Code::invalid_argument, "host_experts", "host_experts is 1, but the model has no experts");
     return model::WeightsPlace::kAll;
   }
   const auto n_units = static_cast<int64_t>(none.units.n_units());

@@ -112,6 +112,7 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options, Gpu
 Result<std::unique_ptr<Backend>> make_host_backend(const RuntimeOptions& options) {
   RuntimeOptions of_host = options;
   of_host.backend = "cpu";
+  if (options.n_host_threads > 0) of_host.n_threads = options.n_host_threads;
   GpuUse unused;
   return make_backend(of_host, &unused);
 }

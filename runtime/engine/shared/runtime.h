@@ -45,6 +45,7 @@ struct GpuUse {
 struct RuntimeOptions {
   int32_t n_threads = 0;                 // of the CPU backend; 0: cpu::default_threads(). On a GPU: while a model is loaded, and of experts
                                          // that the processor computes
+  int32_t n_host_threads = 0;            // for measurements: of the processor's backend beside the device's (host_backend()); 0: n_threads
   Priority priority = Priority::normal;  // of these threads
   int32_t device = -1;                   // a GPU, an index of gpus(); -1: the first that is not refused
   std::string backend = "auto";          // a GPU if the machine has one, else the CPU; "gpu": no CPU

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/checked.h"
+#include "runtime/os/os.h"
 
 namespace orrery::model {
 
@@ -43,6 +44,7 @@ struct Work {
     host_rows = take(n_slots, sizeof(int32_t));
     host_firsts = take(n_firsts, sizeof(int32_t));
     scratch = take(host.scratch_bytes(limits_on_host(limits)), 1);
+    bytes = align_up(bytes, os::page_bytes());  // regions of a pinned reservoir are whole pages
   }
 };
 
@@ -70,6 +72,7 @@ HostExperts::Layout HostExperts::layout(const ExpertUnits& units, Span<const Uni
     layer.host_table = take(&layout.reservoir_bytes, table_bytes(layer.n_experts));
     layer.biases_offset = take(&layout.reservoir_bytes, align_up(of_layer[l].biases_bytes, kv::kArenaAlignment));
   }
+  layout.reservoir_bytes = align_up(layout.reservoir_bytes, os::page_bytes());
   return layout;
 }
 
@@ -166,7 +169,13 @@ HostExperts::Dealt HostExperts::deal(int32_t layer, int32_t n_rows, Phase phase)
   const bool generated = phase == Phase::decode;
   (generated ? counts_.on_device : counts_.prompt_on_device) += static_cast<uint64_t>(dealt.n_on_device);
   (generated ? counts_.by_host : counts_.prompt_by_host) += static_cast<uint64_t>(dealt.n_on_host);
+  if (dealt.n_on_host == 0) publish();
   return dealt;
+}
+
+void HostExperts::publish() {
+  const std::lock_guard<std::mutex> lock(published_mutex_);
+  published_ = counts_;
 }
 
 HostExperts::Side HostExperts::side(int32_t n_rows) const {
@@ -189,8 +198,7 @@ void HostExperts::begin_step(Phase phase, int32_t n_rows) {
 void HostExperts::end_step(Phase phase, uint64_t began_us) {
   host_.end_step();
   (phase == Phase::decode ? counts_.host_us : counts_.prompt_host_us) += now_us() - began_us;
-  const std::lock_guard<std::mutex> lock(published_mutex_);
-  published_ = counts_;
+  publish();
 }
 
 HostExperts::Counts HostExperts::counts() const {

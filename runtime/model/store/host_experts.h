@@ -33,10 +33,10 @@ class HostExperts {
     struct Layer {
       int32_t layer = 0;  // of the model
       int32_t n_experts = 0, n_on_device = 0;
-      uint64_t device_bytes = 0, host_bytes = 0;        // of a unit on each side
-      uint64_t device_offset = 0, host_offset = 0;      // of the layer's first unit there, in its region
-      uint64_t device_table = 0, host_table = 0;        // (n_experts) addresses, in the same regions
-      uint64_t biases_offset = 0;                       // of the host's copy of the biases
+      uint64_t device_bytes = 0, host_bytes = 0;    // of a unit on each side
+      uint64_t device_offset = 0, host_offset = 0;  // of the layer's first unit there, in its region
+      uint64_t device_table = 0, host_table = 0;    // (n_experts) addresses, in the same regions
+      uint64_t biases_offset = 0;                   // of the host's copy of the biases
     };
     std::vector<Layer> layers;
     uint64_t n_units = 0, n_on_device = 0;
@@ -118,6 +118,7 @@ class HostExperts {
   const Layout::Layer& of(int32_t layer) const { return layout_.layers[index(layer)]; }
   void begin_step(Phase phase, int32_t n_rows);
   void end_step(Phase phase, uint64_t began_us);
+  void publish();
   template <class F>
   void on_host(Phase phase, int32_t n_rows, const F& compute) {
     const uint64_t began = now_us();

@@ -41,14 +41,16 @@ orrery_experts_info experts_of(const orrery_model* model) {
 // What a generated token asked of the experts that lie on the device or beyond a link, as means over all of them.
 struct ExpertsOfToken {
   double hits = 0, late = 0, missed = 0, wasted = 0, link_bytes = 0, stall_us = 0;
+  double by_host = 0, host_us = 0;
   ExpertsOfToken() = default;
   ExpertsOfToken(const orrery_experts_info& before, const orrery_experts_info& after, uint64_t n_tokens) {
     const auto mean = [n_tokens](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / static_cast<double>(n_tokens); };
     hits = mean(before.n_hits, after.n_hits), late = mean(before.n_late, after.n_late), missed = mean(before.n_missed, after.n_missed);
     wasted = mean(before.n_wasted, after.n_wasted), link_bytes = mean(before.link_bytes, after.link_bytes);
     stall_us = mean(before.stall_us, after.stall_us);
+    by_host = mean(before.n_by_host, after.n_by_host), host_us = mean(before.host_us, after.host_us);
   }
-  double asked() const { return hits + late + missed; }
+  double asked() const { return hits + late + missed + by_host; }
 };
 
 orrery_streaming_info streaming_of(const orrery_model* model) {
@@ -232,8 +234,8 @@ int bench(const Args& args, Output& out) {
                       {"weights_gb_per_second", measured.decode.median * static_cast<double>(work.weights_bytes) / 1e9}});
       if (const ExpertsOfToken& e = measured.experts; e.asked() > 0)
         rows.back()["experts_of_token"] = {
-            {"hits", e.hits},        {"late", e.late}, {"missed", e.missed}, {"wasted", e.wasted}, {"link_bytes", e.link_bytes},
-            {"stall_us", e.stall_us}};
+            {"hits", e.hits},         {"late", e.late},       {"missed", e.missed},  {"wasted", e.wasted}, {"link_bytes", e.link_bytes},
+            {"stall_us", e.stall_us}, {"by_host", e.by_host}, {"host_us", e.host_us}};
       if (const LayersOfToken& l = measured.layers; l.n_layers > 0)
         rows.back()["layers_of_token"] = {{"layers", l.n_layers}, {"link_bytes", l.link_bytes}, {"stall_us", l.stall_us}};
       if (trace) rows.back()["trace"] = trace->json(read);
@@ -242,7 +244,10 @@ int bench(const Args& args, Output& out) {
     out.write(format("%8llu  %28s  %7s  %28s  %4.1f GB/s  %7s  %9.1f ms\n", static_cast<unsigned long long>(length),
                      cell(measured.prefill, 0).c_str(), percent(prefill_share).c_str(), cell(measured.decode, 1).c_str(), rate / 1e9,
                      percent(decode_share).c_str(), measured.first_token_ms.median));
-    if (const ExpertsOfToken& e = measured.experts; e.asked() > 0)
+    if (const ExpertsOfToken& e = measured.experts; e.by_host > 0)
+      out.write(format("%8s  experts of a token: %.0f%% on the device, %.0f%% computed by the processor in %.2f ms\n", "",
+                       100 * e.hits / e.asked(), 100 * e.by_host / e.asked(), e.host_us / 1000));
+    else if (e.asked() > 0)
       out.write(
           format("%8s  experts of a token: %.0f%% on the device, %.0f%% on their way, %.0f%% missed; %s over the link, %.2f ms waited\n",
                  "", 100 * e.hits / e.asked(), 100 * e.late / e.asked(), 100 * e.missed / e.asked(),

@@ -74,6 +74,27 @@ TokenTime Division::time(const Rates& rates, uint64_t n_on_device, double hit) c
   return t;
 }
 
+// Of a layer's k chosen experts, j are the host's with the probability of k draws from all experts of the layer, of which a share lies there.
+// The layer takes as long as the slower side.
+TokenTime Division::time_by_host(const Rates& rates, uint64_t n_on_device) const {
+  TokenTime t = time(rates, n_units(), 1.0);
+  if (n_on_device >= n_units() || work.expert_layers == 0) return t;
+  const auto layers = static_cast<double>(work.expert_layers);
+  const auto k = static_cast<int>(std::lround(static_cast<double>(work.used_experts) / layers));
+  const double all = std::round(static_cast<double>(n_units()) / layers);
+  const double on_host = std::round(all * (1.0 - static_cast<double>(n_on_device) / static_cast<double>(n_units())));
+  const auto ways = [](double n, int j) { return std::lgamma(n + 1) - std::lgamma(j + 1.0) - std::lgamma(n - j + 1); };
+  double behind = 0;  // seconds of a layer
+  for (int j = 0; j <= k; ++j) {
+    if (j > on_host || k - j > all - on_host) continue;
+    const double p = std::exp(ways(on_host, j) + ways(all - on_host, k - j) - ways(all, k));
+    const double device = (k - j) * unit_bytes() / rates.read, host = j > 0 ? j * unit_bytes() / rates.host + rates.round_trip : 0.0;
+    behind += p * std::max(device, host);
+  }
+  t.exposed = layers * behind - t.experts;
+  return t;
+}
+
 TokenTime Division::time(const Rates& rates, uint64_t n_on_device, Reuse reuse) const {
   const double all = static_cast<double>(std::max<uint64_t>(n_units(), 1));
   return time(rates, n_on_device, hit_share(static_cast<double>(n_on_device) / all, reuse));

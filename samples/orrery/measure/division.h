@@ -24,11 +24,14 @@ const Card* find_card(const std::string& name);  // null: no such card
 // (dense: 47 tokens/s of a 27B on an RTX 4090; mixtures: 512 tokens/s of a 35B-A3B on an RTX 5090); the share of a layer's choices that the
 // layer before guesses; and the time in which the host learns a layer's choice and answers, where experts cross the link.
 constexpr double kReadShare = 0.75, kMixtureReadShare = 0.55, kGuessedShare = 0.7, kRoundTrip = 25e-6;
+// The rate at which the processor reads the experts that it computes, of two channels of DDR5-5600, whose sheet says 90 GB/s.
+constexpr double kHostBytesPerSecond = 60e9;
 
 struct Rates {
   double read = 0, link = 0;  // bytes per second
   double guessed = kGuessedShare;
   double round_trip = 0;  // seconds, of each layer with experts
+  double host = kHostBytesPerSecond;
 };
 Rates rates_of(const Card& card, bool mixture);
 
@@ -59,6 +62,9 @@ struct Division {
   // hit: of a mixture, the share of a token's experts that are there already, of a cache that has room for some; hit_share().
   TokenTime time(const Rates& rates, uint64_t n_on_device, double hit) const;
   TokenTime time(const Rates& rates, uint64_t n_on_device, Reuse reuse) const;
+  // The same if the processor computes the experts that are not there, each chosen as often as another. exposed: what the layers' experts take
+  // longer than all of them there; less than 0 where the processor is faster.
+  TokenTime time_by_host(const Rates& rates, uint64_t n_on_device) const;
 };
 
 }  // namespace orrery::tool

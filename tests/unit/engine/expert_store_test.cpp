@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/policy_sessions.h"
 #include "tests/support/weights_away.h"
 
 namespace orrery::expert_store_test {
@@ -85,6 +86,68 @@ TEST(EngineHostExperts, WhoComputesChangesNoBit) {
     }
 }
 
+TEST(EngineHostExperts, SessionsDecodeTogetherAndUnderPolicies) {
+  const std::vector<std::byte> file = deep_model_gguf("gpt-oss");
+  engine::ModelOptions options = with_experts(9);
+  options.host_experts = true;
+  const auto model = open_with(file, linked_options(), options), whole = open_bytes(file, linked_options());
+  std::vector<std::vector<int32_t>> prompts;
+  for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
+  expect_together_as_alone(model, prompts, 6);
+  for (const char* name : {"streaming", "auto_by_codes"}) {
+    std::vector<float> traces[2];
+    for (const auto& of : {whole, model}) {
+      const auto session = unwrap(Session::open(of, with_mode(mode_of(name), 0.6)));
+      unwrap(session->prefill(random_prompt(150, 3), nullptr, nullptr));
+      (void)greedy(session.get(), 16, &traces[of == model]);
+    }
+    EXPECT_TRUE(same_bits(traces[0], traces[1])) << name;
+  }
+}
+
+// Two models of a runtime use one backend of the processor, and its number of threads may change.
+TEST(EngineHostExperts, ModelsShareTheProcessor) {
+  const std::vector<std::byte> files[] = {deep_model_gguf("qwen3moe", {TensorType::q8_0}), deep_model_gguf("gemma4-moe")};
+  const auto runtime = unwrap(engine::Runtime::create(linked_options()));
+  engine::ModelOptions options = with_experts(5);
+  options.host_experts = true;
+  const TempDir dir;
+  std::vector<std::shared_ptr<LanguageModel>> models;
+  for (const auto& file : files) {
+    engine::ModelSource source;
+    source.path = dir.write("model" + std::to_string(models.size()), file);
+    models.push_back(unwrap(LanguageModel::open(runtime, source, options)));
+  }
+  const std::vector<int32_t> prompt = random_prompt(40, 9);
+  for (const int32_t n_threads : {2, 1}) {
+    unwrap(runtime->set_threads(n_threads, Priority::normal));
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_TRUE(same_bits(traced_logits(models[i], prompt), traced_logits(open_bytes(files[i]), prompt))) << i;
+  }
+}
+
+// Without a number, as many experts as fit are on the device.
+TEST(EngineHostExperts, AsManyAsFit) {
+  const std::vector<std::byte> file = deep_model_gguf("qwen3moe", {TensorType::q8_0});
+  const model::ExpertUnits units = units_of(file);
+  engine::RuntimeOptions runtime = linked_options();
+  engine::ModelOptions options;
+  options.host_experts = true;
+  const auto all = unwrap(testing::try_open(file, runtime, options));
+  EXPECT_FALSE(all->weights().host) << "they fit";
+  const uint64_t used = all->runtime().arena().used();
+  for (const uint64_t missing : {uint64_t{1}, uint64_t{9}, units.n_units()}) {
+    options.sessions_bytes = runtime.device_budget_bytes - used + missing * units.slot_bytes();
+    const auto model = unwrap(testing::try_open(file, runtime, options));
+    ASSERT_TRUE(model->weights().host);
+    const uint64_t left = units.n_units() - model->weights().host->layout().n_on_device;
+    EXPECT_GE(left, missing);
+    EXPECT_LE(left, missing + 2) << "the tables take a little";
+    const uint64_t most = left < units.n_units() ? runtime.device_budget_bytes - options.sessions_bytes : used;
+    EXPECT_LE(model->runtime().arena().used(), most);
+  }
+}
+
 // The bytes that the plan says, of the file's header alone, are those that opening takes; one byte less is refused.
 TEST(EngineExpertStore, PlannedBytesAreTakenBytes) {
   const TempDir dir;
@@ -92,14 +155,16 @@ TEST(EngineExpertStore, PlannedBytesAreTakenBytes) {
   source.path = dir.write("model.gguf", deep_model_gguf("qwen3moe", {TensorType::q8_0}));
   engine::SessionOptions session;
   session.n_context = 256;
-  for (const bool linked : {false, true})
+  enum Where { in_place, over_link, by_host };
+  for (const Where where : {in_place, over_link, by_host})
     for (const int64_t on_device : {int64_t{0}, int64_t{17}, int64_t{-1}}) {
-      SCOPED_TRACE(std::to_string(on_device) + (linked ? " over a link" : ""));
-      engine::RuntimeOptions runtime = linked ? linked_options() : runtime_options();
+      SCOPED_TRACE(std::to_string(on_device) + (where == over_link ? " over a link" : where == by_host ? " by the host" : ""));
+      engine::RuntimeOptions runtime = where != in_place ? linked_options() : runtime_options();
       engine::ModelOptions options;
       options.experts_on_device = on_device;
+      options.host_experts = where == by_host;
       auto plan = engine::plan_file(source, runtime, options, session);
-      if (linked && on_device == 0) {
+      if (where == over_link && on_device == 0) {
         ASSERT_FALSE(plan.ok());
         EXPECT_STREQ(plan.status().detail().option, "experts_on_device");
         continue;

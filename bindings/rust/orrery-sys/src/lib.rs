@@ -484,7 +484,9 @@ pub struct orrery_model_options {
     pub rope_base: f32,
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
-    pub reserved: u32,
+    /// 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
+    /// may be on the device, and the division is fixed. 0: they cross the link
+    pub host_experts: u32,
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
     /// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     pub experts_on_device: i64,
@@ -928,8 +930,16 @@ pub struct orrery_experts_info {
     pub prompt_link_bytes: u64,
     /// the same of prompts
     pub prompt_stall_us: u64,
+    /// that the processor computed
+    pub n_by_host: u64,
+    /// time that it took
+    pub host_us: u64,
+    /// the same of prompts: an expert counts for each token that chose it
+    pub prompt_n_by_host: u64,
+    /// the same of prompts: an expert counts for each token that chose it
+    pub prompt_host_us: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_experts_info>() == 112);
+const _: () = assert!(std::mem::size_of::<orrery_experts_info>() == 144);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -500,6 +500,9 @@ pub struct ModelOptions {
     pub rope_base: f32,
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
+    /// 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
+    /// may be on the device, and the division is fixed. 0: they cross the link
+    pub host_experts: u32,
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
     /// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     pub experts_on_device: i64,
@@ -522,6 +525,7 @@ impl Default for ModelOptions {
             rope_scale: raw.rope_scale,
             rope_base: raw.rope_base,
             rope_original_context: raw.rope_original_context,
+            host_experts: raw.host_experts,
             experts_on_device: raw.experts_on_device,
             sessions_bytes: raw.sessions_bytes,
             layers_on_device: raw.layers_on_device,
@@ -543,6 +547,7 @@ impl ModelOptions {
         raw.rope_scale = self.rope_scale;
         raw.rope_base = self.rope_base;
         raw.rope_original_context = self.rope_original_context;
+        raw.host_experts = self.host_experts;
         raw.experts_on_device = self.experts_on_device;
         raw.sessions_bytes = self.sessions_bytes;
         raw.layers_on_device = self.layers_on_device;
@@ -575,6 +580,10 @@ impl ModelOptions {
             },
             "rope_original_context" => match text.parse() {
                 Ok(value) => self.rope_original_context = value,
+                Err(_) => return false,
+            },
+            "host_experts" => match text.parse() {
+                Ok(value) => self.host_experts = value,
                 Err(_) => return false,
             },
             "experts_on_device" => match text.parse() {
@@ -1842,6 +1851,14 @@ pub struct ExpertsInfo {
     pub prompt_link_bytes: u64,
     /// the same of prompts
     pub prompt_stall_us: u64,
+    /// that the processor computed
+    pub n_by_host: u64,
+    /// time that it took
+    pub host_us: u64,
+    /// the same of prompts: an expert counts for each token that chose it
+    pub prompt_n_by_host: u64,
+    /// the same of prompts: an expert counts for each token that chose it
+    pub prompt_host_us: u64,
 }
 
 impl ExpertsInfo {
@@ -1863,6 +1880,10 @@ impl ExpertsInfo {
             stall_us: raw.stall_us,
             prompt_link_bytes: raw.prompt_link_bytes,
             prompt_stall_us: raw.prompt_stall_us,
+            n_by_host: raw.n_by_host,
+            host_us: raw.host_us,
+            prompt_n_by_host: raw.prompt_n_by_host,
+            prompt_host_us: raw.prompt_host_us,
         })
     }
 
@@ -1883,6 +1904,10 @@ impl ExpertsInfo {
             "stall_us" => Value::Integer(self.stall_us.into()),
             "prompt_link_bytes" => Value::Integer(self.prompt_link_bytes.into()),
             "prompt_stall_us" => Value::Integer(self.prompt_stall_us.into()),
+            "n_by_host" => Value::Integer(self.n_by_host.into()),
+            "host_us" => Value::Integer(self.host_us.into()),
+            "prompt_n_by_host" => Value::Integer(self.prompt_n_by_host.into()),
+            "prompt_host_us" => Value::Integer(self.prompt_host_us.into()),
             _ => return None,
         })
     }
