@@ -30,7 +30,8 @@ TEST(GpuLayerStore, WhereLayersLieChangesNoBit) {
   }
 }
 
-// A device whose memory has no room for the model, nor the driver's word for it: as many layers stay as leave room for a session.
+// A device whose memory has no room for the model, nor the driver's word for it. The embedding leaves first, whose rows the host reads in the
+// file; then as many layers stay as leave room for a session.
 TEST(GpuLayerStore, AModelLargerThanTheDeviceOpens) {
   const std::vector<std::byte> file = deep_model_gguf("llama-plain", {TensorType::q8_0});
   const auto whole = open_with(file, on_cuda(), {});
@@ -40,6 +41,11 @@ TEST(GpuLayerStore, AModelLargerThanTheDeviceOpens) {
   engine::ModelOptions options;
   options.sessions_bytes = uint64_t{6} << 20;
   small.device_budget_bytes = options.sessions_bytes + whole->weights().region.bytes() - 1;
+  const auto without = open_with(file, small, options);
+  EXPECT_TRUE(without->weights().weights.embedding_on_host && !without->weights().layers);
+  EXPECT_LT(without->weights().region.bytes(), whole->weights().region.bytes());
+  EXPECT_TRUE(same_bits(logits_of(without, 16), expected));
+  small.device_budget_bytes = options.sessions_bytes + without->weights().region.bytes() - 1;
   const auto model = open_with(file, small, options);
   ASSERT_TRUE(model->weights().layers);
   EXPECT_EQ(model->weights().layers->units().layers.size(), 3u) << "two slots take the room of two layers";

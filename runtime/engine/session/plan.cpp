@@ -183,9 +183,9 @@ Result<WeightsMemory> weights_of(const gguf::File& file, const model::Descriptio
   ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget, place));
   WeightsMemory bytes{weights.arena_bytes, 0, weights.experts, weights.layers, static_cast<bool>(weights.host)};
   for (const gguf::Tensor& t : file.tensors())
-    if (!weights.repacks || model::repacked_bytes(file, t, device) == 0) bytes.mapped += t.bytes;
+    if (!weights.repacks || model::repacked_bytes(file, t, device, place) == 0) bytes.mapped += t.bytes;
   for (const gguf::Tensor* t : weights.in_units)  // copied all the same
-    if (!weights.repacks || model::repacked_bytes(file, *t, device) == 0) bytes.mapped -= t->bytes;
+    if (!weights.repacks || model::repacked_bytes(file, *t, device, place) == 0) bytes.mapped -= t->bytes;
   return bytes;
 }
 

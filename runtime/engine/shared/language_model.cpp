@@ -55,36 +55,42 @@ uint64_t least_bytes(const model::Description& d, const Device& device) {
   return model::carve_workspace(d, device, workspace_limits(d, device, {}, options, kPageTokens), {}).bytes;
 }
 
-// WeightsPlace::experts, with all layers on the device. host: WeightsPlace::host.
-Result<int64_t> place_experts(const gguf::File& file, const model::Description& d, const Device& device, uint64_t arena_bytes,
-                              const ModelOptions& options, bool in_place, Backend* host) {
-  model::WeightsPlace place;
-  place.in_place = in_place, place.host = host;
-  place.experts = 0;
-  ORRERY_ASSIGN(const model::Placement none, model::place_weights(file, d, device, arena_bytes, place));
+// Where experts lie, with all layers on the device. place: has in_place and host; takes experts and embedding_away.
+Status place_experts(const gguf::File& file, const model::Description& d, const Device& device, uint64_t arena_bytes,
+                     const ModelOptions& options, model::WeightsPlace* place) {
+  model::WeightsPlace away = *place;
+  away.experts = 0;
+  ORRERY_ASSIGN(const model::Placement none, model::place_weights(file, d, device, arena_bytes, away));
   if (!none.units) {
     if (options.experts_on_device >= 0)
       return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, but the model has no experts",
                           static_cast<long long>(options.experts_on_device));
     if (options.host_experts)
       return option_error(Code::invalid_argument, "host_experts", "host_experts is 1, but the model has no experts");
-    return model::WeightsPlace::kAll;
+    return ok_status();
   }
   const auto n_units = static_cast<int64_t>(none.units.n_units());
+  const bool by_host = place->host != nullptr;
   int64_t n = options.experts_on_device;
   if (n < 0) {
-    ORRERY_ASSIGN(const model::Placement all, model::place_weights(file, d, device, arena_bytes));
     const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kUsualContext);
-    n = model::divide_experts(
-        {none.units, in_place, arena_bytes, none.arena_bytes, all.arena_bytes, sessions, host != nullptr, none.experts.arena_bytes});
+    model::WeightsPlace all_there = *place;
+    for (const bool embedding_away : {false, true}) {  // the embedding leaves before any expert does
+      all_there.embedding_away = place->embedding_away = embedding_away;
+      ORRERY_ASSIGN(const model::Placement all, model::place_weights(file, d, device, arena_bytes, all_there));
+      n = model::divide_experts(
+          {none.units, place->in_place, arena_bytes, none.arena_bytes, all.arena_bytes, sessions, by_host, none.experts.arena_bytes});
+      if (n < 0) return ok_status();
+    }
   }
-  if (n >= n_units) n = model::WeightsPlace::kAll;
+  if (n >= n_units) return ok_status();
   const auto least = static_cast<int64_t>(none.units.least_slots());
-  if (n != model::WeightsPlace::kAll && !in_place && !host && n < least)
+  if (!place->in_place && !by_host && n < least)
     return option_error(Code::invalid_argument, "experts_on_device",
                         "experts_on_device is %lld: of %lld experts at least %lld are on the device, twice those of a layer",
                         static_cast<long long>(n), static_cast<long long>(n_units), static_cast<long long>(least));
-  return n;
+  place->experts = n;
+  return ok_status();
 }
 
 }  // namespace
@@ -94,15 +100,22 @@ Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Des
   model::WeightsPlace place;
   place.in_place = device.info().reads_host_memory && moves_directly(runtime);
   if (options.host_experts && !place.in_place) place.host = host;
-  ORRERY_ASSIGN(place.experts, place_experts(file, d, device, arena_bytes, options, place.in_place, place.host));
+  ORRERY_TRY(place_experts(file, d, device, arena_bytes, options, &place));
   place.layers = options.layers_on_device;
   if (place.layers > d.n_layers)
     return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, the model has %d layers",
                         static_cast<long long>(place.layers), d.n_layers);
   if (place.layers < 0 && !place.in_place) {
-    ORRERY_ASSIGN(const model::Placement all, model::place_weights(file, d, device, arena_bytes, place));
     const uint64_t least = options.sessions_bytes ? options.sessions_bytes : least_bytes(d, device);
-    if (all.repacks && (least > arena_bytes || all.all_arena_bytes() > arena_bytes - least)) {
+    const auto fits = [&](const model::Placement& all) {
+      return !all.repacks || (least <= arena_bytes && all.all_arena_bytes() <= arena_bytes - least);
+    };
+    ORRERY_ASSIGN(model::Placement all, model::place_weights(file, d, device, arena_bytes, place));
+    if (!fits(all)) {  // the embedding leaves before any layer does
+      place.embedding_away = true;
+      ORRERY_ASSIGN(all, model::place_weights(file, d, device, arena_bytes, place));
+    }
+    if (!fits(all)) {
       const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kShortContext);
       place.layers = model::divide_layers({all.layer_bytes, all.layer_arena_bytes, arena_bytes, all.all_arena_bytes(), sessions});
     }

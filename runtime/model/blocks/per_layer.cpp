@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "runtime/gguf/dequantize.h"
+#include "runtime/model/blocks/vocabulary.h"
 
 namespace orrery::model::per_layer {
 
@@ -28,19 +28,7 @@ Status find(Tensors* tensors, const Description& d, const std::string& prefix, W
 }
 
 void read_rows(Pass& pass, const Inputs& inputs) {
-  struct Rows {
-    const Weight& table;
-    float scale;
-  };
-  const Rows rows{inputs.table, std::sqrt(static_cast<float>(pass.d.n_per_layer))};
-  const RowReader read = [](const void* context, int32_t token, float* row) {
-    const auto& [table, scale] = *static_cast<const Rows*>(context);
-    const auto n = static_cast<uint64_t>(table.n_cols);
-    const auto* from = reinterpret_cast<const std::byte*>(table.data.address) + static_cast<uint64_t>(token) * row_bytes(table.type, n);
-    gguf::dequantize_row(table.type, from, row, n);
-    for (uint64_t i = 0; i < n; ++i) row[i] *= scale;
-  };
-  pass.backend.read_rows(read, &rows, inputs.table.n_cols, pass.work.ffn);
+  vocabulary::read_rows(pass, inputs.table, std::sqrt(static_cast<float>(pass.d.n_per_layer)), pass.work.ffn);
 }
 
 void make_inputs(Pass& pass, const Inputs& inputs) {

@@ -1,5 +1,7 @@
 #include "runtime/model/blocks/vocabulary.h"
 
+#include "runtime/gguf/dequantize.h"
+
 namespace orrery::model::vocabulary {
 
 // The number of tokens comes from the embedding table, because the key may be absent or outdated.
@@ -22,6 +24,27 @@ Status find_output(Tensors* tensors, const Description& d, Weights* out) {
   if (!d.norms_after) ORRERY_TRY(tensors->vector(std::string(d.output_norm) + ".weight", d.n_embd, true, &out->output_norm));
   if (d.encoder) return ok_status();
   return tensors->matrix("output.weight", d.n_vocab, d.n_embd, false, &out->output);
+}
+
+void read_rows(Pass& pass, const Weight& table, float scale, Ptr<float> out) {
+  struct Rows {
+    const Weight& table;
+    float scale;
+  };
+  const Rows rows{table, scale};
+  const RowReader read = [](const void* context, int32_t token, float* row) {
+    const auto& [from, factor] = *static_cast<const Rows*>(context);
+    const auto n = static_cast<uint64_t>(from.n_cols);
+    const auto* at = reinterpret_cast<const std::byte*>(from.data.address) + static_cast<uint64_t>(token) * row_bytes(from.type, n);
+    gguf::dequantize_row(from.type, at, row, n);
+    for (uint64_t i = 0; i < n; ++i) row[i] *= factor;
+  };
+  pass.backend.read_rows(read, &rows, table.n_cols, out);
+}
+
+void embed(Pass& pass, const Weights& weights, float scale, Ptr<float> x) {
+  if (weights.embedding_on_host) read_rows(pass, weights.embedding, scale, x);
+  else pass.backend.embed(weights.embedding, scale, x);
 }
 
 }  // namespace orrery::model::vocabulary

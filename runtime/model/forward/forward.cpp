@@ -336,7 +336,7 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& given,
   if (stretch.begins) {
     const bool per_layer = d.n_per_layer > 0;
     if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);  // before other operations
-    if (stretch.first == 0 || per_layer) backend->embed(model.weights.embedding, d.embedding_scale, work.x);
+    if (stretch.first == 0 || per_layer) vocabulary::embed(pass, model.weights, d.embedding_scale, work.x);
     if (per_layer) per_layer::make_inputs(pass, model.weights.per_layer);
     if (d.reads_hidden) guessing_head::run(pass, model.weights.head);
     if (stretch.first == 0 && d.layer_norms) encoder_inputs::run(pass, model.weights.inputs);

@@ -37,6 +37,11 @@ uint64_t unit_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
   return repacked ? repacked : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
 }
 
+// An embedding with an output matrix of its own: a step reads a row of it for each token, and no product reads it.
+bool rows_alone(const gguf::File& file, const gguf::Tensor& t) {
+  return t.name == "token_embd.weight" && file.find_tensor("output.weight") != nullptr;
+}
+
 bool is_experts_bias(const gguf::Tensor& t) {
   constexpr std::string_view kEnd = "_exps.bias";
   const std::string_view name = t.name;
@@ -145,9 +150,8 @@ class Namer final : public TensorVisitor {
 // Adds up the bytes that the arena must hold.
 class Counter final : public TensorVisitor {
  public:
-  // host: null, or the processor's backend, which may compute experts.
-  Counter(const gguf::File& file, const Description& d, const Device& device, const Device* host = nullptr)
-      : file_(file), d_(d), device_(device), host_(host) {}
+  Counter(const gguf::File& file, const Description& d, const Device& device, const WeightsPlace& place = {})
+      : file_(file), d_(d), device_(device), place_(place), host_(place.host) {}
   void layer(int32_t i) override {
     layer_ = i;
     if (i >= 0) layers_.resize(static_cast<size_t>(i) + 1);
@@ -156,13 +160,13 @@ class Counter final : public TensorVisitor {
     ORRERY_TRY(heads(t, out));
     if (layer_ < 0 || !moves(t)) return ok_status();
     OfLayer& of = layers_.back();
-    of.bytes += unit_stride(t, 1, device_), of.repacked += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
+    of.bytes += unit_stride(t, 1, device_), of.repacked += align_up(repacked_bytes(file_, t, device_, place_), kWeightAlignment);
     of.tensors.push_back(&t);
     return ok_status();
   }
   Status heads(const gguf::Tensor& t, Weight* out) override {
     out->data.address = 1;  // present
-    matrices_ += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
+    matrices_ += align_up(repacked_bytes(file_, t, device_, place_), kWeightAlignment);
     return ok_status();
   }
   Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
@@ -192,16 +196,16 @@ class Counter final : public TensorVisitor {
     return ok_status();
   }
   // Depends on the arena's size, not on its free bytes, so the same file is always placed in the same way.
-  Placement placement(uint64_t arena_bytes, const WeightsPlace& place) const {
+  Placement placement(uint64_t arena_bytes) const {
     Placement placement;
     for (const ExpertUnits::Layer& layer : units_) placement.units.add(layer);
-    const bool store = placement.units && place.experts != WeightsPlace::kAll;
+    const bool store = placement.units && place_.experts != WeightsPlace::kAll;
     if (store) placement.in_units = expert_tensors_;
     for (const OfLayer& of : layers_) placement.layer_bytes.push_back(of.bytes), placement.layer_arena_bytes.push_back(of.repacked);
     uint64_t away = 0;
-    if (const auto n = static_cast<int64_t>(layers_.size()); place.layers != WeightsPlace::kAll && place.layers < n) {
-      placement.away = LayerUnits::spread(placement.layer_bytes, static_cast<int32_t>(n - place.layers));
-      placement.layers = LayerStore::needs(placement.away, place.in_place);
+    if (const auto n = static_cast<int64_t>(layers_.size()); place_.layers != WeightsPlace::kAll && place_.layers < n) {
+      placement.away = LayerUnits::spread(placement.layer_bytes, static_cast<int32_t>(n - place_.layers));
+      placement.layers = LayerStore::needs(placement.away, place_.in_place);
     }
     for (const LayerUnits::Layer& layer : placement.away.layers) {
       const OfLayer& of = layers_[static_cast<size_t>(layer.layer)];
@@ -211,11 +215,12 @@ class Counter final : public TensorVisitor {
     const uint64_t matrices = matrices_ - away + (store ? 0 : experts_);
     placement.repacks = !device_.info().reads_host_memory || (matrices > 0 && matrices <= arena_bytes / 2);
     placement.arena_bytes = placement.repacks ? vectors_ + matrices : converted_;
-    if (store && place.host) {
-      placement.host = HostExperts::layout(placement.units, {host_units_.data(), host_units_.size()}, static_cast<uint64_t>(place.experts));
+    if (store && place_.host) {
+      placement.host =
+          HostExperts::layout(placement.units, {host_units_.data(), host_units_.size()}, static_cast<uint64_t>(place_.experts));
       placement.experts = {placement.host.arena_bytes, placement.host.reservoir_bytes};
     } else if (store) {
-      placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place.experts), place.in_place);
+      placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place_.experts), place_.in_place);
     }
     return placement;
   }
@@ -230,6 +235,7 @@ class Counter final : public TensorVisitor {
   const gguf::File& file_;
   const Description& d_;
   const Device& device_;
+  const WeightsPlace place_;
   const Device* const host_;
   int32_t layer_ = -1;
   std::vector<OfLayer> layers_;
@@ -257,7 +263,9 @@ class Placer final : public TensorVisitor {
     return ok_status();
   }
   Status heads(const gguf::Tensor& t, Weight* out) override {
-    const uint64_t bytes = repacks_ ? repacked_bytes(*model_.file, t, turns_.device()) : 0;
+    const Device& device = turns_.device();
+    if (rows_alone(*model_.file, t) && options_.place.rows_on_host(device) && !device.info().reads_host_memory) return table(t, out);
+    const uint64_t bytes = repacks_ ? repacked_bytes(*model_.file, t, device, options_.place) : 0;
     jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
     return ok_status();
   }
@@ -522,10 +530,8 @@ class Placer final : public TensorVisitor {
 
 }  // namespace
 
-uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device) {
-  if (t.name == per_layer::kTable) return 0;
-  const bool rows_alone = t.name == "token_embd.weight" && file.find_tensor("output.weight") != nullptr;
-  if (rows_alone && device.info().reads_host_memory) return 0;
+uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device, const WeightsPlace& place) {
+  if (t.name == per_layer::kTable || (rows_alone(file, t) && place.rows_on_host(device))) return 0;
   return device.weight_bytes(t.type, static_cast<int64_t>(t.n_elements / t.dims[0]), static_cast<int64_t>(t.dims[0]));
 }
 
@@ -563,18 +569,18 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
   for (const KvGroup& group : d.groups)
     if (const Status heads = device.check_heads(group.head_dim, KvType::f16, group.shared_values); !heads.ok())
       return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
-  Counter counter(file, d, device, place.host);
+  Counter counter(file, d, device, place);
   Weights scratch;
   RopeFactors none;
   ORRERY_TRY(visit(file, d, &counter, &scratch, &none));
-  return counter.placement(arena_bytes, place);
+  return counter.placement(arena_bytes);
 }
 
 Result<Placement> place_head(const gguf::File& file, const Description& head, const Device& device, uint64_t arena_bytes) {
   Counter counter(file, head, device);
   Weights scratch;
   ORRERY_TRY(visit_head(file, head, &counter, &scratch));
-  return counter.placement(arena_bytes, {});
+  return counter.placement(arena_bytes);
 }
 
 Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Arena* arena, const LoadOptions& options) {
@@ -587,7 +593,7 @@ Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Aren
   Weights& w = m->weights;
   ORRERY_TRY(visit_head(file, m->description, &placer, &w));
   ORRERY_TRY(placer.place());
-  if (!w.embedding) w.embedding = of.weights.embedding;
+  if (!w.embedding) w.embedding = of.weights.embedding, w.embedding_on_host = of.weights.embedding_on_host;
   if (!w.output_norm) w.output_norm = of.weights.output_norm;
   if (!w.output) w.output = of.weights.output;
   m->output_bytes = of.output_bytes;
@@ -631,6 +637,8 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
     ORRERY_TRY(m->host->begin(&turn.backend()));
   }
   if (m->layers) ORRERY_TRY(m->layers->begin());
+  const Device& device = turns->device();
+  m->weights.embedding_on_host = m->weights.output && options.place.rows_on_host(device) && !device.info().reads_host_memory;
   if (!m->weights.output) m->weights.output = m->weights.embedding;  // tied
   const gguf::Tensor* output = file.find_tensor("output.weight");
   m->output_bytes = (output ? output : file.find_tensor("token_embd.weight"))->bytes;

@@ -56,10 +56,14 @@ struct Layer {
 // How much of a model lies on the device; the rest is in the reservoir.
 struct WeightsPlace {
   static constexpr int64_t kAll = -1;
-  int64_t experts = kAll;   // units (store/expert_units.h), at most
-  int64_t layers = kAll;    // whose matrices lie there; experts count apart
-  bool in_place = false;    // operations use the reservoir by the host's addresses, and there is no link
-  Backend* host = nullptr;  // if given, it computes the experts that are not on the device; else they cross the link
+  int64_t experts = kAll;  // units (store/expert_units.h), at most
+  int64_t layers = kAll;   // whose matrices lie there; experts count apart
+  bool in_place = false;   // operations use the reservoir by the host's addresses, and there is no link
+  // The embedding stays where the file lies, if no product reads it: on every device where something is away, so that the more has room
+  // there; else where the device reads the host's memory.
+  bool rows_on_host(const Device& device) const { return away() || embedding_away || device.info().reads_host_memory; }
+  bool embedding_away = false;  // even if nothing else is
+  Backend* host = nullptr;      // if given, it computes the experts that are not on the device; else they cross the link
   bool away() const { return experts != kAll || layers != kAll; }
 };
 
@@ -137,9 +141,9 @@ struct Placement {
   bool store() const { return experts.arena_bytes > 0; }
   uint64_t all_arena_bytes() const { return arena_bytes + experts.arena_bytes + layers.arena_bytes; }
 };
-// Bytes of the arena that a matrix takes if it is repacked. 0 for a table that stays where the file lies, and for an embedding with an
-// output matrix of its own, where the backend reads it in the file: a step reads one row of it.
-uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device);
+// Bytes of the arena that a matrix takes if it is repacked. 0 for a table that stays where the file lies, as an embedding with an output
+// matrix of its own may do (WeightsPlace::rows_on_host): a step reads a row of it for each token.
+uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device, const WeightsPlace& place = {});
 Result<Placement> place_weights(const gguf::File& file, const Description& description, const Device& device, uint64_t arena_bytes,
                                 const WeightsPlace& place = {});
 
