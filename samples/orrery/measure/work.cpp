@@ -40,13 +40,13 @@ Work work_per_token(const Json& description) {
     const int64_t layer = layer_of(name);
     const uint64_t bytes = tensor.at("bytes").get<uint64_t>();
     const bool guesses = n_guessing > 0 && layer >= n_layers - n_guessing, of_experts = n_experts > 0 && contains(name, "_exps.weight");
-    if (!guesses && name != "per_layer_token_embd.weight") (of_experts ? work.expert_bytes : work.resident_bytes) += bytes;
+    const bool rows_alone = (embedding && has_output) || name == "per_layer_token_embd.weight";
+    if (!guesses && !rows_alone) (of_experts ? work.expert_bytes : work.resident_bytes) += bytes;
     if (!guesses && !of_experts && layer >= 0 && tensor.at("shape").size() >= 2 && !contains(name, ".ffn_gate_inp."))
       work.layer_bytes += bytes;
     if (!guesses && of_experts && contains(name, "ffn_down_exps."))
       ++work.expert_layers, work.n_experts += n_experts, work.used_experts += n_used;
-    if ((embedding && has_output) || name == "per_layer_token_embd.weight") continue;
-    if (guesses) continue;
+    if (rows_alone || guesses) continue;
     if (contains(name, ".ssm_a") && !contains(name, ".ssm_alpha")) ++n_recurrent;
     const double met = n_experts > 0 && contains(name, "_exps.") ? static_cast<double>(n_used) / static_cast<double>(n_experts) : 1.0;
     work.weights_bytes += static_cast<uint64_t>(static_cast<double>(bytes) * met);

@@ -16,7 +16,8 @@ struct Work {
   };
   Ops ops, last_ops;  // per prompt token; additional for the prompt's last token
 
-  // What a card must hold: all weights but experts and tables of which the host reads rows; and the experts of all layers.
+  // What a card must hold: all weights but experts and tables of which a step reads rows (an embedding is there if it has room); and the experts
+  // of all layers.
   uint64_t resident_bytes = 0, expert_bytes = 0;
   uint64_t n_experts = 0, used_experts = 0, expert_layers = 0;  // counted over all layers; layers that have some
   uint64_t n_layers = 0, layer_bytes = 0;                       // of resident_bytes, the layers' matrices, which may lie in host memory
