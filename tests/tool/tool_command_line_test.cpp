@@ -375,7 +375,7 @@ TEST(Models, PlanPredictsACard) {
     EXPECT_NE(small.out.find(line), std::string::npos) << line << "\n" << small.out;
   EXPECT_EQ(large.code, 0);
   EXPECT_EQ(large.out.find("as many as fit"), std::string::npos) << "all of them do";
-  EXPECT_EQ(with({"rtx-3060-12g", "--budget", "3GiB"}).code, 4);
+  EXPECT_EQ(with({"rtx-3060-12g", "--budget", "2GiB"}).code, 4);
   EXPECT_NE(with({"rtx-3060-12g", "--json"}).out.find("\"division\": \"as many as fit\""), std::string::npos);
   EXPECT_NE(run({"plan", "--shape", "qwen3-8b", "--context", "8k", "--card", "rtx-4090-24g"}).out.find("\nall                     36 "),
             std::string::npos);
@@ -406,6 +406,11 @@ TEST(Models, PlanNamesExpertsInHostMemory) {
   expect_failure({"plan", "--shape", "gpt-oss-20b", "--link", "25GB/s", "--experts-on-device", "63"}, 2,
                  "--experts-on-device is 63: of 768 experts at least 64 are on the device, twice those of a layer");
   expect_failure({"plan", "--shape", "qwen3-8b", "--experts-on-device", "8"}, 2, "--experts-on-device is 8, but the model has no experts");
+  const Finished by_host = run({"plan", "--shape", "gpt-oss-20b", "--context", "8k", "--budget", "64GiB", "--link", "25GB/s",
+                                "--experts-on-device", "63", "--host-experts"});
+  EXPECT_NE(by_host.out.find("\n  work memory of experts "), std::string::npos) << by_host.out << by_host.err;
+  EXPECT_EQ(by_host.out.find("\n  KV reservoir"), std::string::npos) << by_host.out;
+  expect_failure({"plan", "--shape", "qwen3-8b", "--host-experts"}, 2, "--host-experts is 1, but the model has no experts");
 }
 
 TEST(Models, InspectSaysWhatAFileNeeds) {

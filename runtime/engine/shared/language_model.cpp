@@ -154,6 +154,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   Backend* host = nullptr;
   if (options.host_experts) {
     ORRERY_ASSIGN(host, runtime->host_backend());
+    load.sides = runtime->host_sides();
   }
   ORRERY_ASSIGN(load.place, place_model(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options, host));
   load.reservoir = &runtime->reservoir();

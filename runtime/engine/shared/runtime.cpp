@@ -111,7 +111,8 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options, Gpu
 
 Result<std::unique_ptr<Backend>> make_host_backend(const RuntimeOptions& options) {
   RuntimeOptions of_host = options;
-  of_host.backend = "cpu";
+  for (const BackendEntry& entry : backends())
+    if (!entry.devices) of_host.backend = entry.name;
   if (options.n_host_threads > 0) of_host.n_threads = options.n_host_threads;
   GpuUse unused;
   return make_backend(of_host, &unused);
@@ -197,6 +198,9 @@ Result<Backend*> Runtime::host_backend() {
   const std::lock_guard<std::mutex> lock(io_mutex_);
   if (!host_) {
     const AccountScope scope(account_);
+    if (backend_info().computes_on_host && !host_sides_) {
+      ORRERY_ASSIGN(host_sides_, TwoThreads::make());
+    }
     ORRERY_ASSIGN(host_, make_host_backend(options_));
   }
   return host_.get();

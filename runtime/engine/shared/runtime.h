@@ -22,7 +22,9 @@
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/prefix_tree.h"
 #include "runtime/kv/transfers/io_thread.h"
+#include "runtime/model/store/host_experts.h"
 #include "runtime/os/os.h"
+#include "runtime/os/thread_pool.h"
 
 namespace orrery::engine {
 
@@ -77,6 +79,22 @@ inline constexpr uint64_t kLeftToOthers = uint64_t{256} << 20;
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device);
 uint64_t reservoir_budget_bytes(const RuntimeOptions& options);  // the size of the reservoir
 
+// Two threads, the caller's among them.
+class TwoThreads final : public model::TwoSides {
+ public:
+  static Result<std::unique_ptr<TwoThreads>> make() {
+    ORRERY_ASSIGN(auto pool, ThreadPool::make(2, 2));
+    return std::unique_ptr<TwoThreads>(new TwoThreads(std::move(pool)));
+  }
+  void run(void (*call)(const void* context, int64_t side), const void* context) override {
+    pool_->run(2, [&](int64_t side, int32_t) { call(context, side); });
+  }
+
+ private:
+  explicit TwoThreads(std::unique_ptr<ThreadPool> pool) : pool_(std::move(pool)) {}
+  std::unique_ptr<ThreadPool> pool_;
+};
+
 class Runtime {
  public:
   static Result<std::shared_ptr<Runtime>> create(const RuntimeOptions& options);
@@ -99,6 +117,8 @@ class Runtime {
   Result<kv::IoThread*> io();
   // The processor's backend beside the device's; whoever has the turn uses it. The first call makes it.
   Result<Backend*> host_backend();
+  // Behind host_backend(): for a device whose operations are done when they return; else null.
+  model::TwoSides* host_sides() const { return host_sides_.get(); }
   uint64_t prompt_part_us() const { return options_.prompt_part_us; }
   bool moves_directly() const { return engine::moves_directly(options_); }
   const RuntimeOptions& options() const { return options_; }  // as the runtime was created
@@ -133,6 +153,7 @@ class Runtime {
   std::atomic<uint64_t> last_id_{0};
   std::mutex io_mutex_;  // guards the creation of io_ and host_
   std::unique_ptr<Backend> host_;
+  std::unique_ptr<TwoThreads> host_sides_;
   std::unique_ptr<kv::IoThread> io_;
   std::atomic<uint32_t> n_sessions_{0};
 };

@@ -616,8 +616,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes(), options.place));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   if (placement.host) {
-    const bool waits = turns->device().info().computes_on_host;
-    ORRERY_ASSIGN(m->host, HostExperts::make(placement.host, options.place.host, waits, arena, options.reservoir));
+    ORRERY_ASSIGN(m->host, HostExperts::make(placement.host, options.place.host, options.sides, arena, options.reservoir));
   } else if (placement.store()) {
     ORRERY_ASSIGN(m->experts,
                   ExpertStore::make(placement.units, static_cast<uint64_t>(options.place.experts), arena, options.reservoir, options.io));

@@ -74,6 +74,7 @@ struct LoadOptions {
   WeightsPlace place;
   kv::Arena* reservoir = nullptr;  // of weights that are not on the device
   kv::IoThread* io = nullptr;      // brings them; null: in place
+  TwoSides* sides = nullptr;       // HostExperts::make()
   // Called with (bytes done, total bytes) between tensors, and while the backend serves other sessions. Returning
   // false cancels.
   std::function<bool(uint64_t, uint64_t)> progress;

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "runtime/base/checked.h"
-#include "runtime/os/os.h"
 
 namespace orrery::model {
 
 namespace {
+
+constexpr uint64_t kHostAlignment = uint64_t{64} << 10;  // regions of a pinned reservoir are whole pages, on any system
 
 uint64_t table_bytes(int32_t n_experts) { return align_up(static_cast<uint64_t>(n_experts) * sizeof(uint64_t), kv::kArenaAlignment); }
 
@@ -44,7 +45,7 @@ struct Work {
     host_rows = take(n_slots, sizeof(int32_t));
     host_firsts = take(n_firsts, sizeof(int32_t));
     scratch = take(host.scratch_bytes(limits_on_host(limits)), 1);
-    bytes = align_up(bytes, os::page_bytes());  // regions of a pinned reservoir are whole pages
+    bytes = align_up(bytes, kHostAlignment);
   }
 };
 
@@ -72,25 +73,22 @@ HostExperts::Layout HostExperts::layout(const ExpertUnits& units, Span<const Uni
     layer.host_table = take(&layout.reservoir_bytes, table_bytes(layer.n_experts));
     layer.biases_offset = take(&layout.reservoir_bytes, align_up(of_layer[l].biases_bytes, kv::kArenaAlignment));
   }
-  layout.reservoir_bytes = align_up(layout.reservoir_bytes, os::page_bytes());
+  layout.reservoir_bytes = align_up(layout.reservoir_bytes, kHostAlignment);
   return layout;
 }
 
-HostExperts::HostExperts(Layout layout, Backend* host)
-    : layout_(std::move(layout)), host_(*host), matrices_(layout_.layers.size()), biases_used_(layout_.layers.size()) {
+HostExperts::HostExperts(Layout layout, Backend* host, TwoSides* sides)
+    : layout_(std::move(layout)), host_(*host), sides_(sides), matrices_(layout_.layers.size()), biases_used_(layout_.layers.size()) {
   index_of_.resize(static_cast<size_t>(layout_.layers.back().layer) + 1, -1);
   for (size_t l = 0; l < layout_.layers.size(); ++l) index_of_[static_cast<size_t>(layout_.layers[l].layer)] = static_cast<int32_t>(l);
 }
 
-Result<std::unique_ptr<HostExperts>> HostExperts::make(Layout layout, Backend* host, bool device_waits, kv::Arena* arena,
+Result<std::unique_ptr<HostExperts>> HostExperts::make(Layout layout, Backend* host, TwoSides* sides, kv::Arena* arena,
                                                        kv::Arena* reservoir) {
   if (!layout) return error(Code::internal, "experts on the host of a model without experts");
-  std::unique_ptr<HostExperts> made(new HostExperts(std::move(layout), host));
+  std::unique_ptr<HostExperts> made(new HostExperts(std::move(layout), host, sides));
   ORRERY_ASSIGN(made->device_, kv::ArenaRegion::take(arena, made->layout_.arena_bytes, "the model's experts on the device"));
   ORRERY_ASSIGN(made->reservoir_, kv::ArenaRegion::take(reservoir, made->layout_.reservoir_bytes, "the model's experts on the host"));
-  if (device_waits) {
-    ORRERY_ASSIGN(made->pair_, ThreadPool::make(2, 2));
-  }
   return made;
 }
 

@@ -17,9 +17,17 @@
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/store/expert_units.h"
-#include "runtime/os/thread_pool.h"
 
 namespace orrery::model {
+
+// Calls call(context, 0) and call(context, 1) on two threads, and returns when both are done.
+class TwoSides {
+ public:
+  virtual void run(void (*call)(const void* context, int64_t side), const void* context) = 0;
+
+ protected:
+  ~TwoSides() = default;
+};
 
 class HostExperts {
  public:
@@ -50,9 +58,9 @@ class HostExperts {
   // units: the device's. of_layer: of each of their layers. n_on_device: units in the arena.
   static Layout layout(const ExpertUnits& units, Span<const Unit> of_layer, uint64_t n_on_device);
 
-  // The backend that computes on the processor, and whether the device's operations end before they return. They then share the time with
-  // the host's on a thread more. Both outlive the object. Errors: those of ArenaRegion::take() and of threads.
-  static Result<std::unique_ptr<HostExperts>> make(Layout layout, Backend* host, bool device_waits, kv::Arena* arena, kv::Arena* reservoir);
+  // host: computes on the processor. sides: null where the device's operations return before they are done; else one thread calls them while
+  // another one computes. All outlive the object. Errors: those of ArenaRegion::take().
+  static Result<std::unique_ptr<HostExperts>> make(Layout layout, Backend* host, TwoSides* sides, kv::Arena* arena, kv::Arena* reservoir);
   HostExperts(const HostExperts&) = delete;
   HostExperts& operator=(const HostExperts&) = delete;
 
@@ -99,9 +107,10 @@ class HostExperts {
   // compute() on the processor's backend, in a step of n_rows, while device() has the device do its part.
   template <class Device, class Host>
   void side_by_side(Phase phase, int32_t n_rows, const Device& device, const Host& compute) {
-    const auto both = [&](int64_t item, int32_t) { item == 0 ? device() : on_host(phase, n_rows, compute); };
-    if (pair_) return pair_->run(2, both);
-    both(0, 0), both(1, 0);
+    const auto both = [&](int64_t side) { side == 0 ? device() : on_host(phase, n_rows, compute); };
+    using Both = decltype(both);
+    if (sides_) return sides_->run([](const void* call, int64_t side) { (*static_cast<const Both*>(call))(side); }, &both);
+    both(0), both(1);
   }
 
   // Of choices (a row with one of its experts), since the model was opened.
@@ -113,7 +122,7 @@ class HostExperts {
   Counts counts() const;  // for any thread
 
  private:
-  HostExperts(Layout layout, Backend* host);
+  HostExperts(Layout layout, Backend* host, TwoSides* sides);
   size_t index(int32_t layer) const { return static_cast<size_t>(index_of_[static_cast<size_t>(layer)]); }
   const Layout::Layer& of(int32_t layer) const { return layout_.layers[index(layer)]; }
   void begin_step(Phase phase, int32_t n_rows);
@@ -129,7 +138,7 @@ class HostExperts {
 
   const Layout layout_;
   Backend& host_;
-  std::unique_ptr<ThreadPool> pair_;  // of two threads; null where the device's operations return before they are done
+  TwoSides* const sides_;
   kv::ArenaRegion device_, reservoir_, work_;
   std::vector<ExpertMatrices> matrices_;  // of each layer, on the host
   std::vector<int32_t> index_of_;         // by the model's layers; -1: without experts

@@ -22,8 +22,13 @@ struct Row {
   uint64_t bytes;
 };
 
-// weights: of reservoir_bytes.
-void print_table(const orrery_plan_result& plan, uint64_t weights, const orrery_session_options& session, bool pinned, Output& out) {
+// What the reservoir has beside KV: weights, and work memory of experts that the processor computes.
+struct BesideKv {
+  uint64_t weights = 0, work = 0;
+  uint64_t bytes() const { return weights + work; }
+};
+
+void print_table(const orrery_plan_result& plan, const BesideKv& beside, const orrery_session_options& session, bool pinned, Output& out) {
   const bool shrunk = session.n_context == 0 && plan.fits && plan.n_context < plan.trained_context;
   const char* const rest = plan.policy == std::string("full") ? "windows, recurrent states" : "compressed, windows, states";
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
@@ -33,8 +38,9 @@ void print_table(const orrery_plan_result& plan, uint64_t weights, const orrery_
                        {"staging", plan.staging_bytes},
                        {"workspace", plan.workspace_bytes}};
   const Row outside[] = {{"weights, mapped or read", plan.weights_mapped_bytes},
-                         {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes - weights},
-                         {"weights in the reservoir", weights},
+                         {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes - beside.bytes()},
+                         {"weights in the reservoir", beside.weights},
+                         {"work memory of experts", beside.work},
                          {"tables and buffers", plan.host_bytes}};
   const auto line = [&](const char* name, uint64_t bytes) {
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
@@ -94,8 +100,8 @@ std::string architecture_of(const std::string& path) {
 bool in_place(const orrery_plan_result& plan) { return plan.compressed_kv_bytes == 0 && plan.digests_bytes > 0; }
 
 // What part of full KV's bytes lies in the arena; 1 where no policy leaves any out.
-double share_of(const orrery_plan_result& plan, uint64_t weights) {
-  const uint64_t of_kv = plan.reservoir_bytes - weights;
+double share_of(const orrery_plan_result& plan, const BesideKv& beside) {
+  const uint64_t of_kv = plan.reservoir_bytes - beside.bytes();
   const double all = static_cast<double>(of_kv);
   if (in_place(plan)) return static_cast<double>(plan.kv_share);
   const uint64_t resident = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
@@ -176,10 +182,12 @@ int print_plan(const Args& args, Output& out) {
     orrery_plan_region_init(regions.data(), sizeof regions[0]);
     return orrery_plan_regions(file, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
   });
-  uint64_t weights = 0;
-  for (const orrery_plan_region& region : regions)
-    if (region.kind == ORRERY_REGION_WEIGHTS) weights += region.reservoir_bytes;
-  const double share = share_of(plan, weights);
+  BesideKv beside;
+  for (const orrery_plan_region& region : regions) {
+    if (region.kind == ORRERY_REGION_WEIGHTS) beside.weights += region.reservoir_bytes;
+    if (region.kind == ORRERY_REGION_WORKSPACE) beside.work += region.reservoir_bytes;
+  }
+  const double share = share_of(plan, beside);
   const std::optional<ExpectedLoss> loss = loss_of(path, plan, share, session);
   if (args.has("--json")) {
     Json list = Json::array();
@@ -204,7 +212,7 @@ int print_plan(const Args& args, Output& out) {
                  {"workspace_bytes", plan.workspace_bytes},
                  {"device_bytes", plan.device_bytes},
                  {"reservoir_bytes", plan.reservoir_bytes},
-                 {"weights_reservoir_bytes", weights},
+                 {"weights_reservoir_bytes", beside.weights},
                  {"reservoir_mode", pinned ? "pinned" : "pageable"},
                  {"host_bytes", plan.host_bytes},
                  {"budget_bytes", plan.budget_bytes},
@@ -217,7 +225,7 @@ int print_plan(const Args& args, Output& out) {
       json["expected_kl"] = loss->kl, json["expected_kl_at_least"] = loss->at_least, json["expected_kl_measured_on"] = loss->measured_on;
     out.write(dump_json(json, 2) + "\n");
   } else {
-    print_table(plan, weights, session, pinned, out);
+    print_table(plan, beside, session, pinned, out);
     print_loss(loss, in_place(plan) ? 1 : share, out);
     print_regions(regions, out);
   }
