@@ -252,6 +252,22 @@ TEST(EngineFolder, ADamagedByteIsNeverTrusted) {
   unwrap(SessionFile::load_from_folder(open(model, options_of(filled.folder)).get(), *filled.folder, "document"));
 }
 
+// Where the best entry is damaged, the next one goes on.
+TEST(EngineFolder, ADamagedEntryIsMadeUpForByAnother) {
+  const auto model = open_demo();
+  const Filled filled(model);
+  const auto session = open(model, options_of(nullptr));
+  ask(session.get(), {filled.document.begin(), filled.document.begin() + 200});
+  unwrap(SessionFile::save_to_folder(session.get(), *filled.folder, "shorter"));
+  SessionBytes bytes = bytes_of(filled.entry());
+  const engine::Entry entry = unwrap(engine::read_entry(unwrap(os::InputFile::open(filled.entry()))));
+  bytes[entry.page_at(1) + 7] ^= std::byte{1};
+  write(filled.entry(), bytes);
+  const Answer found = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
+  EXPECT_EQ(found.from_folder, 192u);
+  expect_same(found, ask(open(model, options_of(nullptr)).get(), filled.prompt));
+}
+
 // Numbers of a footer whose hash is right, because somebody has made it so.
 TEST(EngineFolder, HostileFootersAreRefused) {
   const auto model = open_demo();
@@ -409,6 +425,34 @@ TEST(EngineFolder, TheLeastRecentlyUsedEntryLeaves) {
   EXPECT_EQ(refused.detail().bytes_requested, many.one);
   EXPECT_EQ(refused.detail().bytes_available, many.one - 1);
   EXPECT_EQ(names_in(path), (std::set<std::string>{"a", "other.txt"}));
+}
+
+TEST(EngineFolder, RoomIsMadeBeforeAnEntryIsWritten) {
+  Many many;
+  const std::string path = many.dir.file("sessions");
+  const auto folder = open_folder(path, 2 * many.one);
+  many.save(*folder, 0, "a");
+  many.save(*folder, 1, "b");
+  // What a killed writer left, and what only looks like it. A directory is no entry.
+  const std::string left = path + "/.orrery-00112233445566778899aabbccddeeff-3", other = path + "/.orrery-notes";
+  for (const std::string& name : {left, other}) write(name, SessionBytes(10));
+  fs::create_directory(path + "/c.orrery");
+  const SessionBytes content(many.one);
+  unwrap(folder->save("d", content.size(), [&](const Folder::Sink& sink) {
+    EXPECT_FALSE(fs::exists(folder->path_of("a")));
+    EXPECT_TRUE(fs::exists(folder->path_of("b")));
+    EXPECT_FALSE(fs::exists(left));
+    EXPECT_TRUE(fs::exists(other));
+    return sink(content);
+  }));
+  EXPECT_EQ(names_in(path), (std::set<std::string>{"b", "c", "d", ".orrery-notes"}));
+  EXPECT_EQ(folder->save("c", 10, [&](const Folder::Sink& sink) { return sink({content.data(), 10}); }).code(), Code::io);
+  // Another process saves meanwhile: what stays behind both fits.
+  unwrap(folder->save("e", content.size(), [&](const Folder::Sink& sink) {
+    write(folder->path_of("meanwhile"), content);
+    return sink(content);
+  }));
+  EXPECT_EQ(names_in(path), (std::set<std::string>{"c", "e", "meanwhile", ".orrery-notes"}));
 }
 
 TEST(EngineFolder, UnnamedEntriesOfOneConversationAreOne) {
