@@ -49,7 +49,7 @@ EntryHash Folder::program(const char* backend, const char* instruction_set) cons
   return entry_hash(all.data(), all.size());
 }
 
-std::string Folder::path_of(const std::string& name) const { return path_ + "/" + name + kSuffix; }
+std::string Folder::path_of(const std::string& name) const { return os::path_in(path_, name + kSuffix); }
 
 Status Folder::check_name(const std::string& name, bool writes) {
   const auto refuse = [](const std::string& why) { return option_error(Code::invalid_argument, "name", "name: %s", why.c_str()); };
@@ -81,7 +81,7 @@ std::vector<Folder::Found> Folder::find(const EntryKey& key, Span<const int32_t>
   const EntryWanted wanted{key, tokens};
   for (const os::FolderFile& file : *files) {
     if (!file.regular) continue;
-    const auto opened = os::InputFile::open(path_ + "/" + file.name);
+    const auto opened = os::InputFile::open(os::path_in(path_, file.name));
     if (!opened.ok()) continue;
     auto entry = read_entry(opened.value(), &wanted);
     if (!entry.ok()) continue;
@@ -113,7 +113,7 @@ Status Folder::make_room(const std::string& name, uint64_t bytes) const {
   Status first = ok_status();
   for (auto file = files.rbegin(); file != files.rend() && total > max_bytes_; ++file) {
     if (!file->regular || file->name == own) continue;
-    Status removed = os::remove_file(path_ + "/" + file->name);
+    Status removed = os::remove_file(os::path_in(path_, file->name));
     if (removed.ok()) total -= file->bytes;
     else if (first.ok()) first = std::move(removed);
   }
@@ -145,13 +145,13 @@ void Folder::replace_shorter(const std::string& name, const Entry& entry) const 
   for (const os::FolderFile& file : files.value()) {
     const std::string other = name_of(file);
     if (!file.regular || !is_unnamed(other) || other == name) continue;
-    const auto opened = os::InputFile::open(path_ + "/" + file.name);
+    const auto opened = os::InputFile::open(os::path_in(path_, file.name));
     if (!opened.ok()) continue;
     const auto shorter = read_entry(opened.value(), &wanted);
     if (!shorter.ok()) continue;
     const uint32_t n = shorter.value().n_pages();
     if (entry.common_pages(shorter.value().tokens) == n && entry.usable_pages(n) >= shorter.value().usable_pages(n))
-      (void)os::remove_file(path_ + "/" + file.name);
+      (void)os::remove_file(os::path_in(path_, file.name));
   }
 }
 
@@ -172,7 +172,7 @@ Result<std::string> Folder::list() const {
     item.set("name", text::Value::string(name_of(file)));
     set("bytes", file.bytes);
     set("used", static_cast<uint64_t>(std::max<int64_t>(file.changed_ns, 0) / 1'000'000'000));
-    const auto opened = os::InputFile::open(path_ + "/" + file.name);
+    const auto opened = os::InputFile::open(os::path_in(path_, file.name));
     const auto entry = opened.ok() ? read_entry(opened.value()) : Result<Entry>(Status(opened.status().detail()));
     if (entry.ok()) {
       set("tokens", entry.value().n_tokens);

@@ -17,6 +17,8 @@ struct FolderFile {
   bool regular = true;     // false: a directory, link, device, FIFO or socket
 };
 
+// The path of a file in a directory, with the system's own separator.
+std::string path_in(const std::string& folder, const std::string& name);
 // Makes a directory for its owner alone (mode 0700), unless one is there. The directory above must be there.
 Status make_folder(const std::string& path);
 // The files whose names end with `suffix`, in no order. A file that vanishes meanwhile is left out. More than kMostListed files are an error.

@@ -52,6 +52,8 @@ int64_t changed_ns(const struct stat& st) {
 
 }  // namespace
 
+std::string path_in(const std::string& folder, const std::string& name) { return folder + '/' + name; }
+
 Status make_folder(const std::string& path) {
   ORRERY_TRY(check_path(path));
   struct stat st;

@@ -10,7 +10,7 @@ namespace {
 // Calls use(found) -> Status for each name of the directory.
 template <class F>
 Status each_name(const std::string& path, F use) {
-  ORRERY_ASSIGN(const std::wstring pattern, wide_path(path + "\\*"));
+  ORRERY_ASSIGN(const std::wstring pattern, wide_path(path_in(path, "*")));
   WIN32_FIND_DATAW found;
   const HANDLE search = ::FindFirstFileW(pattern.c_str(), &found);
   if (search == INVALID_HANDLE_VALUE) return system_error(Code::io, ::GetLastError(), "cannot list it", path);
@@ -26,6 +26,8 @@ Status each_name(const std::string& path, F use) {
 std::string name_of(const WIN32_FIND_DATAW& found) { return utf8(found.cFileName, std::char_traits<wchar_t>::length(found.cFileName)); }
 
 }  // namespace
+
+std::string path_in(const std::string& folder, const std::string& name) { return folder + '\\' + name; }
 
 Status make_folder(const std::string& path) {
   ORRERY_ASSIGN(const std::wstring name, wide_path(path));
@@ -75,7 +77,7 @@ bool touch_file(const std::string& path) {
 void remove_leftovers(const std::string& path) {
   (void)each_name(path, [&](const WIN32_FIND_DATAW& found) -> Status {
     const std::string name = name_of(found);
-    const Result<std::wstring> whole = wide_path(path + "\\" + name);
+    const Result<std::wstring> whole = wide_path(path_in(path, name));
     if (is_temporary(name) && whole.ok()) ::DeleteFileW(whole.value().c_str());  // fails while its writer lives
     return ok_status();
   });
