@@ -179,7 +179,8 @@ Result<std::string> Folder::list() const {
       set("shared_tokens", entry.value().tokens.size());
       item.set("model", text::Value::string(hex(entry.value().key.fingerprint)));
     } else {
-      item.set("error", text::Value::string(entry.status().message()));
+      const std::string why = entry.status().message();  // has the path, which may be any bytes
+      item.set("error", text::Value::string(text::utf8_valid(why) ? why : "cannot be read as an entry"));
     }
     out.push_back(text::Value::map(std::move(item)));
   }

@@ -315,6 +315,10 @@ TEST(EngineFolder, EntriesOfOthersAreNoUse) {
   };
   nothing(model, options_of(filled.folder, "full", KvType::f32));
   nothing(model, options_of(filled.folder, "full", KvType::q8_0));
+  engine::SessionOptions rotated = options_of(filled.folder, "snapkv");  // pages of the same bytes hold rotated values
+  rotated.device_kv_type = KvType::q4_0;
+  ASSERT_TRUE(rotated.rotated(model->description()));
+  nothing(model, rotated);
   nothing(open_spec("llama-plain"), options_of(filled.folder));
   nothing(model, options_of(open_folder(filled.folder->path(), 0, "0.2")));
   if (test_cpu_path() != std::string("plain")) nothing(open_demo(runtime_options(2, "plain")), options_of(filled.folder));
