@@ -18,6 +18,7 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/answer/generation.h"
+#include "runtime/engine/folder/folder.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/shared/runtime.h"
 #include "runtime/engine/session/session.h"
@@ -44,6 +45,10 @@ struct orrery_adapter {
 struct orrery_session {
   orrery::AccountRef account;
   std::shared_ptr<orrery::engine::Session> session;
+};
+struct orrery_folder {
+  orrery::AccountRef account;
+  std::shared_ptr<const orrery::engine::Folder> folder;
 };
 struct orrery_matcher {
   orrery::AccountRef account;

@@ -117,6 +117,7 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   out.reuse_prompts = o.reuse_prompts == 1;
   if (o.load_behind > 1) return option_error(Code::invalid_argument, "load_behind", "load_behind is %u, expected 0 or 1", o.load_behind);
   out.load_behind = o.load_behind == 1;
+  if (o.folder) out.folder = o.folder->folder;
   if (o.reserved != 0) return option_error(Code::unsupported, "reserved", "orrery_session_options.reserved is not zero");
   return out;
 }
@@ -372,6 +373,60 @@ orrery_status orrery_session_load_buffer(orrery_session* session, const void* by
   });
 }
 
+// A folder of saved sessions --------------------------------------------------------------------------------
+
+orrery_status orrery_folder_open(const char* path, uint64_t max_bytes, orrery_folder** folder, orrery_error* error) {
+  if (folder) *folder = nullptr;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(path);
+    ORRERY_REQUIRE(folder);
+    return make_handle(folder, [&](orrery_folder* handle) -> Status {
+      ORRERY_ASSIGN(handle->folder, engine::Folder::open(path, max_bytes, orrery_version()));
+      return ok_status();
+    });
+  });
+}
+
+void orrery_folder_free(orrery_folder* folder) { delete folder; }
+
+orrery_status orrery_folder_save(orrery_folder* folder, orrery_session* session, const char* name, orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(folder);
+    if (name) ORRERY_TRY(engine::Folder::check_name(name, true));
+    const engine::Session::Stoppable call(s);
+    return engine::SessionFile::save_to_folder(s, *folder->folder, name ? name : "", call.flag());
+  });
+}
+
+orrery_status orrery_folder_load(orrery_folder* folder, orrery_session* session, const char* name, orrery_error* error) {
+  return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(folder);
+    ORRERY_REQUIRE(name);
+    const engine::Session::Stoppable call(s);
+    using Pages = engine::SessionFile::Pages;
+    return engine::SessionFile::load_from_folder(s, *folder->folder, name, call.flag(),
+                                                 s->options().load_behind ? Pages::behind : Pages::at_once);
+  });
+}
+
+orrery_status orrery_folder_remove(orrery_folder* folder, const char* name, orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(folder);
+    ORRERY_REQUIRE(name);
+    return folder->folder->remove(name);
+  });
+}
+
+orrery_status orrery_folder_list(const orrery_folder* folder, char* json, size_t capacity, size_t* json_bytes, orrery_error* error) {
+  if (json_bytes) *json_bytes = 0;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(folder);
+    ORRERY_REQUIRE(json_bytes);
+    ORRERY_ASSIGN(const std::string text, folder->folder->list());
+    return copy_out(text.data(), text.size(), json, capacity, json_bytes);
+  });
+}
+
 // Numbers -------------------------------------------------------------------------------------------------
 
 orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* tokens, size_t n_tokens, float* logits, orrery_error* error) {
@@ -430,6 +485,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.guessed_tokens = from.guessed_tokens;
     out.accepted_tokens = from.accepted_tokens;
     out.restored_tokens = from.restored_tokens;
+    out.folder_tokens = from.folder_tokens;
     out.prefill_us = from.prefill_us;
     out.decode_us = from.decode_us;
     out.device_kv_bytes = s->kv_bytes();

@@ -282,7 +282,6 @@ ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
 /* Writes the ids of text[0..text_bytes) to tokens[0..capacity); *n_tokens: how many there are. See "Sizes out". */
 ORRERY_API orrery_status orrery_tokenize(const orrery_vocab *vocab, const char *text, size_t text_bytes, uint32_t flags,
                                          int32_t *tokens, size_t capacity, size_t *n_tokens, orrery_error *error);
-
 #define ORRERY_DETOKENIZE_SPECIAL 1u /* spell control tokens out; else they are left out */
 /* The bytes that the tokens stand for: not NUL-terminated, possibly ending inside a character. See "Sizes out". */
 ORRERY_API orrery_status orrery_detokenize(const orrery_vocab *vocab, const int32_t *tokens, size_t n_tokens, uint32_t flags,
@@ -297,12 +296,10 @@ typedef struct orrery_vocab_info {
 } orrery_vocab_info;
 ORRERY_API void orrery_vocab_info_init(orrery_vocab_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_vocab_get_info(const orrery_vocab *vocab, orrery_vocab_info *info, orrery_error *error);
-
 #define ORRERY_TOKEN_CONTROL 1u            /* a control token: never text */
 #define ORRERY_TOKEN_END_OF_GENERATION 2u  /* ends an answer */
 /* ORRERY_TOKEN_ flags of one token; 0 for ordinary tokens and ids outside the vocabulary. */
 ORRERY_API uint32_t orrery_token_flags(const orrery_vocab *vocab, int32_t token);
-
 typedef struct orrery_template_options {
   uint32_t struct_size;
   uint32_t add_generation_prompt;  /* default 1: end where the assistant's answer begins */
@@ -339,10 +336,8 @@ ORRERY_UNSTABLE ORRERY_API uint64_t orrery_kv_type_bytes(uint32_t type, uint32_t
 #define ORRERY_ROPE_LLAMA3 4     /* Llama 3.1's published smoothing by wavelength */
 #define ORRERY_ROPE_LONGROPE 5   /* the factors must be in the file; rope_original_context moves their threshold */
 ORRERY_API const char *orrery_rope_scaling_name(uint32_t scaling);
-
 typedef struct orrery_model_options orrery_model_options;
 typedef struct orrery_session_options orrery_session_options;
-
 typedef struct orrery_plan_result {
   uint32_t struct_size;
   uint32_t n_context;                /* tokens that the session would hold */
@@ -379,10 +374,8 @@ typedef struct orrery_model orrery_model;
 #define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
                                where they need more than is free */
 ORRERY_API const char *orrery_load_mode_name(uint32_t mode);
-
 /* Progress of a long call; return 0 to go on, anything else to cancel. */
 typedef int32_t (*orrery_progress_fn)(void *user, uint64_t done, uint64_t total);
-
 struct orrery_model_options {
   uint32_t struct_size;
   uint32_t load;                  /* ORRERY_LOAD_ */
@@ -499,6 +492,7 @@ typedef struct orrery_adapter_use {
 
 /* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
 typedef struct orrery_session orrery_session;
+typedef struct orrery_folder orrery_folder;
 /* What happens when the context is full. */
 #define ORRERY_OVERFLOW_STOP 0         /* the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL */
 #define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context, and stay in the conversation */
@@ -576,6 +570,8 @@ struct orrery_session_options {
                                      Embeddings, calibrations and draft models have none */
   uint32_t load_behind;           /* 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */
   uint32_t reserved;
+  orrery_folder *folder;          /* where generations take the KV of prompts' beginnings that neither the session nor kept KV has: orrery_folder_open().
+                                     The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan() ignores it */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -595,7 +591,6 @@ ORRERY_API void orrery_session_cancel(orrery_session *session);
 
 /* The conversation. A generation renders it with the chat template, reuses the KV of the tokens that the session already holds
    (the common prefix), computes the others, answers, and adds the answer as a message. */
-
 /* Adds a message. `role`: "system", "user", "assistant", or another that the template knows; not empty. Control tokens that `content`
    spells out are text to the model. */
 ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content, orrery_error *error);
@@ -612,7 +607,6 @@ ORRERY_API orrery_status orrery_session_message(const orrery_session *session, s
 ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options, orrery_error *error);
 /* Cuts the conversation to its first n_messages. The next turn reuses their KV. ORRERY_INVALID_ARGUMENT: it has fewer. */
 ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session, size_t n_messages, orrery_error *error);
-
 /* The number of tokens that the session holds; 0 for NULL. */
 ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
 /* Writes these tokens. See "Sizes out". */
@@ -627,10 +621,9 @@ ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n
    Forks have the session's list; a saved session with tokens loads under an equal list, else ORRERY_BAD_SESSION. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_set_adapters(orrery_session *session, const orrery_adapter_use *adapters,
                                                                      size_t n_adapters, orrery_error *error);
-/* Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes a page.
-   If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use fails with
-   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full", a fork continues exactly as
-   the session does, a parked one too. */
+/* Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes a page. If the arena has no room
+   for it, the fork starts parked: its KV lies in host memory, and its first use fails with ORRERY_OUT_OF_DEVICE_MEMORY until another session of the
+   model is freed. Under a policy other than "full", a fork continues exactly as the session does, a parked one too. */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
 /* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint; the last logits; and under a policy its resident
@@ -640,7 +633,6 @@ ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_ses
    instruction set; what is computed behind them differs between two in its last bits. The checksum finds damage. It is no signature: whoever can
    write the file can forge it. Load your own files, or sign them. A version that does not know
    logits and resident KV in a file refuses it, and its own files are read. */
-
 /* Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
      path   of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not writable
    The new file gets the mode of the old one (else 0600), and its owner if the system permits; no extended attributes or access control
@@ -658,6 +650,26 @@ ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, voi
 /* Loads from memory: bytes (n_bytes), the caller's again after the call. */
 ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes, orrery_error *error);
 
+/* A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a session with the option `folder` takes
+   from there the KV of the longest beginning that a saved session computed as a prompt, in whole pages of 64 tokens: with the same model, KV type,
+   adapters, version, backend and instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so. Hashes
+   find damage and are no signature: give a folder to sessions only where you trust whoever can write it. Any threads and processes may share it.
+     path       made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
+     max_bytes  of all entries; 0: no limit. Saving first removes the least recently used ones: those whose files changed first, as each use changes them */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_open(const char *path, uint64_t max_bytes, orrery_folder **folder, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API void orrery_folder_free(orrery_folder *folder);
+/* Saves as orrery_session_save() does. name: UTF-8, 1 to 200 bytes, no control characters and none of /\:*?"<>|, not '.', ' ' or '~' first; it replaces
+   an entry of that name. NULL: an unnamed entry (~ and 32 digits), which replaces shorter ones of the same prompt. ORRERY_INVALID_ARGUMENT: another name,
+   or more than max_bytes (bytes_requested, bytes_available): nothing leaves. ORRERY_IO: the folder cannot be written. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_save(orrery_folder *folder, orrery_session *session, const char *name, orrery_error *error);
+/* Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or not for this session. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_load(orrery_folder *folder, orrery_session *session, const char *name, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_remove(orrery_folder *folder, const char *name, orrery_error *error); /* ORRERY_IO: none such */
+/* Writes the entries as a JSON array, the last used first: "name", "bytes", "used" (seconds since 1970), "tokens", "shared_tokens" (what prompts may
+   take), "model" (fingerprint); "error" instead of the last three where the entry is damaged. See "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_list(const orrery_folder *folder, char *json, size_t capacity, size_t *json_bytes,
+                                                            orrery_error *error);
+
 /* Appends tokens by prefill, without an answer.
      tokens   (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the context holds
      logits   (n_tokens, n_vocab) floats, or NULL */
@@ -673,7 +685,7 @@ typedef struct orrery_stats {
   uint32_t n_context, n_tokens;
   uint32_t parked;                   /* 1: holds no device memory */
   uint64_t prompt_tokens;            /* computed by prefill, over the session's life */
-  uint64_t reused_tokens;            /* prompt tokens whose KV was there already: in the session, or kept (restored_tokens) */
+  uint64_t reused_tokens;            /* prompt tokens whose KV was there already: in the session, kept (restored_tokens) or saved (folder_tokens) */
   uint64_t generated_tokens;
   uint64_t prefill_us, decode_us;    /* time in the model */
   uint64_t device_kv_bytes;          /* KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked */
@@ -702,6 +714,7 @@ typedef struct orrery_stats {
   float kv_share;                    /* as in the plan */
   uint32_t selects_again;            /* 1: the session was cut, or saved with other options, so its next generated token selects the resident KV again.
                                         Some policies then give other tokens, and log-probabilities that differ by up to .2 */
+  uint64_t folder_tokens;            /* of the reused tokens: from the session's folder */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
@@ -796,7 +809,6 @@ ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_g
    Otherwise as orrery_generate(). */
 ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const int32_t *tokens, size_t n_tokens,
                                                 const orrery_generate_options *options, orrery_generation **generation, orrery_error *error);
-
 #define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens computed (a chunk under way in part), and to compute; without
                                       reused tokens. First done is 0, before the first token is computed; at last done = total.
                                       Both come again if old turns make room in the middle of an answer */
@@ -809,7 +821,6 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
 #define ORRERY_EVENT_ARGUMENTS 7   /* call, name, text: the next part of its arguments. The parts of one call are one JSON object */
 #define ORRERY_EVENT_CALL_END 8    /* call, name, call_id, text: all of its arguments, once more */
 ORRERY_API const char *orrery_event_type_name(uint32_t type);
-
 #define ORRERY_FINISH_END 1        /* the model ended its answer */
 #define ORRERY_FINISH_STOP 2       /* a stop string; stop_index is its index in `stop` */
 #define ORRERY_FINISH_LENGTH 3     /* max_tokens */
@@ -823,7 +834,6 @@ typedef struct orrery_token_logprob {
   int32_t token;
   float logprob;                   /* natural logarithm, of the model's own distribution: before bias and sampling */
 } orrery_token_logprob;
-
 typedef struct orrery_event {
   uint32_t struct_size;
   uint32_t type;                   /* ORRERY_EVENT_ */
@@ -848,11 +858,10 @@ typedef struct orrery_event {
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
-/* Works until the next event, at most one step or one part of a prompt, and fills `event`, which _init has prepared. A part takes about a
-   tenth of a second: some layers of a chunk, at least one. Between parts the runtime's other sessions compute.
-   The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns under ORRERY_OVERFLOW_DROP_OLDEST, and
-   returns PROGRESS with done 0, before it computes anything. Its time grows with the length of the conversation; orrery_cancel() ends
-   it within a tenth of a second. It returns the errors of the conversation:
+/* Works until the next event, at most one step or one part of a prompt, and fills `event`, which _init has prepared. A part takes about a tenth of a
+   second: some layers of a chunk, at least one. Between parts the runtime's other sessions compute. The first call makes the prompt: it renders the
+   conversation, tokenizes it, drops old turns under ORRERY_OVERFLOW_DROP_OLDEST, and returns PROGRESS with done 0, before it computes anything. Its
+   time grows with the length of the conversation; orrery_cancel() ends it within a tenth of a second. It returns the errors of the conversation:
      ORRERY_UNSUPPORTED_TEMPLATE  the model's file has no chat template, or one that cannot be rendered: line, column
      ORRERY_INVALID_ARGUMENT      the template refused the conversation (raise_exception); the message is the template's
      ORRERY_CONTEXT_FULL          the prompt is longer than the context. bytes_requested: its number of tokens, or a lower bound if it has

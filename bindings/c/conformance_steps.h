@@ -64,6 +64,8 @@ static int make(const char *verb, void *from) { /* whether it is a verb that mak
     opened file = open_source(verb, 3);
     orrery_adapter_open(from, &file.source, (orrery_adapter **)&p, &err);
     close_source(&file);
+  } else if (IS("folder")) {
+    orrery_folder_open(rest(3), strtoull(w[2], NULL, 10), (orrery_folder **)&p, &err);
   } else if (IS("session")) {
     OPTIONS(session, o);
     orrery_session_open(from, &o, (orrery_session **)&p, &err);
@@ -114,11 +116,20 @@ static void release(thing *t) {
   if (t->verb[0] == 'v') orrery_vocab_free(t->p);
   if (t->verb[0] == 'm') orrery_model_free(t->p);
   if (t->verb[0] == 's') orrery_session_free(t->p);
+  if (t->verb[0] == 'f') orrery_folder_free(t->p);
   if (t->verb[0] == 'a') orrery_adapter_free(t->p);
   if (t->verb[0] == 'c') orrery_calibration_free(t->p);
   if (t->verb[0] == 'g') orrery_generation_free(t->p);
   if (t->verb[0] == 'x') orrery_matcher_free(t->p);
   t->p = NULL;
+}
+
+/* JSON in buf, without spaces behind ',' and ':', which other languages write in their own way. */
+static void compact(void) {
+  char *to = buf, last = 0;
+  for (size_t k = 0; k < n; last = buf[k++])
+    if (buf[k] != ' ' || (last != ',' && last != ':')) *to++ = buf[k];
+  n = (size_t)(to - buf);
 }
 
 static void found(int gives, const char *needle) {
@@ -226,6 +237,15 @@ static void step(const char *verb, void *p, int i) {
       uses[n] = (orrery_adapter_use){.adapter = at(w[2 * n + 2])->p, .scale = strtof(w[2 * n + 3], NULL)};
     orrery_session_set_adapters(p, uses, n, &err);
   }
+  if (IS("folder_save")) orrery_folder_save(p, at(w[2])->p, strcmp(rest(3), "-") ? rest(3) : NULL, &err);
+  if (IS("folder_load")) orrery_folder_load(p, at(w[2])->p, rest(3), &err);
+  if (IS("folder_remove")) orrery_folder_remove(p, rest(2), &err);
+  if (IS("folder_list") && GIVES(char, orrery_folder_list, p)) {
+    size_t entries = 0;
+    compact();
+    for (size_t k = 0; k < n; ++k) entries += buf[k] == '{';
+    printf("%zu ", entries), found(1, rest(2));
+  }
   if (IS("save")) orrery_session_save(p, rest(2), &err);
   if (IS("load")) orrery_session_load(p, rest(2), &err);
   if (IS("load_buffer")) orrery_session_load_buffer(p, at(w[2])->p, at(w[2])->n, &err);
@@ -309,10 +329,7 @@ static void step(const char *verb, void *p, int i) {
   if (IS("format")) {
     OPTIONS(template, o);
     const int gives = GIVES(char, orrery_chat_format, p, &o);
-    char *to = buf; /* without spaces behind ',' and ':', which other languages write in their own way */
-    for (size_t k = 0; gives && k < n; ++k)
-      if (buf[k] != ' ' || k == 0 || (buf[k - 1] != ',' && buf[k - 1] != ':')) *to++ = buf[k];
-    n = (size_t)(to - buf);
+    if (gives) compact();
     found(gives, rest(2));
   }
   if (IS("template")) {

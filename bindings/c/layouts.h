@@ -228,9 +228,10 @@ static const field_layout session_options_fields[] = {
     {"draft_model", FIELD_OPENED, 80, 8, 0, 0, 0, 0, 0},
     {"draft_source", FIELD_SOURCE, 88, 8, 0, 0, 0, 0, 0},
     {"load_behind", FIELD_U32, 104, 4, 0, 0, 0, 0, 0},
+    {"folder", FIELD_OPENED, 112, 8, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
-static const struct_layout session_options_layout = {"session_options", 112, 16, session_options_fields, init_session_options};
+static const struct_layout session_options_layout = {"session_options", 120, 17, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -267,9 +268,10 @@ static const field_layout stats_fields[] = {
     {"policy", FIELD_CSTR, 232, 8, 0, 0, 0, 0, 0},
     {"kv_share", FIELD_F32, 240, 4, 0, 0, 0, 0, 0},
     {"selects_again", FIELD_U32, 244, 4, 0, 0, 0, 0, 0},
+    {"folder_tokens", FIELD_U64, 248, 8, 0, 0, 0, 0, 0},
 };
 static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
-static const struct_layout stats_layout = {"stats", 248, 34, stats_fields, init_stats};
+static const struct_layout stats_layout = {"stats", 256, 35, stats_fields, init_stats};
 
 static const field_layout generate_options_fields[] = {
     {"max_tokens", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

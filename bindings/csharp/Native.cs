@@ -559,6 +559,7 @@ internal unsafe struct orrery_session_options {
     public IntPtr adapters;
     public uint @load_behind;
     public uint @reserved;
+    public IntPtr folder;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
         Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
@@ -604,6 +605,7 @@ internal unsafe struct orrery_stats {
     public IntPtr policy;
     public float @kv_share;
     public uint @selects_again;
+    public ulong @folder_tokens;
     public static orrery_stats New() {
         var value = new orrery_stats();
         Native.orrery_stats_init(ref value, (UIntPtr)sizeof(orrery_stats));
@@ -871,6 +873,13 @@ internal sealed class SessionHandle : SafeHandle {
     protected override bool ReleaseHandle() { Native.orrery_session_free(handle); return true; }
 }
 
+internal sealed class FolderHandle : SafeHandle {
+    internal object Keep;  // callbacks that C may call as long as the handle is there
+    public FolderHandle() : base(IntPtr.Zero, true) {}
+    public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
+    protected override bool ReleaseHandle() { Native.orrery_folder_free(handle); return true; }
+}
+
 internal sealed class GenerationHandle : SafeHandle {
     internal object Keep;  // callbacks that C may call as long as the handle is there
     public GenerationHandle() : base(IntPtr.Zero, true) {}
@@ -1032,6 +1041,18 @@ internal static partial class Native {
     internal static extern int orrery_session_save_buffer(SessionHandle @session, byte[] @bytes, UIntPtr @capacity, ref UIntPtr @n_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_load_buffer(SessionHandle @session, byte[] @bytes, UIntPtr @n_bytes, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_open(byte[] @path, ulong @max_bytes, out FolderHandle @folder, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_folder_free(IntPtr @folder);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_save(FolderHandle @folder, SessionHandle @session, byte[] @name, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_load(FolderHandle @folder, SessionHandle @session, byte[] @name, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_remove(FolderHandle @folder, byte[] @name, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_list(FolderHandle @folder, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_evaluate(SessionHandle @session, int[] @tokens, UIntPtr @n_tokens, float[] @logits, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -1409,6 +1430,10 @@ public sealed class SessionOptions {
     /// <summary>1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see
     /// there</summary>
     public uint LoadBehind;
+    /// <summary>where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
+    /// orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
+    /// ignores it</summary>
+    public Folder Folder;
     public SessionOptions() {
         var raw = orrery_session_options.New();
         NContext = raw.n_context;
@@ -1444,6 +1469,7 @@ public sealed class SessionOptions {
         raw.adapters = keep.Uses(Adapters);
         raw.n_adapters = (uint)Adapters.Count;
         raw.load_behind = LoadBehind;
+        if (Folder != null) raw.folder = keep.Held(Folder.handle);
         return raw;
     }
 }
@@ -1831,7 +1857,8 @@ public sealed class Stats {
     public readonly uint Parked;
     /// <summary>computed by prefill, over the session's life</summary>
     public readonly ulong PromptTokens;
-    /// <summary>prompt tokens whose KV was there already: in the session, or kept (restored_tokens)</summary>
+    /// <summary>prompt tokens whose KV was there already: in the session, kept (restored_tokens) or saved
+    /// (folder_tokens)</summary>
     public readonly ulong ReusedTokens;
     public readonly ulong GeneratedTokens;
     /// <summary>time in the model</summary>
@@ -1890,6 +1917,8 @@ public sealed class Stats {
     /// <summary>1: the session was cut, or saved with other options, so its next generated token selects the resident
     /// KV again. Some policies then give other tokens, and log-probabilities that differ by up to .2</summary>
     public readonly uint SelectsAgain;
+    /// <summary>of the reused tokens: from the session's folder</summary>
+    public readonly ulong FolderTokens;
     internal unsafe Stats(orrery_stats raw) {
         NContext = raw.n_context;
         NTokens = raw.n_tokens;
@@ -1925,6 +1954,7 @@ public sealed class Stats {
         Policy = Native.Text(raw.policy);
         KvShare = raw.kv_share;
         SelectsAgain = raw.selects_again;
+        FolderTokens = raw.folder_tokens;
     }
 }
 

@@ -419,6 +419,36 @@ public sealed class Adapter : IDisposable {
     public void Dispose() { Handle.Dispose(); }
 }
 
+/// <summary>A folder of saved sessions with a budget in bytes; 0: no limit. Sessions with the option Folder find their prompts' beginnings there.</summary>
+public sealed class Folder : IDisposable {
+    internal readonly FolderHandle handle;
+
+    public Folder(string path, ulong maxBytes = 0) {
+        FolderHandle opened = null;
+        Native.Check((ref orrery_error e) => Native.orrery_folder_open(Native.Utf8(path), maxBytes, out opened, ref e));
+        handle = opened;
+    }
+
+    public void Dispose() { handle.Dispose(); }
+
+    /// <summary>Without a name, the entry takes the place of shorter ones of the same prompt.</summary>
+    public void Save(Session session, string name = null) {
+        Native.Check((ref orrery_error e) => Native.orrery_folder_save(handle, session.handle, Native.Utf8(name), ref e));
+    }
+
+    public void Load(Session session, string name) {
+        Native.Check((ref orrery_error e) => Native.orrery_folder_load(handle, session.handle, Native.Utf8(name), ref e));
+    }
+
+    public void Remove(string name) { Native.Check((ref orrery_error e) => Native.orrery_folder_remove(handle, Native.Utf8(name), ref e)); }
+
+    /// <summary>The entries as JSON, the last used first.</summary>
+    public string List() {
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_folder_list(handle, to, capacity, ref n, ref e));
+    }
+}
+
 /// <summary>What Model.Calibrate found out.</summary>
 public sealed class Calibration : IDisposable {
     readonly CalibrationHandle handle;

@@ -12,7 +12,7 @@ namespace Orrery {
 /// <summary>One sequence of tokens, its KV cache and the conversation. While a generation of it is there and unfinished, calls
 /// that change it fail with Status.Busy.</summary>
 public sealed partial class Session : IDisposable {
-    readonly SessionHandle handle;
+    internal readonly SessionHandle handle;
     readonly ModelInfo model;
 
     internal Session(SessionHandle handle, ModelInfo model) {

@@ -162,7 +162,7 @@ def results(header, s, out):
 
 def types(header):
     out = [banner("//"), "use crate::raw::{self, Keep};",
-           "use crate::{Adapter, LogFn, LogitsFn, Model, ProgressFn, Result, Status, Value};\nuse orrery_sys as sys;\nuse std::sync::Arc;\n"]
+           "use crate::{Adapter, Folder, LogFn, LogitsFn, Model, ProgressFn, Result, Status, Value};\nuse orrery_sys as sys;\nuse std::sync::Arc;\n"]
     groups = header.groups()
     out.append("impl Status {")
     for item in groups.pop("STATUS").items():

@@ -481,6 +481,68 @@ func (m *Model) OpenAdapterFrom(source Source) (*Adapter, error) {
 	return &Adapter{newHandle(unsafe.Pointer(*out), free)}, nil
 }
 
+// Folder is a folder of saved sessions with a budget in bytes. Sessions with the option Folder find their prompts' beginnings there.
+type Folder struct{ *handle }
+
+// OpenFolder opens a folder, and makes it if it is not there. A maxBytes of 0 is no limit.
+func OpenFolder(path string, maxBytes uint64) (*Folder, error) {
+	k := newKeep()
+	defer k.free()
+	at, out := k.chars(path), new(*C.orrery_folder)
+	if k.err != nil {
+		return nil, k.err
+	}
+	err := call(func(e errorOut) status { return C.orrery_folder_open(at, C.uint64_t(maxBytes), out, e) })
+	if err != nil {
+		return nil, err
+	}
+	return &Folder{newHandle(unsafe.Pointer(*out), func(p unsafe.Pointer) { C.orrery_folder_free((*C.orrery_folder)(p)) })}, nil
+}
+
+// named calls f with the folder, a session or nil, and a name, or nil for "".
+func (d *Folder) named(s *Session, name string, f func(p *C.orrery_folder, s *C.orrery_session, name *C.char, e errorOut) status) error {
+	k := newKeep()
+	defer k.free()
+	var of *C.orrery_session
+	var text *C.char
+	if s != nil {
+		of = (*C.orrery_session)(k.hold(s.handle))
+	}
+	if name != "" {
+		text = k.chars(name)
+	}
+	if k.err != nil {
+		return k.err
+	}
+	return d.call(func(p unsafe.Pointer, e errorOut) status { return f((*C.orrery_folder)(p), of, text, e) })
+}
+
+// Save saves a session. Without a name (""), the entry takes the place of shorter ones of the same prompt.
+func (d *Folder) Save(s *Session, name string) error {
+	return d.named(s, name, func(p *C.orrery_folder, s *C.orrery_session, name *C.char, e errorOut) status {
+		return C.orrery_folder_save(p, s, name, e)
+	})
+}
+
+func (d *Folder) Load(s *Session, name string) error {
+	return d.named(s, name, func(p *C.orrery_folder, s *C.orrery_session, name *C.char, e errorOut) status {
+		return C.orrery_folder_load(p, s, name, e)
+	})
+}
+
+func (d *Folder) Remove(name string) error {
+	return d.named(nil, name, func(p *C.orrery_folder, _ *C.orrery_session, name *C.char, e errorOut) status {
+		return C.orrery_folder_remove(p, name, e)
+	})
+}
+
+// List is the entries as JSON, the last used first.
+func (d *Folder) List() (string, error) {
+	return text(sizedOf(d.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_folder_list((*C.orrery_folder)(p), (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
 // AdapterUse is an adapter of a session, and the factor of what it adds.
 type AdapterUse struct {
 	Adapter *Adapter

@@ -766,6 +766,10 @@ type SessionOptions struct {
 	Adapters []AdapterUse
 	// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
 	LoadBehind uint32
+	// where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
+	// orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
+	// ignores it
+	Folder *Folder
 }
 
 // DefaultSessionOptions has the library's defaults.
@@ -831,6 +835,9 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 		p.n_adapters = C.uint32_t(n)
 	}
 	p.load_behind = C.uint32_t(o.LoadBehind)
+	if o.Folder != nil {
+		p.folder = (*C.orrery_folder)(k.hold(o.Folder.handle))
+	}
 	return p
 }
 
@@ -1304,7 +1311,7 @@ type Stats struct {
 	Parked uint32
 	// computed by prefill, over the session's life
 	PromptTokens uint64
-	// prompt tokens whose KV was there already: in the session, or kept (restored_tokens)
+	// prompt tokens whose KV was there already: in the session, kept (restored_tokens) or saved (folder_tokens)
 	ReusedTokens    uint64
 	GeneratedTokens uint64
 	// time in the model
@@ -1363,6 +1370,8 @@ type Stats struct {
 	// 1: the session was cut, or saved with other options, so its next generated token selects the resident KV again.
 	// Some policies then give other tokens, and log-probabilities that differ by up to .2
 	SelectsAgain uint32
+	// of the reused tokens: from the session's folder
+	FolderTokens uint64
 }
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
@@ -1406,6 +1415,7 @@ func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	r.Policy = C.GoString(p.policy)
 	r.KvShare = float32(p.kv_share)
 	r.SelectsAgain = uint32(p.selects_again)
+	r.FolderTokens = uint64(p.folder_tokens)
 	return r, nil
 }
 

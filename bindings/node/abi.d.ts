@@ -445,6 +445,12 @@ export interface SessionOptions {
   draftSource?: string;
   /** 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */
   loadBehind?: number;
+  /**
+   * where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
+   * orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
+   * ignores it
+   */
+  folder?: object;
 }
 export interface GenerateOptions {
   /** 0: until the model ends the answer or the context is full */
@@ -669,7 +675,7 @@ export interface Stats {
   parked: number;
   /** computed by prefill, over the session's life */
   promptTokens: number;
-  /** prompt tokens whose KV was there already: in the session, or kept (restored_tokens) */
+  /** prompt tokens whose KV was there already: in the session, kept (restored_tokens) or saved (folder_tokens) */
   reusedTokens: number;
   generatedTokens: number;
   /** time in the model */
@@ -730,6 +736,8 @@ export interface Stats {
    * Some policies then give other tokens, and log-probabilities that differ by up to .2
    */
   selectsAgain: number;
+  /** of the reused tokens: from the session's folder */
+  folderTokens: number;
 }
 export interface PlanRegion {
   /** ORRERY_REGION_: the kind of part that takes it */

@@ -417,14 +417,15 @@ static int to_field(napi_env env, call *c, const field_layout *f, napi_value val
       orrery_source_init(source, sizeof *source);
       return *(orrery_source **)at = source, (source->path = to_c_string(env, c, value, NULL)) != NULL;
     }
-    case FIELD_OPENED: { /* a Model; the call keeps its handle */
+    case FIELD_OPENED: { /* a Model or a Folder; the call keeps its handle */
+      const int is_folder = strcmp(f->name, "folder") == 0;
       handle *h = NULL;
       napi_value external;
       napi_valuetype type = napi_undefined;
       if (napi_typeof(env, value, &type) != napi_ok || type != napi_object ||
           napi_get_named_property(env, value, "handle", &external) != napi_ok ||
-          napi_get_value_external(env, external, (void **)&h) != napi_ok || h->free != free_orrery_model)
-        return fail(env, "%s: not a Model", f->name);
+          napi_get_value_external(env, external, (void **)&h) != napi_ok || h->free != (is_folder ? free_orrery_folder : free_orrery_model))
+        return fail(env, is_folder ? "%s: not a Folder" : "%s: not a Model", f->name);
       if (h->p == NULL) return fail(env, "%s: the handle is closed", f->name);
       c->used[c->n_used++] = h;
       return *(void **)at = h->p, 1;

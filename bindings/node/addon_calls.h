@@ -84,6 +84,7 @@ static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_valu
   callback *b;
   handle *h = NULL;
   napi_typedarray_type type;
+  napi_valuetype given;
   bool is_buffer = false;
   switch (p->kind) {
     case P_HANDLE:
@@ -102,7 +103,9 @@ static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_valu
     case P_F64: return to_number(env, value, &whole, &a->d);
     case P_STRINGS: return to_texts(env, c, value, a);
     case P_USES: return to_uses(env, c, value, a);
-    case P_STRING: return (a->p = to_c_string(env, c, value, NULL)) != NULL;
+    case P_STRING:
+      if (napi_typeof(env, value, &given) == napi_ok && given == napi_null) return a->p = NULL, 1; /* where the library takes NULL */
+      return (a->p = to_c_string(env, c, value, NULL)) != NULL;
     case P_CALLBACK:
       if ((b = new_callback(env, c, value, 0)) == NULL) return 0;
       a->p = (void *)on_event, a[1].p = b;

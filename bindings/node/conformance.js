@@ -28,7 +28,7 @@ function set(name, words) {
   const given = (pending[struct] = pending[struct] || {});
   if (key === 'stop') (given.stop = given.stop || []).push(text);
   else if (key === 'policyOptions' || key === 'logitBias') (given[key] = given[key] || {})[words[0]] = words[1];
-  else given[key] = key === 'draftModel' ? things[text] : text;
+  else given[key] = key === 'draftModel' || key === 'folder' ? things[text] : text;
 }
 
 function callback(name, action, numbers) {
@@ -125,7 +125,7 @@ async function step(verb, w, rest, t) {
     model_memory: () => t[w[1]].open({ memory: fs.readFileSync(rest(2)) }, take('model')),
     model_part: () => withFd(rest(4), (fd) => t[w[1]].open({ fd, offset: Number(w[2]), bytes: Number(w[3]) }, take('model'))),
     model: () => t[w[1]].open(rest(2), take('model')), vocab_of: () => t[w[1]].vocab(),
-    adapter: () => t[w[1]].adapter(rest(2)),
+    adapter: () => t[w[1]].adapter(rest(2)), folder: () => new orrery.Folder(rest(2), Number(w[1])),
     session: () => t[w[1]].session(take('session')), fork: () => t[w[1]].fork(),
     plan: () => orrery.plan(rest(1), planOptions()),
     calibrate: () => t[w[1]].calibrate(rest(3).split('|').map((x) => t[w[2]].tokenize(x)), take('calibrate')),
@@ -158,6 +158,9 @@ async function step(verb, w, rest, t) {
     roles: () => print(...w.slice(1).map((n) => field(self.headRoles()[camel(n)]))),
     residency: () => print(self.residency().length, Math.min(...self.residency()), Math.max(...self.residency())),
     adapters: () => self.setAdapters(w.slice(1).flatMap((a, i, all) => (i % 2 ? [] : [{ adapter: t[a], scale: Number(all[i + 1]) }]))),
+    folder_save: () => self.save(t[w[1]], rest(2) === '-' ? null : rest(2)), folder_load: () => self.load(t[w[1]], rest(2)),
+    folder_remove: () => self.remove(rest(1)),
+    folder_list: () => print(self.list().length, yes(JSON.stringify(self.list()).includes(rest(1)))),
     save: () => self.save(rest(1)), load: () => self.load(rest(1)), load_buffer: () => self.loadBuffer(t[w[1]]),
     evaluate: () => evaluate(self, w[1] === '1', w.slice(2)),
     numbers: () => print(self.logits().length, largest(self.logits()), self.embedding().length),

@@ -22,6 +22,7 @@ static void free_orrery_vocab(void *p) { orrery_vocab_free(p); }
 static void free_orrery_model(void *p) { orrery_model_free(p); }
 static void free_orrery_adapter(void *p) { orrery_adapter_free(p); }
 static void free_orrery_session(void *p) { orrery_session_free(p); }
+static void free_orrery_folder(void *p) { orrery_folder_free(p); }
 static void free_orrery_generation(void *p) { orrery_generation_free(p); }
 static void free_orrery_calibration(void *p) { orrery_calibration_free(p); }
 static void free_orrery_matcher(void *p) { orrery_matcher_free(p); }
@@ -135,6 +136,18 @@ static void invoke_orrery_session_save_buffer(slot *a, slot *result) { (void)a, 
 static const parameter parameters_orrery_session_save_buffer[] = {{P_HANDLE, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_load_buffer(slot *a, slot *result) { (void)a, result->i = orrery_session_load_buffer((orrery_session *)a[0].p, (const void *)a[1].p, (size_t)a[2].i, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_session_load_buffer[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_open(slot *a, slot *result) { (void)a, result->i = orrery_folder_open((const char *)a[0].p, (uint64_t)a[1].i, (orrery_folder **)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_folder_open[] = {{P_STRING, 1, 0}, {P_U64, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_free(slot *a, slot *result) { (void)a, (void)result, orrery_folder_free((orrery_folder *)a[0].p); }
+static const parameter parameters_orrery_folder_free[] = {{P_HANDLE, 1, 0}};
+static void invoke_orrery_folder_save(slot *a, slot *result) { (void)a, result->i = orrery_folder_save((orrery_folder *)a[0].p, (orrery_session *)a[1].p, (const char *)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_folder_save[] = {{P_HANDLE, 1, 0}, {P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_load(slot *a, slot *result) { (void)a, result->i = orrery_folder_load((orrery_folder *)a[0].p, (orrery_session *)a[1].p, (const char *)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_folder_load[] = {{P_HANDLE, 1, 0}, {P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_remove(slot *a, slot *result) { (void)a, result->i = orrery_folder_remove((orrery_folder *)a[0].p, (const char *)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_folder_remove[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_list(slot *a, slot *result) { (void)a, result->i = orrery_folder_list((const orrery_folder *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_folder_list[] = {{P_HANDLE, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_evaluate(slot *a, slot *result) { (void)a, result->i = orrery_session_evaluate((orrery_session *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (float *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_session_evaluate[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_logits(slot *a, slot *result) { (void)a, result->i = orrery_session_logits((const orrery_session *)a[0].p, (float *)a[1].p, (size_t)a[2].i, (orrery_error *)a[3].p); }
@@ -272,6 +285,12 @@ static const function functions[] = {
     {"orrery_session_load", R_STATUS, 3, invoke_orrery_session_load, 0, parameters_orrery_session_load},
     {"orrery_session_save_buffer", R_STATUS, 3, invoke_orrery_session_save_buffer, 0, parameters_orrery_session_save_buffer},
     {"orrery_session_load_buffer", R_STATUS, 3, invoke_orrery_session_load_buffer, 0, parameters_orrery_session_load_buffer},
+    {"orrery_folder_open", R_STATUS, 4, invoke_orrery_folder_open, free_orrery_folder, parameters_orrery_folder_open},
+    {"orrery_folder_free", R_VOID, 1, invoke_orrery_folder_free, 0, parameters_orrery_folder_free},
+    {"orrery_folder_save", R_STATUS, 4, invoke_orrery_folder_save, 0, parameters_orrery_folder_save},
+    {"orrery_folder_load", R_STATUS, 4, invoke_orrery_folder_load, 0, parameters_orrery_folder_load},
+    {"orrery_folder_remove", R_STATUS, 3, invoke_orrery_folder_remove, 0, parameters_orrery_folder_remove},
+    {"orrery_folder_list", R_STATUS, 3, invoke_orrery_folder_list, 0, parameters_orrery_folder_list},
     {"orrery_session_evaluate", R_STATUS, 4, invoke_orrery_session_evaluate, 0, parameters_orrery_session_evaluate},
     {"orrery_session_logits", R_STATUS, 3, invoke_orrery_session_logits, 0, parameters_orrery_session_logits},
     {"orrery_session_embedding", R_STATUS, 3, invoke_orrery_session_embedding, 0, parameters_orrery_session_embedding},

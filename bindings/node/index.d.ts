@@ -82,7 +82,7 @@ export class Model extends Handle {
   experts(): abi.ExpertsInfo;
   vocab(): Vocab;
   adapter(source: Source): Promise<Adapter>; // LoRA; the source may go afterwards
-  session(options?: abi.SessionOptions & { adapters?: AdapterUse[]; draftModel?: Model }): Promise<Session>;
+  session(options?: abi.SessionOptions & { adapters?: AdapterUse[]; draftModel?: Model; folder?: Folder }): Promise<Session>;
   embed(texts: string[], options?: abi.EmbedOptions): Promise<{ vectors: Float32Array[]; nTokens: number[] }>;
   rank(query: string, texts: string[], options?: abi.EmbedOptions): Promise<Float32Array>; // more is better
   calibrate(texts: Array<ArrayLike<number>>, options?: abi.CalibrateOptions): Promise<Calibration>;
@@ -91,6 +91,22 @@ export class Adapter extends Handle {}
 export interface AdapterUse {
   adapter: Adapter;
   scale?: number; // default 1
+}
+export interface FolderEntry {
+  name: string;
+  bytes: number;
+  used: number; // seconds since 1970
+  tokens?: number;
+  shared_tokens?: number;
+  model?: string;
+  error?: string; // it is damaged
+}
+export class Folder extends Handle {
+  constructor(path: string, maxBytes?: number | bigint); // 0: no limit
+  save(session: Session, name?: string | null): Promise<void>;
+  load(session: Session, name: string): Promise<void>;
+  remove(name: string): void;
+  list(): FolderEntry[]; // the last used first
 }
 export class Calibration extends Handle {
   profile(): string;

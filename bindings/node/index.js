@@ -145,6 +145,28 @@ class Adapter extends Handle {
   static free = 'orrery_adapter_free';
 }
 
+// Saved sessions with a budget in bytes; 0: no limit. Sessions with the option `folder` find their prompts' beginnings there.
+class Folder extends Handle {
+  static free = 'orrery_folder_free';
+  constructor(path, maxBytes = 0) {
+    super(sync.orrery_folder_open(path, maxBytes));
+  }
+  // Without a name, the entry takes the place of shorter ones of the same prompt.
+  async save(session, name = null) {
+    return async.orrery_folder_save(this.handle, sessionOf(session), name);
+  }
+  async load(session, name) {
+    return async.orrery_folder_load(this.handle, sessionOf(session), name);
+  }
+  remove(name) {
+    sync.orrery_folder_remove(this.handle, name);
+  }
+  // The last used first.
+  list() {
+    return JSON.parse(sync.orrery_folder_list(this.handle).toString());
+  }
+}
+
 class Calibration extends Handle {
   static free = 'orrery_calibration_free';
   profile() {
@@ -405,12 +427,17 @@ async function resultOf(func, given) {
   }
 }
 
+function sessionOf(session) {
+  if (session instanceof Session) return session.handle;
+  throw new TypeError('not a Session');
+}
+
 const formed = (options, schema) =>
   schema === undefined ? options : { ...options, grammar: json(schema), grammarKind: abi.Grammar.JSON_SCHEMA };
 const json = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 // Written so that `import {Runtime, KvType} from 'orrery'` finds every name: constants of an imported module, then plain names.
-module.exports = { ...require('./abi.js'), OrreryError, Runtime, Vocab, Model, Calibration, Session, Matcher, Generation };
+module.exports = { ...require('./abi.js'), OrreryError, Runtime, Vocab, Model, Folder, Calibration, Session, Matcher, Generation };
 module.exports.abiVersion = () => sync.orrery_abi_version();
 module.exports.version = () => sync.orrery_version();
 module.exports.buildInfo = () => sync.orrery_build_info();

@@ -29,13 +29,13 @@ constexpr int kSearchOnly = O_PATH;
 constexpr int kSearchOnly = O_RDONLY;
 #endif
 
-bool stat_name(const Handle& directory, const char* name, struct stat* st) {
-  return uninterrupted([&] { return ::fstatat(directory.number(), name, st, AT_SYMLINK_NOFOLLOW); }) == 0;
+bool stat_name(int directory, const char* name, struct stat* st) {
+  return uninterrupted([&] { return ::fstatat(directory, name, st, AT_SYMLINK_NOFOLLOW); }) == 0;
 }
 
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-bool still_named(const Handle& directory, const char* name, const struct stat& file) {
+bool still_named(int directory, const char* name, const struct stat& file) {
   struct stat now;
   return stat_name(directory, name, &now) && same_file(now, file);
 }
@@ -79,20 +79,6 @@ Result<Place> find_place(const std::string& path) {
   return system_error(Code::io, ELOOP, "cannot follow it", path);
 }
 
-// Removes the leftover of a killed writer from a slot. False: the slot is in use, or the file of this name is not
-// ours.
-bool clear_slot(const Handle& directory, const char* name) {
-  struct stat st, opened;
-  if (!stat_name(directory, name, &st)) return errno == ENOENT;
-  if (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != ::geteuid()) return false;
-  const Handle file(
-      uninterrupted([&] { return ::openat(directory.number(), name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY); }));
-  if (file.number() < 0 || ::fstat(file.number(), &opened) != 0 || !same_file(opened, st)) return false;
-  if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0) return false;
-  // The writer may have renamed the slot before we locked it. The locked file is then the saved file itself.
-  return still_named(directory, name, opened) && ::unlinkat(directory.number(), name, 0) == 0;
-}
-
 // Blocks SIGXFSZ, which a write beyond the file size limit raises in the writing thread; by default the signal ends
 // the process. A signal raised during the lifetime is consumed. The failed write reports EFBIG anyway.
 class FileSizeSignalBlocked {
@@ -120,6 +106,17 @@ class FileSizeSignalBlocked {
 
 }  // namespace
 
+bool clear_leftover(int directory, const char* name) {
+  struct stat st, opened;
+  if (!stat_name(directory, name, &st)) return errno == ENOENT;
+  if (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != ::geteuid()) return false;
+  const Handle file(uninterrupted([&] { return ::openat(directory, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY); }));
+  if (file.number() < 0 || ::fstat(file.number(), &opened) != 0 || !same_file(opened, st)) return false;
+  if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0) return false;
+  // The writer may have renamed the slot before we locked it. The locked file is then the saved file itself.
+  return still_named(directory, name, opened) && ::unlinkat(directory, name, 0) == 0;
+}
+
 Result<AtomicFile> AtomicFile::create(const std::string& path) {
   ORRERY_TRY(check_path(path));
   AtomicFile out;
@@ -146,7 +143,7 @@ Result<bool> AtomicFile::find() {
   directory_ = std::move(place.directory);
   name_ = std::move(place.name);
   struct stat there;
-  const bool is_there = stat_name(directory_, name_.c_str(), &there);
+  const bool is_there = stat_name(directory_.number(), name_.c_str(), &there);
   if (!is_there && errno != ENOENT) return system_error(Code::io, errno, "cannot write", path_);
   if (is_there != exists || (exists && !same_file(there, st))) return false;
   former_ = {};
@@ -160,7 +157,7 @@ Status AtomicFile::take_temporary() {
   const std::string slots = temporaries_name(name_);
   for (int slot = 0; slot < kTemporaries; ++slot) {
     std::string name = slots + "-" + std::to_string(slot);
-    if (!clear_slot(directory_, name.c_str()) || file_.number() >= 0) continue;  // a later slot: only removed if stale
+    if (!clear_leftover(directory_.number(), name.c_str()) || file_.number() >= 0) continue;  // a later slot: only removed if stale
     Handle file(uninterrupted(
         [&] { return ::openat(directory_.number(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600); }));
     if (file.number() < 0) {
@@ -171,7 +168,7 @@ Status AtomicFile::take_temporary() {
     // keeps the name ours.
     struct stat st;
     if ((::flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) || ::fstat(file.number(), &st) != 0 ||
-        !still_named(directory_, name.c_str(), st))
+        !still_named(directory_.number(), name.c_str(), st))
       continue;
     file_ = std::move(file);
     temporary_ = std::move(name);
@@ -218,7 +215,7 @@ Status AtomicFile::commit() {
   take_over_permissions();
   if (uninterrupted([&] { return ::fsync(file_.number()); }) != 0) return system_error(Code::io, errno, "cannot flush", path_);
   struct stat st;  // another file may have this name by now
-  if (stat_name(directory_, name_.c_str(), &st)) ORRERY_TRY(check_regular(st, path_));
+  if (stat_name(directory_.number(), name_.c_str(), &st)) ORRERY_TRY(check_regular(st, path_));
   if (uninterrupted([&] { return ::renameat(directory_.number(), temporary_.c_str(), directory_.number(), name_.c_str()); }) != 0)
     return system_error(Code::io, errno, "cannot put the new file in place", path_);
   temporary_.clear();

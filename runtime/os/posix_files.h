@@ -31,4 +31,7 @@ Status check_regular(const struct stat& st, const std::string& path);
 // Opens a regular file for reading and stores its length in `size`.
 Result<Handle> open_regular(const std::string& path, uint64_t* size);
 
+// Removes the leftover of a killed writer from a slot (AtomicFile). False: the slot is in use, or the file of this name is not ours.
+bool clear_leftover(int directory, const char* name);
+
 }  // namespace orrery::os

@@ -63,6 +63,12 @@ std::string temporaries_name(const std::string& name) {
   return out;
 }
 
+bool is_temporary(const std::string& name) {
+  constexpr size_t kDigits = 32;
+  const size_t start = temporaries_name("").size() - kDigits, dash = start + kDigits;
+  return name.size() > dash + 1 && name.compare(0, start, temporaries_name(""), 0, start) == 0 && name[dash] == '-';
+}
+
 Status ends_early(const std::string& path, uint64_t end, uint64_t wanted) {
   return error(Code::io, "%s: ends at byte %llu, before byte %llu", path.c_str(), static_cast<unsigned long long>(end),
                static_cast<unsigned long long>(wanted));

@@ -12,6 +12,8 @@ namespace orrery::os {
 constexpr int kTemporaries = 32;
 // Start of the names of a file's temporaries: ".orrery-" and 32 digits that stand for `name`. "-" and a number follow.
 std::string temporaries_name(const std::string& name);
+// Whether a file's name is one of a temporary.
+bool is_temporary(const std::string& name);
 
 // A file that ends at byte `end`, before a read up to byte `wanted`.
 Status ends_early(const std::string& path, uint64_t end, uint64_t wanted);

@@ -24,6 +24,7 @@ struct FreeHandle {
   void operator()(orrery_model* handle) const { orrery_model_free(handle); }
   void operator()(orrery_vocab* handle) const { orrery_vocab_free(handle); }
   void operator()(orrery_adapter* handle) const { orrery_adapter_free(handle); }
+  void operator()(orrery_folder* handle) const { orrery_folder_free(handle); }
   void operator()(orrery_session* handle) const { orrery_session_free(handle); }
   void operator()(orrery_generation* handle) const { orrery_generation_free(handle); }
   void operator()(orrery_matcher* handle) const { orrery_matcher_free(handle); }
@@ -32,6 +33,7 @@ using Runtime = std::unique_ptr<orrery_runtime, FreeHandle>;
 using Model = std::unique_ptr<orrery_model, FreeHandle>;
 using Vocab = std::unique_ptr<orrery_vocab, FreeHandle>;
 using Adapter = std::unique_ptr<orrery_adapter, FreeHandle>;
+using Folder = std::unique_ptr<orrery_folder, FreeHandle>;
 using Session = std::unique_ptr<orrery_session, FreeHandle>;
 using Generation = std::unique_ptr<orrery_generation, FreeHandle>;
 using Matcher = std::unique_ptr<orrery_matcher, FreeHandle>;

@@ -111,6 +111,14 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("model", orrery_adapter_open(nullptr, path_source(p), &ad, error));
   EXPECT_NULL_REFUSED("source", orrery_adapter_open(model.get(), nullptr, &ad, error));
   EXPECT_NULL_REFUSED("adapter", orrery_adapter_open(model.get(), path_source(p), nullptr, error));
+  orrery_folder* fo = nullptr;
+  EXPECT_NULL_REFUSED("path", orrery_folder_open(nullptr, 0, &fo, error));
+  EXPECT_NULL_REFUSED("folder", orrery_folder_open("x", 0, nullptr, error));
+  EXPECT_NULL_REFUSED("session", orrery_folder_save(nullptr, nullptr, "x", error));
+  EXPECT_NULL_REFUSED("folder", orrery_folder_save(nullptr, session.get(), "x", error));
+  EXPECT_NULL_REFUSED("folder", orrery_folder_load(nullptr, session.get(), "x", error));
+  EXPECT_NULL_REFUSED("folder", orrery_folder_remove(nullptr, "x", error));
+  EXPECT_NULL_REFUSED("folder", orrery_folder_list(nullptr, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("session", orrery_session_fork(nullptr, &se, error));
   EXPECT_NULL_REFUSED("fork", orrery_session_fork(session.get(), nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_session_save(nullptr, "x", error));

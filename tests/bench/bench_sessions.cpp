@@ -17,6 +17,11 @@
 // branch goes on, and a new session asks the same. Prints the time to the first token, and the computed and restored tokens of each
 // request: with kept prompts (reuse_prompts) and without, by turns. Without, the conversation's KV is invented, but for the first request.
 //
+//     bench_sessions MODEL.gguf folder FOLDER [TOKENS=4000]
+//
+// A prompt of TOKENS tokens, in a session that computes it, and in one that takes it from a folder of saved sessions. Prints the time to the
+// first token of each, and of saving, in milliseconds. Entries lie in FOLDER, and are removed.
+//
 //     bench_sessions MODEL.gguf FOLDER [MIB=192] [ROUNDS=7]
 //
 // Saves and loads a session beside a copy of the same bytes, by turns.
@@ -32,6 +37,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/engine/answer/generation.h"
+#include "runtime/engine/folder/folder.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/engine/session/session_file.h"
 #include "runtime/os/os.h"
@@ -156,6 +162,30 @@ int measure_reuse(const char* path, uint32_t n_tokens) {
   return 0;
 }
 
+int measure_folder(const char* path, const char* at, uint32_t n_tokens) {
+  const auto model = open(path, engine::RuntimeOptions().prompt_part_us);
+  const auto folder = check(engine::Folder::open(at, 0, "bench"));
+  std::vector<int32_t> prompt;
+  for (uint32_t i = 0; i < n_tokens; ++i) prompt.push_back(static_cast<int32_t>(300 + (i * i * 31 + i * 7) % 4000));
+  engine::SessionOptions options;
+  options.n_context = n_tokens + 64;
+  options.folder = folder;
+  const auto session = check(engine::Session::open(model, options));
+  const FirstToken computed = first_token(session.get(), prompt);
+  const uint64_t start = now_us();
+  check(engine::SessionFile::save_to_folder(session.get(), *folder, "bench"));
+  const double saving = static_cast<double>(now_us() - start) / 1000;
+  std::printf("computed: %8.0f ms, %6llu tokens   saved: %8.0f ms\n", computed.ms, computed.computed, saving);
+  for (int round = 0; round < 3; ++round) {
+    const auto other = check(engine::Session::open(model, options));
+    const FirstToken found = first_token(other.get(), prompt);
+    std::printf("found:    %8.0f ms, %6llu computed, %6llu from the folder\n", found.ms, found.computed,
+                static_cast<unsigned long long>(other->stats().folder_tokens));
+  }
+  check(folder->remove("bench"));
+  return 0;
+}
+
 // Adds up medians: a row of figures, and from which token on the steps together take less than those of `full`.
 void print_steps(const char* name, const std::vector<std::vector<double>>& ms, size_t n_shown, const std::vector<double>& full) {
   std::printf("%-16s", name);
@@ -265,11 +295,13 @@ int main(int argc, char** argv) {
   if (argc < 3)
     return std::fprintf(stderr,
                         "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf steps CONTEXT [...] | MODEL.gguf reuse "
-                        "CONTEXT | MODEL.gguf restore FOLDER [MIB] [ROUNDS] | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"),
+                        "CONTEXT | MODEL.gguf folder FOLDER [TOKENS] | MODEL.gguf restore FOLDER [MIB] [ROUNDS] | MODEL.gguf FOLDER [MIB] "
+                        "[ROUNDS]\n"),
            2;
   const auto number = [&](int i, int otherwise) { return static_cast<uint32_t>(argc > i ? std::atoi(argv[i]) : otherwise); };
   if (std::string(argv[2]) == "reuse") return measure_reuse(argv[1], number(3, 4096));
   if (std::string(argv[2]) == "restore" && argc > 3) return measure_restore(argv[1], argv[3], number(4, 192), std::max(number(5, 7), 1u));
+  if (std::string(argv[2]) == "folder" && argc > 3) return measure_folder(argv[1], argv[3], number(4, 4000));
   if (std::string(argv[2]) == "parts") return measure_parts(argv[1], number(3, 0), number(4, 512));
   if (std::string(argv[2]) == "steps")
     return measure_steps(argv[1], number(3, 16000), argc > 4 ? std::atof(argv[4]) : .2, number(5, 12), number(6, 5),

@@ -1,10 +1,12 @@
 """Answers: the same text in every shape, and what the model's own library says of it."""
 import http.client
 import json
+import os
+import tempfile
 import threading
 import time
 
-from serving import FACT, ServerCase, chat_body, long_body, text_of
+from serving import FACT, Server, ServerCase, chat_body, long_body, text_of
 
 ANSWER = "Magnus owns a gray wolf. Magnus owns a gray wolf."
 
@@ -147,6 +149,21 @@ class Answers(ServerCase):
         after = self.server.metrics()
         self.assertEqual(after["orrery_reused_tokens_total"] - before["orrery_reused_tokens_total"],
                          sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in turns))
+
+    def test_folder(self):
+        """A server that begins again finds the prompts of the one before it, and answers the same."""
+        with tempfile.TemporaryDirectory() as folder:
+            asked = "Ada lives in Oslo and likes tea. " * 20 + FACT
+            answers = []
+            for _ in range(2):
+                server = Server("--folder", folder, "--folder-bytes", "64MiB")
+                answers.append(server.chat(asked, max_tokens=12, temperature=0)[1])
+                self.assertEqual(server.stop(), 0)
+                self.assertEqual(len(os.listdir(folder)), 1)
+            first, second = (answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers)
+            self.assertEqual(first, 0)
+            self.assertGreaterEqual(second, 64)
+            self.assertEqual(answers[0]["choices"], answers[1]["choices"])
 
     def test_together(self):
         """Four answers at once are the four answers one by one, and none waits for another's end."""

@@ -153,6 +153,39 @@ TEST(ChatPipe, LoadsBehind) {
   EXPECT_NE(damaged.err.find(saved + ": byte "), std::string::npos) << damaged.err;
 }
 
+// The next conversation about the same document reads its KV cache, and its answer is the same.
+TEST(ChatPipe, AFolderKeepsWhatConversationsBeginWith) {
+  const std::string document = scratch_path("folder.txt"), folder = scratch_path("folder.d");
+  std::string text = kText;
+  for (int i = 0; i < 8; ++i) text += " Nobody in the mill noticed the orange owl.";
+  write_file(document, text);
+  const std::string question = "What animal does Bruno own?\n";
+  const Finished computed = chat(question + "/stats\n", {"--file", document});
+  EXPECT_EQ(computed.err.find("from the folder"), std::string::npos) << computed.err;
+  const Finished first = chat("Where does Ada live?\n/stats\n", {"--file", document, "--folder", folder});
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.err.find("from the folder"), std::string::npos) << first.err;
+  const auto entries = [&] {
+    size_t n = 0, bytes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) n += 1, bytes += entry.file_size();
+    return std::make_pair(n, bytes);
+  };
+  EXPECT_EQ(entries().first, 1u);
+  const size_t one = entries().second;
+  const Finished second = chat(question + "/stats\n", {"--file", document, "--folder", folder});
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(second.out, computed.out);
+  EXPECT_NE(second.err.find(" of them from the folder"), std::string::npos) << second.err;
+  // The budget, and its errors.
+  EXPECT_EQ(chat("Hello!\n", {"--folder", folder, "--folder-bytes", std::to_string(one)}).code, 0);
+  EXPECT_LE(entries().second, one);
+  const Finished small = chat("Hello!\n", {"--folder", folder, "--folder-bytes", "1000"});
+  EXPECT_EQ(small.code, 2) << small.err;
+  EXPECT_NE(small.err.find("the folder may have 1000"), std::string::npos) << small.err;
+  EXPECT_NE(chat("", {"--folder-bytes", "1000"}).err.find("--folder-bytes: needs --folder"), std::string::npos);
+  EXPECT_NE(chat("", {"--folder", document}).err.find(document + ": cannot open the folder"), std::string::npos);
+}
+
 TEST(ChatPipe, SystemMessagesAndSlashes) {
   const Finished finished = chat(
       "/system\n/system You are a helpful assistant.\n/system\nWho are you?\n/system "

@@ -32,6 +32,7 @@ static class Conformance {
     static void Set(string name, string text) {
         var options = Pending(name.Split('.')[0]);
         var field = options.GetType().GetField(Camel(name.Split('.')[1]));
+        if (field.FieldType == typeof(Folder)) { field.SetValue(options, At<Folder>(text)); return; }
         if (field.FieldType == typeof(Model)) { field.SetValue(options, At<Model>(text)); return; }
         if (!field.FieldType.IsGenericType) { field.SetValue(options, Parse(text, field.FieldType)); return; }
         var item = field.FieldType.GetGenericArguments()[0];
@@ -103,6 +104,7 @@ static class Conformance {
             case "model_memory": return At<Runtime>(w[1]).Open(Source.FromMemory(File.ReadAllBytes(rest(2))), Take<ModelOptions>("model"));
             case "model_fd": using (var file = File.OpenRead(rest(2))) return At<Runtime>(w[1]).Open(FdOf(file), Take<ModelOptions>("model"));
             case "model_part": using (var file = File.OpenRead(rest(4))) return At<Runtime>(w[1]).Open(FdOf(file, ulong.Parse(w[2]), ulong.Parse(w[3])), Take<ModelOptions>("model"));
+            case "folder": return new Folder(rest(2), ulong.Parse(w[1]));
             case "adapter": return At<Model>(w[1]).OpenAdapter(rest(2));
             case "session": return At<Model>(w[1]).OpenSession(Take<SessionOptions>("session")); case "fork": return At<Session>(w[1]).Fork();
             case "plan": return Library.Plan(rest(1), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
@@ -158,6 +160,9 @@ static class Conformance {
             case "tokens": Print(string.Join(" ", new[] { s.NTokens }.Concat(s.Tokens().Take(8)))); break; case "rewind": s.Rewind(n); break;
             case "roles": Print(w.Skip(1).Select(name => (object)Field(typeof(HeadRoles).GetField(Camel(name)).GetValue(s.HeadRoles()))).ToArray()); break;
             case "residency": Print(s.Residency().Length, s.Residency().Min(), s.Residency().Max()); break;
+            case "folder_save": ((Folder)t).Save(At<Session>(w[1]), rest(2) == "-" ? null : rest(2)); break;
+            case "folder_load": ((Folder)t).Load(At<Session>(w[1]), rest(2)); break; case "folder_remove": ((Folder)t).Remove(rest(1)); break;
+            case "folder_list": { var json = ((Folder)t).List().Replace(", ", ",").Replace(": ", ":"); Print(json.Count(c => c == '{'), Yes(json.Contains(rest(1)))); break; }
             case "save": s.Save(rest(1)); break; case "load": s.Load(rest(1)); break; case "load_buffer": s.LoadBuffer(At<byte[]>(w[1])); break;
             case "adapters":
                 s.SetAdapters(Enumerable.Range(0, w.Length / 2).Select(i => new KeyValuePair<Adapter, float>(

@@ -19,7 +19,7 @@ import contextlib
 import ctypes
 import json
 import os
-from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_uint32, c_void_p, string_at
+from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p, string_at
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Optional, Sequence, Tuple, Union
 
@@ -28,7 +28,7 @@ from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options an
 from ._abi import CalibrateOptions, DeviceInfo, EmbedOptions, GenerateOptions, HeadRoles, LayerInfo, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
 from .forms import Function, arguments_of, schema_of, tool_of, value_of
-from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, source_of, uses_of, utf8
+from ._native import Callbacks, Handle, InMemory, array_of, call, checked, lib, new, options, result, results, sized, source_of, uses_of, utf8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -397,6 +397,40 @@ class Model(Handle):
 class Adapter(Handle):
     """A LoRA adapter of a model. Sessions keep the adapters that they have."""
     _free = "orrery_adapter_free"
+
+
+class Folder(Handle):
+    """A folder of saved sessions with a budget in bytes; 0: no limit. Sessions with the option `folder` find their prompts' beginnings there."""
+    _free = "orrery_folder_free"
+
+    def __init__(self, path: Path, max_bytes: int = 0) -> None:
+        folder = c_void_p()
+        call("orrery_folder_open", utf8(path), checked(max_bytes, c_uint64, "max_bytes"), byref(folder))
+        super().__init__(folder)
+
+    def save(self, session: "Session", name: Optional[str] = None) -> None:
+        """Without a name, the entry takes the place of shorter ones of the same prompt."""
+        with self.use() as pointer, _session(session).use() as of:
+            call("orrery_folder_save", pointer, of, utf8(name))
+
+    def load(self, session: "Session", name: str) -> None:
+        with self.use() as pointer, _session(session).use() as of:
+            call("orrery_folder_load", pointer, of, utf8(name))
+
+    def remove(self, name: str) -> None:
+        with self.use() as pointer:
+            call("orrery_folder_remove", pointer, utf8(name))
+
+    def list(self) -> "list[dict[str, Any]]":
+        """The entries, the last used first."""
+        with self.use() as pointer:
+            return json.loads(bytes(sized("orrery_folder_list", c_char, pointer)))  # type: ignore[no-any-return]
+
+
+def _session(session: Any) -> "Session":
+    if not isinstance(session, Session):
+        raise TypeError("session: %r is not a Session" % type(session).__name__)
+    return session
 
 
 @dataclass(frozen=True)

@@ -646,10 +646,11 @@ class orrery_session_options(Structure):
         ("adapters", POINTER(orrery_adapter_use)),
         ("load_behind", c_uint32),
         ("reserved", c_uint32),
+        ("folder", c_void_p),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options", "adapters": "n_adapters"}
-    HANDLES: dict[str, str] = {"draft_model": "orrery_model_free"}
+    HANDLES: dict[str, str] = {"draft_model": "orrery_model_free", "folder": "orrery_folder_free"}
 
 
 class orrery_stats(Structure):
@@ -689,6 +690,7 @@ class orrery_stats(Structure):
         ("policy", c_char_p),
         ("kv_share", c_float),
         ("selects_again", c_uint32),
+        ("folder_tokens", c_uint64),
     ]
     INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
@@ -998,6 +1000,12 @@ FUNCTIONS = {
     "orrery_session_load": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
     "orrery_session_save_buffer": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_load_buffer": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(orrery_error)]),
+    "orrery_folder_open": (c_int32, [c_char_p, c_uint64, POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_folder_free": (None, [c_void_p]),
+    "orrery_folder_save": (c_int32, [c_void_p, c_void_p, c_char_p, POINTER(orrery_error)]),
+    "orrery_folder_load": (c_int32, [c_void_p, c_void_p, c_char_p, POINTER(orrery_error)]),
+    "orrery_folder_remove": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
+    "orrery_folder_list": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_evaluate": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_float), POINTER(orrery_error)]),
     "orrery_session_logits": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
     "orrery_session_embedding": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
@@ -1226,6 +1234,10 @@ class SessionOptions(TypedDict, total=False):
     """
     load_behind: int
     """1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there"""
+    folder: object
+    """where generations take the KV of prompts' beginnings that neither the session nor kept KV has: orrery_folder_open().
+    The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan() ignores it
+    """
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -1479,7 +1491,7 @@ class Stats:
     prompt_tokens: int
     """computed by prefill, over the session's life"""
     reused_tokens: int
-    """prompt tokens whose KV was there already: in the session, or kept (restored_tokens)"""
+    """prompt tokens whose KV was there already: in the session, kept (restored_tokens) or saved (folder_tokens)"""
     generated_tokens: int
     prefill_us: int
     """time in the model"""
@@ -1538,6 +1550,8 @@ class Stats:
     """1: the session was cut, or saved with other options, so its next generated token selects the resident KV again. Some
     policies then give other tokens, and log-probabilities that differ by up to .2
     """
+    folder_tokens: int
+    """of the reused tokens: from the session's folder"""
 
 
 @dataclass(frozen=True)

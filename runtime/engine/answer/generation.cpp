@@ -186,12 +186,13 @@ Status Generation::prepare_step(Event* event) {
   return tell_prompt(event);
 }
 
-// The session keeps the prefix of the prompt that it holds, and takes the pages that follow from earlier prompts. The other tokens will be
+// The session keeps the prefix of the prompt that it holds, and takes the pages that follow from earlier prompts and from the folder. The other tokens will be
 // computed.
 Status Generation::use_prompt(std::vector<int32_t> prompt) {
   prompt_ = std::move(prompt);
   session_->reuse_prefix(prompt_);
   Status found = session_->find_prefix(prompt_, &cancel_);
+  if (found.ok()) found = session_->find_in_folder(prompt_, &cancel_);
   if (!found.ok() && found.code() != Code::cancelled) return found;  // the next step sees the flag
   first_ = session_->n_computed();
   stage_ = Stage::prompt;

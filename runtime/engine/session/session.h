@@ -23,6 +23,7 @@
 #include "runtime/base/allocation/account.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/folder/folder.h"
 #include "runtime/engine/session/key_means.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
@@ -53,7 +54,7 @@ struct Conversation {
 struct SessionStats {
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
   uint64_t guessed_tokens = 0, accepted_tokens = 0;  // tokens computed ahead; those of them that the sampler chose
-  uint64_t restored_tokens = 0;                      // of the reused tokens: from the prefix tree
+  uint64_t restored_tokens = 0, folder_tokens = 0;   // of the reused tokens: from the prefix tree, from a folder of sessions
   uint64_t recomputed_tokens = 0;                    // for their recurrent state alone (Session::catch_up)
   uint64_t prefill_us = 0, decode_us = 0;
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
@@ -120,6 +121,8 @@ class Session {
   // Behind the held tokens, a prefix of `wanted`: takes the KV of the next pages from the prefix tree. If cancelled, or after an error,
   // the session holds the tokens as before.
   Status find_prefix(Span<const int32_t> wanted, const std::atomic<bool>* cancel);
+  // The same, from the folder of the options.
+  Status find_in_folder(Span<const int32_t> wanted, const std::atomic<bool>* cancel);
   // Keeps the KV of the held tokens in the prefix tree, as far as it has room.
   void keep_prefix() noexcept;
   // cancel: of waiting for pages (finish_pages()). Then the session is as before.
@@ -267,6 +270,16 @@ class Session {
   Result<bool> take_form(const Turn& turn, const StoredForm& loaded);
   void upload_means(Backend* backend);
   kv::PrefixTree::Key prefix_key() const;
+  EntryKey folder_key(const Folder& folder) const;
+  // Whether find_prefix() and find_in_folder() may have a use: `wanted` goes on for a page behind `from` computed tokens. Waits for pages
+  // that are read behind, and chooses the form of a first token's KV.
+  Result<bool> may_find(Span<const int32_t> wanted, uint32_t from, const std::atomic<bool>* cancel);
+  // Takes the bytes of pages [page, end) behind `from` tokens, which stay the session's until it takes the pages' tokens.
+  Status put_pages(const Turn& turn, uint32_t from, uint32_t page, uint32_t end,
+                   const std::function<const std::byte*(uint32_t page)>& bytes_of);
+  // Of an entry of the folder, whose first n_pages pages have the first tokens of `wanted`: all of them, or those before the first damaged
+  // one.
+  Status take_found(const Folder::Found& found, Span<const int32_t> wanted, const std::atomic<bool>* cancel);
   // Makes the recurrent state that of n_tokens, of which the KV is there: takes an earlier state, and computes the tokens that follow
   // again. Of right guesses the next step replays the inputs; whole: they are in the state, too.
   Status catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel, bool whole = false);

@@ -151,7 +151,7 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
 
 }  // namespace
 
-Result<uint64_t> SessionFile::size(Session* session, const std::atomic<bool>* cancel) {
+Result<uint64_t> SessionFile::size(Session* session, const std::atomic<bool>* cancel, uint64_t* first_page) {
   ORRERY_TRY(session->finish_pages(Cancel(cancel)));
   ORRERY_TRY(session->resume());
   session->forget_guesses();
@@ -159,6 +159,7 @@ Result<uint64_t> SessionFile::size(Session* session, const std::atomic<bool>* ca
   std::vector<std::byte> resident;
   ORRERY_TRY(session->save_resident(&resident));
   ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_, std::move(resident)));
+  if (first_page) *first_page = sizeof image.header + head_bytes(image.header, image.resident);
   return image.bytes;
 }
 
@@ -242,6 +243,70 @@ Status SessionFile::save_to_file(Session* session, const std::string& path, cons
   ORRERY_TRY(save(
       session, [&](Span<const std::byte> bytes) { return file.write(bytes); }, cancel));
   return file.commit();
+}
+
+namespace {
+
+// The hashes of pages that pass by as pieces of a file.
+class PassingPages {
+ public:
+  PassingPages(uint64_t first_page, uint64_t page_bytes, std::vector<EntryHash>* hashes)
+      : page_bytes_(page_bytes), skipped_(first_page), hashes_(hashes) {}
+  void pass(Span<const std::byte> piece) {
+    const size_t skip = std::min<uint64_t>(skipped_, piece.size());
+    skipped_ -= skip;
+    for (size_t i = skip; i < piece.size() && n_pages_ < hashes_->size();) {
+      const size_t n = std::min<uint64_t>(page_bytes_ - n_bytes_, piece.size() - i);
+      hash_.update(piece.data() + i, n);
+      i += n, n_bytes_ += n;
+      if (n_bytes_ < page_bytes_) break;
+      hash_.digest((*hashes_)[n_pages_++].data());
+      hash_ = Hash128(), n_bytes_ = 0;
+    }
+  }
+
+ private:
+  uint64_t page_bytes_, skipped_;  // bytes before the first page that have not passed
+  std::vector<EntryHash>* hashes_;
+  Hash128 hash_;
+  uint64_t n_bytes_ = 0;  // of the page under way
+  size_t n_pages_ = 0;
+};
+
+}  // namespace
+
+Status SessionFile::save_to_folder(Session* session, const Folder& folder, const std::string& name, const std::atomic<bool>* cancel) {
+  Entry entry;
+  ORRERY_ASSIGN(entry.session_bytes, size(session, cancel, &entry.first_page));
+  entry.key = session->folder_key(folder);
+  entry.n_tokens = session->n_computed();
+  const std::vector<uint8_t>& made = session->made_;
+  const auto own =
+      std::find_if(made.begin(), made.begin() + entry.n_tokens, [](uint8_t m) { return m != 0 && m != kv::Made::kFromFolder; });
+  const size_t n_pages = static_cast<size_t>(own - made.begin()) / kEntryTokens;
+  entry.tokens.assign(session->tokens_.begin(), session->tokens_.begin() + static_cast<ptrdiff_t>(n_pages * kEntryTokens));
+  entry.pages.resize(n_pages);
+  std::vector<CheckpointedState::Bytes> states;
+  if (session->state_)
+    for (const CheckpointedState::Checkpoint& c : session->state_->checkpoints())
+      if (c.n_tokens > 0 && c.n_tokens % kEntryTokens == 0 && c.n_tokens <= entry.tokens.size()) {
+        entry.states.push_back({c.n_tokens, entry_hash(c.bytes->data(), c.bytes->size())});
+        states.push_back(c.bytes);
+      }
+  const std::string entry_name = name.empty() ? Folder::unnamed(entry.key, {session->tokens_.data(), entry.n_tokens}) : name;
+  const auto write = [&](const Sink& sink) -> Status {
+    PassingPages pages(entry.first_page, entry.key.page_bytes, &entry.pages);
+    const Sink passes = [&](Span<const std::byte> piece) {
+      pages.pass(piece);
+      return sink(piece);
+    };
+    ORRERY_TRY(save(session, passes, cancel));
+    for (const CheckpointedState::Bytes& state : states) ORRERY_TRY(sink(*state));
+    return sink(entry_trailer(entry));
+  };
+  ORRERY_TRY(folder.save(entry_name, entry.bytes(), write));
+  if (name.empty()) folder.replace_shorter(entry_name, entry);
+  return ok_status();
 }
 
 // Loading ------------------------------------------------------------------------------------------------
@@ -593,13 +658,33 @@ struct SessionFile::Rest {
   }
 };
 
-// Reads the header first: a file of any length may be refused by it.
 Status SessionFile::load_from_file(Session* session, const std::string& path, uint64_t whole_bytes, const std::atomic<bool>* cancel,
                                    Pages when) {
+  ORRERY_ASSIGN(os::InputFile file, os::InputFile::open(path));
+  return load_file(session, std::move(file), whole_bytes, cancel, when);
+}
+
+Status SessionFile::load_from_folder(Session* session, const Folder& folder, const std::string& name, const std::atomic<bool>* cancel,
+                                     Pages when) {
+  ORRERY_ASSIGN(os::InputFile file, folder.open_entry(name));
+  ORRERY_ASSIGN(const Entry entry, read_entry(file));
+  ORRERY_TRY(file.narrow(0, entry.session_bytes));
+  ORRERY_TRY(load_file(session, std::move(file), kWholeBytes, cancel, when));
+  folder.touch(name);
+  const size_t n = entry.tokens.size();
+  if (n > session->tokens_.size() || !(session->folder_key(folder) == entry.key) ||
+      !std::equal(entry.tokens.begin(), entry.tokens.end(), session->tokens_.begin()))
+    return ok_status();
+  std::fill_n(session->made_.begin(), n, kv::Made::kFromFolder);
+  return ok_status();
+}
+
+// Reads the header first: a file of any length may be refused by it.
+Status SessionFile::load_file(Session* session, os::InputFile opened, uint64_t whole_bytes, const std::atomic<bool>* cancel, Pages when) {
   const auto rest = std::make_shared<Rest>();
-  ORRERY_ASSIGN(rest->file, os::InputFile::open(path));
+  rest->file = std::move(opened);
   const os::InputFile& file = rest->file;
-  rest->name = path;
+  rest->name = file.path();
   const char* const name = rest->name.c_str();
   Contents contents;
   SessionFileHeader& h = contents.header;

@@ -24,25 +24,34 @@ namespace orrery::engine {
 class SessionFile {
  public:
   using Sink = std::function<Status(Span<const std::byte>)>;
+  // Of loading. behind: a session without tokens reads what the next token needs first, which has a hash of its own. Its pages follow, read by
+  // a thread of its own; whatever needs them waits (Session::finish_pages). An error found then is the next call's: the session has lost its
+  // tokens.
+  enum class Pages : uint8_t { at_once, behind };
 
-  // The number of bytes that save() would write now. cancel: of waiting for pages that are still read.
-  static Result<uint64_t> size(Session* session, const std::atomic<bool>* cancel = nullptr);
+  // The number of bytes that save() would write now. cancel: of waiting for pages that are still read. first_page: receives where the pages
+  // begin; may be null.
+  static Result<uint64_t> size(Session* session, const std::atomic<bool>* cancel = nullptr, uint64_t* first_page = nullptr);
   // cancel: if it is set between two pieces, the status is cancelled. May be null.
   static Status save(Session* session, const Sink& sink, const std::atomic<bool>* cancel = nullptr);
   // name: for messages. cancel: ends the check; a session that has begun to change is loaded whole.
   static Status load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel = nullptr);
 
+  // Saves to an entry of a folder, with what other prompts need to find it. name: empty, or one that Folder::check_name() has found right.
+  static Status save_to_folder(Session* session, const Folder& folder, const std::string& name, const std::atomic<bool>* cancel = nullptr);
+  // Its prompt tokens stay what the folder shares. Others are a file's.
+  static Status load_from_folder(Session* session, const Folder& folder, const std::string& name, const std::atomic<bool>* cancel = nullptr,
+                                 Pages when = Pages::at_once);
+
   static Status save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel = nullptr);
   // A session with tokens takes memory for a whole file of at most kWholeBytes. Otherwise loading takes memory for one piece, the
   // tokens and the conversation.
   static constexpr uint64_t kWholeBytes = uint64_t{64} << 20;
-  // behind: a session without tokens reads what the next token needs first, which has a hash of its own. Its pages follow, read by a thread
-  // of its own; whatever needs them waits (Session::finish_pages). An error found then is the next call's: the session has lost its tokens.
-  enum class Pages : uint8_t { at_once, behind };
   static Status load_from_file(Session* session, const std::string& path, uint64_t whole_bytes = kWholeBytes,
                                const std::atomic<bool>* cancel = nullptr, Pages when = Pages::at_once);
 
  private:
+  static Status load_file(Session* session, os::InputFile file, uint64_t whole_bytes, const std::atomic<bool>* cancel, Pages when);
   struct Contents;
   struct PageReader;
   struct Rest;

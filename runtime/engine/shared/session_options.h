@@ -16,6 +16,8 @@
 
 namespace orrery::engine {
 
+class Folder;
+
 inline constexpr uint32_t kMaxContext = 1u << 27;
 
 enum class Overflow : uint8_t { stop, drop_oldest };
@@ -46,10 +48,11 @@ struct SessionOptions {
   KvType kv_type = KvType::f16;                             // of the pages
   std::optional<KvType> device_kv_type;                     // of resident KV: kv_type or coarser; none: the policy's choice
   Overflow overflow = Overflow::stop;
-  uint32_t chunk_tokens = 0;   // 0: plan_session() decides; before that, 256
-  uint32_t window_slack = 0;   // 0: kWindowSlack
-  bool reuse_prompts = false;  // generations take the KV of earlier prompts from the prefix tree, and keep theirs there
-  bool load_behind = false;    // files are loaded with their pages behind (SessionFile::Pages)
+  uint32_t chunk_tokens = 0;             // 0: plan_session() decides; before that, 256
+  uint32_t window_slack = 0;             // 0: kWindowSlack
+  bool reuse_prompts = false;            // generations take the KV of earlier prompts from the prefix tree, and keep theirs there
+  std::shared_ptr<const Folder> folder;  // generations take the KV of saved prompts from there; null: none
+  bool load_behind = false;              // files are loaded with their pages behind (SessionFile::Pages)
   Speculate speculate = Speculate::off;
   uint32_t speculate_tokens = 0;                    // guesses of a step: at most kMostGuesses; 0: as many
   std::optional<GuessCosts> guess_costs;            // none: the session's estimate (Session::guess_costs)

@@ -33,9 +33,10 @@ namespace orrery::kv {
 
 // How the KV of a token was made: flags. None: computed here, as a prompt token.
 struct Made {
-  static constexpr uint8_t kGenerated = 1;  // decode computed it
-  static constexpr uint8_t kFromFile = 2;   // read from a file, which anybody may have written
-  static constexpr uint8_t kInvented = 4;   // by a benchmark
+  static constexpr uint8_t kGenerated = 1;   // decode computed it
+  static constexpr uint8_t kFromFile = 2;    // read from a file, which anybody may have written
+  static constexpr uint8_t kInvented = 4;    // by a benchmark
+  static constexpr uint8_t kFromFolder = 8;  // a prompt token out of a folder of sessions that the session was given
 };
 
 class PrefixTree {

@@ -261,6 +261,18 @@ Color color_option(const Args& args) {
   return kColors[args.choice("--color", {"auto", "always", "never"}, 0)];
 }
 
+// Null: none is wanted.
+Folder folder_of(const Args& args) {
+  constexpr uint64_t kDefaultBytes = uint64_t{4} << 30;
+  const std::string* path = args.find("--folder");
+  const uint64_t most = args.bytes("--folder-bytes", kDefaultBytes);
+  if (!path && args.has("--folder-bytes")) throw UsageError("--folder-bytes: needs --folder");
+  if (most == 0) throw UsageError("--folder-bytes: expected at least 1");
+  orrery_folder* folder = nullptr;
+  if (path) call([&](orrery_error* error) { return orrery_folder_open(path->c_str(), most, &folder, error); });
+  return Folder(folder);
+}
+
 int chat(const Args& args, Output& out) {
   if (args.has("--history") && args.has("--no-history")) throw UsageError("--history and --no-history contradict each other");
   Sampling sampling(args, kChatting);
@@ -268,6 +280,8 @@ int chat(const Args& args, Output& out) {
   const SessionSettings session_settings(args);
   orrery_session_options wishes = session_settings.options();
   wishes.load_behind = args.has("--load-behind") ? 1 : 0;
+  const Folder folder = folder_of(args);
+  wishes.folder = folder.get();
   const bool interactive = is_terminal(kStdin);
   LineReader::Wishes reading;
   reading.history_path = args.has("--no-history") ? "" : args.text("--history", History::default_path());
@@ -316,7 +330,11 @@ int chat(const Args& args, Output& out) {
     if (!recommended.empty()) aside("The model's own sampling: " + recommended + ".\n");
   }
   away.reset();
-  return converse(conversation, reader, interrupts, interactive);
+  const int code = converse(conversation, reader, interrupts, interactive);
+  if (folder && code == kExitOk && orrery_session_n_tokens(conversation.session()) > 0) {
+    call([&](orrery_error* error) { return orrery_folder_save(folder.get(), conversation.session(), nullptr, error); });
+  }
+  return code;
 }
 
 }  // namespace
@@ -338,6 +356,11 @@ const Command& chat_command() {
         {{"--system", "TEXT", "The system message."},
          {"--file", "FILE", "A document before the first question; may be given several times.", true},
          {"--load-behind", nullptr, "/load returns at once, and reads the file's KV cache meanwhile. The next answer finds damage there."},
+         {"--folder", "DIR",
+          "Conversations on disk: a conversation is saved there when it ends, and one that begins with the same system message and "
+          "documents "
+          "reads their KV cache from there."},
+         {"--folder-bytes", "SIZE", "What --folder may have; what was used least recently leaves (default 4GiB)."},
          {"--thinking", "HOW",
           "A model's thinking: show (with its markers), dim (faint), fold (one line) or hide (default dim on a terminal with "
           "colour, else show)."},

@@ -38,7 +38,8 @@ void stats(Request& request) {
   say("context     " + grouped(stats.n_tokens) + " of " + counted(stats.n_context, "token") + ", " +
       counted(request.chat.n_messages(), "message"));
   say("prompts     " + counted(stats.prompt_tokens, "token") + " computed" +
-      rate(" at %.0f/s", per_second(stats.prompt_tokens, stats.prefill_us)) + ", " + grouped(stats.reused_tokens) + " reused");
+      rate(" at %.0f/s", per_second(stats.prompt_tokens, stats.prefill_us)) + ", " + grouped(stats.reused_tokens) + " reused" +
+      (stats.folder_tokens > 0 ? ", " + grouped(stats.folder_tokens) + " of them from the folder" : ""));
   say("answers     " + counted(stats.generated_tokens, "token") + rate(" at %.1f/s", per_second(stats.generated_tokens, stats.decode_us)));
   if (stats.guessed_tokens > 0)
     say("guesses     " + counted(stats.guessed_tokens, "token") + ", " + grouped(stats.accepted_tokens) + " of them right");

@@ -85,6 +85,8 @@ void Engine::stop() {
   if (reading_.joinable()) reading_.join();
   if (computing_.joinable()) computing_.join();
   if (embedding_.joinable()) embedding_.join();
+  const std::string errors = seats_ ? seats_->save() : "";
+  if (!errors.empty()) std::fprintf(stderr, "orrery-server: %s", errors.c_str());
 }
 
 // Ends waiting jobs whose client has left, whose time is over, or that wait while the server ends.

@@ -42,6 +42,11 @@ Seats::Seats(orrery_model* model, const Options& options) {
   }
   o.adapters = uses.data();
   o.n_adapters = static_cast<uint32_t>(uses.size());
+  if (!options.folder.empty())
+    folder_ = make<Folder>([&](orrery_folder** out, orrery_error* error) {
+      return orrery_folder_open(options.folder.c_str(), options.folder_bytes, out, error);
+    });
+  o.folder = folder_.get();
   for (uint32_t i = 0; i < options.sessions; ++i) {
     Seat seat;
     seat.session = make<Session>([&](orrery_session** out, orrery_error* error) { return orrery_session_open(model, &o, out, error); });
@@ -69,6 +74,20 @@ Seat* Seats::best(const std::vector<int32_t>& prompt) {
     if (shared > most && 2 * shared >= seat.held_prompt) nearest = &seat, most = shared;
   }
   return nearest ? nearest : oldest;
+}
+
+std::string Seats::save() {
+  const Folder folder = std::move(folder_);
+  std::string errors;
+  for (const Seat& seat : seats_) {
+    if (!folder || seat.held.empty() || seat.state != Seat::State::idle) continue;
+    try {
+      call([&](orrery_error* error) { return orrery_folder_save(folder.get(), seat.session.get(), nullptr, error); });
+    } catch (const ApiError& error) {
+      errors += error.what() + std::string("\n");
+    }
+  }
+  return errors;
 }
 
 void Seats::begin(Seat* seat, const std::shared_ptr<Job>& job, const Options& options) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "answers/answer.h"
@@ -38,8 +39,11 @@ class Seats {
   void begin(Seat* seat, const std::shared_ptr<Job>& job, const Options& options);
   // Ends the answer, and notes the session's tokens.
   void end(Seat* seat);
+  // Saves what idle sessions hold to the folder, if there is one: once, when no more answers come. Returns the errors, a line each.
+  std::string save();
 
  private:
+  Folder folder_;  // null: none, or all is saved
   std::vector<Seat> seats_;
   uint32_t context_tokens_ = 0;
   uint64_t n_answers_ = 0;

@@ -27,6 +27,9 @@ struct Options {
   bool context_given = false;            // else at most as trained
   uint32_t sessions = 4;                 // answers under way at once
 
+  std::string folder;  // of saved sessions; empty: none
+  uint64_t folder_bytes = uint64_t{4} << 30;
+
   uint32_t queue = 64;  // requests that wait for a session
   uint32_t connections = 256;
   uint64_t body_bytes = 4 << 20;

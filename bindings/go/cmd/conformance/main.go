@@ -208,6 +208,20 @@ func step(verb string, w []string) {
 			fmt.Println(len(all), all[0], all[len(all)-1])
 		},
 		"adapter": func() { things[w[0]] = must(at[*orrery.Model](w[1]).OpenAdapter(text(w[2:]))) },
+		"folder":   func() { things[w[0]] = must(orrery.OpenFolder(text(w[2:]), uint64(number(1)))) },
+		"folder_save": func() {
+			name := text(w[2:])
+			if name == "-" {
+				name = ""
+			}
+			check(at[*orrery.Folder](w[0]).Save(at[*orrery.Session](w[1]), name))
+		},
+		"folder_load":   func() { check(at[*orrery.Folder](w[0]).Load(at[*orrery.Session](w[1]), text(w[2:]))) },
+		"folder_remove": func() { check(at[*orrery.Folder](w[0]).Remove(text(w[1:]))) },
+		"folder_list": func() {
+			json := strings.NewReplacer(", ", ",", ": ", ":").Replace(must(at[*orrery.Folder](w[0]).List()))
+			fmt.Println(strings.Count(json, "{"), yes(strings.Contains(json, text(w[1:]))))
+		},
 		"adapters": func() {
 			var uses []orrery.AdapterUse
 			for i := 1; i+1 < len(w); i += 2 {

@@ -231,6 +231,10 @@ pub struct orrery_session {
     _private: [u8; 0],
 }
 #[repr(C)]
+pub struct orrery_folder {
+    _private: [u8; 0],
+}
+#[repr(C)]
 pub struct orrery_generation {
     _private: [u8; 0],
 }
@@ -643,8 +647,12 @@ pub struct orrery_session_options {
     /// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
     pub load_behind: u32,
     pub reserved: u32,
+    /// where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
+    /// orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
+    /// ignores it
+    pub folder: *mut orrery_folder,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 112);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 120);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -656,7 +664,7 @@ pub struct orrery_stats {
     pub parked: u32,
     /// computed by prefill, over the session's life
     pub prompt_tokens: u64,
-    /// prompt tokens whose KV was there already: in the session, or kept (restored_tokens)
+    /// prompt tokens whose KV was there already: in the session, kept (restored_tokens) or saved (folder_tokens)
     pub reused_tokens: u64,
     pub generated_tokens: u64,
     /// time in the model
@@ -715,8 +723,10 @@ pub struct orrery_stats {
     /// 1: the session was cut, or saved with other options, so its next generated token selects the resident KV again.
     /// Some policies then give other tokens, and log-probabilities that differ by up to .2
     pub selects_again: u32,
+    /// of the reused tokens: from the session's folder
+    pub folder_tokens: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_stats>() == 248);
+const _: () = assert!(std::mem::size_of::<orrery_stats>() == 256);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1219,6 +1229,41 @@ extern "C" {
     pub fn orrery_session_save_buffer(session: *mut orrery_session, bytes: *mut c_void, capacity: usize, n_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// Loads from memory: bytes (n_bytes), the caller's again after the call.
     pub fn orrery_session_load_buffer(session: *mut orrery_session, bytes: *const c_void, n_bytes: usize, error: *mut orrery_error) -> orrery_status;
+    /// A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a
+    /// session with the option `folder` takes from there the KV of the longest beginning that a saved session computed
+    /// as a prompt, in whole pages of 64 tokens: with the same model, KV type, adapters, version, backend and
+    /// instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so.
+    /// Hashes find damage and are no signature: give a folder to sessions only where you trust whoever can write it.
+    /// Any threads and processes may share it.
+    /// path made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
+    /// max_bytes of all entries; 0: no limit. Saving first removes the least recently used ones: those whose files
+    /// changed first, as each use changes them
+    pub fn orrery_folder_open(path: *const c_char, max_bytes: u64, folder: *mut *mut orrery_folder, error: *mut orrery_error) -> orrery_status;
+    /// A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a
+    /// session with the option `folder` takes from there the KV of the longest beginning that a saved session computed
+    /// as a prompt, in whole pages of 64 tokens: with the same model, KV type, adapters, version, backend and
+    /// instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so.
+    /// Hashes find damage and are no signature: give a folder to sessions only where you trust whoever can write it.
+    /// Any threads and processes may share it.
+    /// path made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
+    /// max_bytes of all entries; 0: no limit. Saving first removes the least recently used ones: those whose files
+    /// changed first, as each use changes them
+    pub fn orrery_folder_free(folder: *mut orrery_folder);
+    /// Saves as orrery_session_save() does. name: UTF-8, 1 to 200 bytes, no control characters and none of /\:*?"<>|,
+    /// not '.', ' ' or '~' first; it replaces an entry of that name. NULL: an unnamed entry (~ and 32 digits), which
+    /// replaces shorter ones of the same prompt. ORRERY_INVALID_ARGUMENT: another name, or more than max_bytes
+    /// (bytes_requested, bytes_available): nothing leaves. ORRERY_IO: the folder cannot be written.
+    pub fn orrery_folder_save(folder: *mut orrery_folder, session: *mut orrery_session, name: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or
+    /// not for this session.
+    pub fn orrery_folder_load(folder: *mut orrery_folder, session: *mut orrery_session, name: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or
+    /// not for this session. ORRERY_IO: none such
+    pub fn orrery_folder_remove(folder: *mut orrery_folder, name: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Writes the entries as a JSON array, the last used first: "name", "bytes", "used" (seconds since 1970), "tokens",
+    /// "shared_tokens" (what prompts may take), "model" (fingerprint); "error" instead of the last three where the
+    /// entry is damaged. See "Sizes out".
+    pub fn orrery_folder_list(folder: *const orrery_folder, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// Appends tokens by prefill, without an answer.
     /// tokens (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the
     /// context holds

@@ -398,6 +398,39 @@ handle!(
 );
 unsafe impl Sync for Adapter {}
 
+handle!(
+    /// A folder of saved sessions with a budget in bytes. Sessions with the option `folder` find their prompts' beginnings there.
+    Folder, orrery_folder, orrery_folder_free, {}
+);
+unsafe impl Sync for Folder {}
+
+impl Folder {
+    /// Opens a folder, and makes it if it is not there. A `max_bytes` of 0 is no limit.
+    pub fn open(path: impl AsRef<std::path::Path>, max_bytes: u64) -> Result<Folder> {
+        let (path, mut raw) = (c_path(path)?, null_mut());
+        call(|e| unsafe { sys::orrery_folder_open(path.as_ptr(), max_bytes, &mut raw, e) })?;
+        Ok(Folder { raw })
+    }
+    /// Without a name, the entry takes the place of shorter ones of the same prompt.
+    pub fn save(&self, session: &Session, name: Option<&str>) -> Result<()> {
+        let name = name.map(c_string).transpose()?;
+        let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+        call(|e| unsafe { sys::orrery_folder_save(self.raw, session.raw, name, e) })
+    }
+    pub fn load(&self, session: &Session, name: &str) -> Result<()> {
+        let name = c_string(name)?;
+        call(|e| unsafe { sys::orrery_folder_load(self.raw, session.raw, name.as_ptr(), e) })
+    }
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let name = c_string(name)?;
+        call(|e| unsafe { sys::orrery_folder_remove(self.raw, name.as_ptr(), e) })
+    }
+    /// The entries as JSON, the last used first.
+    pub fn list(&self) -> Result<String> {
+        sized_text(|p, capacity, n, e| unsafe { sys::orrery_folder_list(self.raw, p, capacity, n, e) })
+    }
+}
+
 /// Vectors in the order of the texts, one of each text or, without pooling, of each token.
 #[derive(Clone, Debug)]
 pub struct Embeddings {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 pub struct Raised;
 pub type Act = Box<dyn Fn(Option<&mut [f32]>) -> bool + Send + Sync>;
 pub enum Thing {
-    Runtime(Runtime), Vocab(Vocab), Model(Arc<Model>), Session(Session), Generation(Generation), Calibration(Calibration), Matcher(Matcher), Adapter(Adapter),
+    Runtime(Runtime), Vocab(Vocab), Model(Arc<Model>), Session(Session), Generation(Generation), Calibration(Calibration), Matcher(Matcher), Adapter(Adapter), Folder(Arc<Folder>),
     Plan(PlanResult), Bytes(Vec<u8>),
 }
 pub type Setting = (String, String, Option<(String, Vec<usize>)>); // field, text; of a callback: action, numbers
@@ -95,6 +95,12 @@ impl Runner {
         let at = self.pending.iter().position(|(s, (field, _, _))| s == "session" && field == "draft_model")?;
         let (_, (_, name, _)) = self.pending.remove(at);
         Some(get!(self, Model, name.as_str()).clone())
+    }
+    /// The folder that `set session.folder` has named.
+    pub fn folder(&mut self) -> Option<Arc<Folder>> {
+        let at = self.pending.iter().position(|(s, (field, _, _))| s == "session" && field == "folder")?;
+        let (_, (_, name, _)) = self.pending.remove(at);
+        Some(get!(self, Folder, name.as_str()).clone())
     }
     pub fn take(&mut self, name: &str) -> Vec<Setting> {
         let (taken, kept) = self.pending.drain(..).partition(|(struct_name, _)| struct_name == name);

@@ -27,7 +27,18 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "plan_memory" => Thing::Plan(plan(Source::Memory(&std::fs::read(rest(1)).unwrap()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
         "plan_fd" => { use std::os::unix::io::AsRawFd; let file = std::fs::File::open(rest(1)).unwrap(); Thing::Plan(plan(Source::fd(file.as_raw_fd()), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?) }
         "adapter" => Thing::Adapter(get!(r, Model, w[1]).adapter(&rest(2))?),
-        "session" => { let draft_model = r.draft(); let o = SessionOptions { draft_model, ..options!(r, SessionOptions, "session") }; Thing::Session(get!(r, Model, w[1]).session(o)?) }
+        "folder" => Thing::Folder(Arc::new(Folder::open(rest(2), number(1) as u64)?)),
+        "folder_save" | "folder_load" => {
+            let (name, folder) = (rest(2), get!(r, Folder, w[0]).clone());
+            let session = get!(r, Session, w[1]);
+            return if verb == "folder_load" { folder.load(session, &name) } else { folder.save(session, if name == "-" { None } else { Some(&name) }) };
+        }
+        "folder_remove" => return get!(r, Folder, w[0]).remove(&rest(1)),
+        "folder_list" => {
+            let json = get!(r, Folder, w[0]).list()?.replace(", ", ",").replace(": ", ":");
+            return Ok(println!("{} {}", json.matches('{').count(), yes(json.contains(&rest(1)))));
+        }
+        "session" => { let (draft_model, folder) = (r.draft(), r.folder()); let o = SessionOptions { draft_model, folder, ..options!(r, SessionOptions, "session") }; Thing::Session(get!(r, Model, w[1]).session(o)?) }
         "fork" => Thing::Session(get!(r, Session, w[1]).fork()?),
         "plan" => Thing::Plan(plan(&rest(1), options!(r, RuntimeOptions, "runtime"), options!(r, ModelOptions, "model"), options!(r, SessionOptions, "session"))?),
         "calibrate" => {
