@@ -282,6 +282,7 @@ ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
 /* Writes the ids of text[0..text_bytes) to tokens[0..capacity); *n_tokens: how many there are. See "Sizes out". */
 ORRERY_API orrery_status orrery_tokenize(const orrery_vocab *vocab, const char *text, size_t text_bytes, uint32_t flags,
                                          int32_t *tokens, size_t capacity, size_t *n_tokens, orrery_error *error);
+
 #define ORRERY_DETOKENIZE_SPECIAL 1u /* spell control tokens out; else they are left out */
 /* The bytes that the tokens stand for: not NUL-terminated, possibly ending inside a character. See "Sizes out". */
 ORRERY_API orrery_status orrery_detokenize(const orrery_vocab *vocab, const int32_t *tokens, size_t n_tokens, uint32_t flags,
@@ -296,10 +297,12 @@ typedef struct orrery_vocab_info {
 } orrery_vocab_info;
 ORRERY_API void orrery_vocab_info_init(orrery_vocab_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_vocab_get_info(const orrery_vocab *vocab, orrery_vocab_info *info, orrery_error *error);
+
 #define ORRERY_TOKEN_CONTROL 1u            /* a control token: never text */
 #define ORRERY_TOKEN_END_OF_GENERATION 2u  /* ends an answer */
 /* ORRERY_TOKEN_ flags of one token; 0 for ordinary tokens and ids outside the vocabulary. */
 ORRERY_API uint32_t orrery_token_flags(const orrery_vocab *vocab, int32_t token);
+
 typedef struct orrery_template_options {
   uint32_t struct_size;
   uint32_t add_generation_prompt;  /* default 1: end where the assistant's answer begins */
@@ -336,8 +339,10 @@ ORRERY_UNSTABLE ORRERY_API uint64_t orrery_kv_type_bytes(uint32_t type, uint32_t
 #define ORRERY_ROPE_LLAMA3 4     /* Llama 3.1's published smoothing by wavelength */
 #define ORRERY_ROPE_LONGROPE 5   /* the factors must be in the file; rope_original_context moves their threshold */
 ORRERY_API const char *orrery_rope_scaling_name(uint32_t scaling);
+
 typedef struct orrery_model_options orrery_model_options;
 typedef struct orrery_session_options orrery_session_options;
+
 typedef struct orrery_plan_result {
   uint32_t struct_size;
   uint32_t n_context;                /* tokens that the session would hold */
@@ -374,8 +379,10 @@ typedef struct orrery_model orrery_model;
 #define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception, and the source may go. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
                                where they need more than is free */
 ORRERY_API const char *orrery_load_mode_name(uint32_t mode);
+
 /* Progress of a long call; return 0 to go on, anything else to cancel. */
 typedef int32_t (*orrery_progress_fn)(void *user, uint64_t done, uint64_t total);
+
 struct orrery_model_options {
   uint32_t struct_size;
   uint32_t load;                  /* ORRERY_LOAD_ */
@@ -591,6 +598,7 @@ ORRERY_API void orrery_session_cancel(orrery_session *session);
 
 /* The conversation. A generation renders it with the chat template, reuses the KV of the tokens that the session already holds
    (the common prefix), computes the others, answers, and adds the answer as a message. */
+
 /* Adds a message. `role`: "system", "user", "assistant", or another that the template knows; not empty. Control tokens that `content`
    spells out are text to the model. */
 ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content, orrery_error *error);
@@ -607,6 +615,7 @@ ORRERY_API orrery_status orrery_session_message(const orrery_session *session, s
 ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options, orrery_error *error);
 /* Cuts the conversation to its first n_messages. The next turn reuses their KV. ORRERY_INVALID_ARGUMENT: it has fewer. */
 ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session, size_t n_messages, orrery_error *error);
+
 /* The number of tokens that the session holds; 0 for NULL. */
 ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
 /* Writes these tokens. See "Sizes out". */
@@ -633,6 +642,7 @@ ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_ses
    instruction set; what is computed behind them differs between two in its last bits. The checksum finds damage. It is no signature: whoever can
    write the file can forge it. Load your own files, or sign them. A version that does not know
    logits and resident KV in a file refuses it, and its own files are read. */
+
 /* Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
      path   of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not writable
    The new file gets the mode of the old one (else 0600), and its owner if the system permits; no extended attributes or access control
@@ -809,6 +819,7 @@ ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_g
    Otherwise as orrery_generate(). */
 ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const int32_t *tokens, size_t n_tokens,
                                                 const orrery_generate_options *options, orrery_generation **generation, orrery_error *error);
+
 #define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens computed (a chunk under way in part), and to compute; without
                                       reused tokens. First done is 0, before the first token is computed; at last done = total.
                                       Both come again if old turns make room in the middle of an answer */
@@ -821,6 +832,7 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
 #define ORRERY_EVENT_ARGUMENTS 7   /* call, name, text: the next part of its arguments. The parts of one call are one JSON object */
 #define ORRERY_EVENT_CALL_END 8    /* call, name, call_id, text: all of its arguments, once more */
 ORRERY_API const char *orrery_event_type_name(uint32_t type);
+
 #define ORRERY_FINISH_END 1        /* the model ended its answer */
 #define ORRERY_FINISH_STOP 2       /* a stop string; stop_index is its index in `stop` */
 #define ORRERY_FINISH_LENGTH 3     /* max_tokens */
@@ -834,6 +846,7 @@ typedef struct orrery_token_logprob {
   int32_t token;
   float logprob;                   /* natural logarithm, of the model's own distribution: before bias and sampling */
 } orrery_token_logprob;
+
 typedef struct orrery_event {
   uint32_t struct_size;
   uint32_t type;                   /* ORRERY_EVENT_ */
