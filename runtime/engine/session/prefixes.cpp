@@ -162,10 +162,12 @@ Status Session::take_found(const Folder::Found& found, Span<const int32_t> wante
       break;
     }
     if (!bad.ok()) n_pages = state_ ? 0 : end;
-    if (n_pages == end || bad.ok()) {
+    if (end > page && end <= n_pages) {
+      // Of a page whose first tokens were computed here, all bytes are the folder's from now on.
+      if (page == first) std::fill(made_.begin() + first * kTokensOfPage, made_.end(), kv::Made::kFromFolder);
       auto turn = model_->runtime().take_turn(cancel);
       const auto bytes_of = [&, page](uint32_t i) { return room.data() + (i - page) * page_bytes; };
-      if (end > page) status = turn.ok() ? put_pages(*turn, from, page, end, bytes_of) : turn.take_status();
+      status = turn.ok() ? put_pages(*turn, from, page, end, bytes_of) : turn.take_status();
     }
     page = end;
   }
@@ -176,7 +178,6 @@ Status Session::take_found(const Folder::Found& found, Span<const int32_t> wante
   }
   truncate(from);
   tokens_.insert(tokens_.end(), wanted.begin() + from, wanted.begin() + n_pages * kTokensOfPage);
-  made_.resize(first * kTokensOfPage);  // of a page whose first tokens were computed here, all bytes are the folder's
   made_.resize(n_pages * kTokensOfPage, kv::Made::kFromFolder);
   n_computed_ = n_pages * kTokensOfPage;
   if (state_) state_->add_checkpoint(n_computed(), std::move(state));

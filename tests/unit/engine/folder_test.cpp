@@ -187,6 +187,13 @@ TEST_P(FolderStates, AStateIsFoundWithItsPages) {
   const Answer computed = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
   EXPECT_EQ(computed.from_folder, 0u);
   expect_same(computed, expected);
+  // A damaged page before a whole state: the state is no use without it.
+  bytes[entry.state_at(0) + entry.key.state_bytes / 2] ^= std::byte{16};
+  bytes[entry.page_at(2) + 1] ^= std::byte{16};
+  write(filled.entry(), bytes);
+  const Answer without_page = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
+  EXPECT_EQ(without_page.from_folder, 0u);
+  expect_same(without_page, expected);
 }
 
 // Damage --------------------------------------------------------------------------------------------------
