@@ -144,12 +144,8 @@ struct BenchOptions {
 class Bench {
  public:
   Bench(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, const BenchOptions& options)
-      : worst_masks(options.worst),
-        worst_compiles(options.worst),
-        worst_refusals(options.worst),
-        trie_(std::move(trie)),
-        tokenizer_(tokenizer),
-        list_(options.list) {
+      : worst_masks(options.worst), worst_compiles(options.worst), worst_refusals(options.worst), trie_(std::move(trie)),
+        tokenizer_(tokenizer), list_(options.list) {
     if (!options.digests.empty()) digests_.open(options.digests, std::ios::binary);
   }
 
@@ -188,8 +184,7 @@ class Bench {
       const std::string text = dump_json(*data).value();
       bool complete = false;
       const size_t read = (*grammar)->match(text, &complete);
-      const bool by_bytes = complete && read == text.size(),
-                 by_tokens = takes(**grammar, text, name + ", instance " + std::to_string(i));
+      const bool by_bytes = complete && read == text.size(), by_tokens = takes(**grammar, text, name + ", instance " + std::to_string(i));
       if (by_bytes != by_tokens) {
         ++disagreements;
         std::printf("tokens and bytes disagree: %s, instance %zu\n", name.c_str(), i);
@@ -443,8 +438,9 @@ int run(int argc, char** argv) {
   }
   const bool groups = words.size() == 3 && words[1] == "suite", instances = words.size() == 3 && words[1] == "instances";
   if (!groups && !instances && !(words.size() == 2 && (words[1] == "vocabulary" || words[1] == "tools"))) {
-    std::fprintf(
-        stderr, "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools [FOLDER] [list=0] [every=1] [worst=0] [digests=FILE]; see its first lines\n");
+    std::fprintf(stderr,
+                 "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools [FOLDER] [list=0] [every=1] [worst=0] "
+                 "[digests=FILE]; see its first lines\n");
     return 2;
   }
   Result<gguf::File> file = gguf::File::open(words[0]);

@@ -139,12 +139,7 @@ size_t MaskCache::memory_bytes() const {
 // ---- Walks ----
 
 MaskMaker::MaskMaker(const Network& network, const TokenTrie& trie, MaskCache& cache)
-    : network_(network),
-      trie_(trie),
-      cache_(cache),
-      space_(network),
-      states_(network),
-      plain_(states_) {}
+    : network_(network), trie_(trie), cache_(cache), space_(network), states_(network), plain_(states_) {}
 
 uint32_t MaskMaker::row_of(uint32_t state) {
   if (state >= row_of_.size()) row_of_.resize(states_.size(), kDead);
@@ -225,7 +220,7 @@ uint32_t MaskMaker::majority(uint32_t state) {
 std::shared_ptr<LeafMask> MaskMaker::leaf(uint32_t state, Pace* pace) {
   const bool joint = states_.is_joint(state);
   if (auto known = joint ? cache_.find_leaf(states_.parts(state)) : cache_.find_leaf(state)) return known;
-  const std::string key = digest(state);
+  const std::string key = joint ? std::string() : digest(state);
   std::shared_ptr<LeafMask> mask = key.empty() ? nullptr : trie_.find_leaf(key);
   if (!mask) {
     mask = std::make_shared<LeafMask>();

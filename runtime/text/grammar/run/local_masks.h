@@ -44,7 +44,7 @@ struct LeafMask {
   std::vector<uint32_t> by_rounds;     // counted: the same tokens by rounds
   std::vector<uint32_t> rounds_begin;  // tokens of r rounds: by_rounds[rounds_begin[r] .. rounds_begin[r + 1])
   std::vector<Rounds> left;            // tokens that end in the suffix
-  std::vector<Rounds> pending;  // of a rule that is not counted: `rounds` is 1
+  std::vector<Rounds> pending;         // of a rule that is not counted: `rounds` is 1
 
   // Adds the tokens that begin at most `most` rounds.
   void add_to(uint32_t* mask, size_t n_words, uint32_t most) const;
@@ -134,7 +134,7 @@ class MaskMaker {
   std::vector<Row> rows_;
   std::vector<uint32_t> row_states_;  // (rows)
   std::vector<uint8_t> row_reach_;    // (rows) of plain text
-  std::vector<uint32_t> number_;  // (states) in the digest under construction, or kDead
+  std::vector<uint32_t> number_;      // (states) in the digest under construction, or kDead
   uint64_t n_steps_ = 0;
 };
 

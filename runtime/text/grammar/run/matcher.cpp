@@ -139,12 +139,18 @@ Result<const uint32_t*> Matcher::mask(const std::atomic<bool>* cancel) {
   return static_cast<const uint32_t*>(slot.words.data());
 }
 
+// A state of a text: it reads more than half of the characters, so its walk is long.
 bool Matcher::is_text(const Item& item) const {
-  const NetworkRule& rule = shared_->network.rules[shared_->network.states[item.state].rule];
-  return MaskMaker::has_leaf(rule) && !rule.counted;
+  const Network& network = shared_->network;
+  const NetworkRule& rule = network.rules[network.states[item.state].rule];
+  if (!MaskMaker::has_leaf(rule) || rule.counted) return false;
+  uint32_t n = 0;
+  for (uint32_t e = network.states[item.state].edges; e < network.states[item.state + 1].edges; ++e)
+    n += network.edges[e].last - network.edges[e].first + 1u;
+  return n > 128;
 }
 
-// Texts that are under way at once (keys of an object by their patterns, choices of a string) share one walk, unless they had theirs before.
+// Texts that are under way at once (an object's keys by their patterns, choices of a string) share one walk, unless they had theirs before.
 bool Matcher::add_together(uint32_t* words, Pace* pace, bool* together) {
   std::vector<uint32_t> states, nodes;
   size_t unknown = 0;

@@ -5,7 +5,7 @@
 namespace orrery::text::grammar {
 namespace {
 
-constexpr size_t kMostExpanded = 8192;           // places of one find(); from the others, the next byte is taken to lead nowhere
+constexpr size_t kMostExpanded = 8192;                // places of one find(); from the others, the next byte is taken to lead nowhere
 constexpr uint32_t kAnyLength = kMostPlainBytes + 1;  // a reach without end
 
 // UTF-8, by what is still missing of a character. Bytes first..last lead from one part to the next.

@@ -36,7 +36,7 @@ class TokenTrie {
   size_t n_words() const { return (size_t{n_vocab_} + 31) / 32; }  // of a mask
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<uint8_t>& plain() const { return plain_; }  // (nodes) plain_heights()
-  uint32_t depth() const { return depth_; }  // bytes of the longest token
+  uint32_t depth() const { return depth_; }                     // bytes of the longest token
   const std::vector<int32_t>& ends() const { return ends_; }
   std::string_view bytes(int32_t id) const {  // empty: not in the tree
     return std::string_view(text_).substr(offset_[static_cast<size_t>(id)],
