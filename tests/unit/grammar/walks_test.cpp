@@ -11,7 +11,8 @@ namespace {
 
 // Words, one of `odd` with an end that is not plain text: quotes, escapes, blanks, and characters of two to four bytes, whole and cut.
 std::vector<std::string> make_vocabulary(size_t n_words, uint32_t odd, uint32_t seed) {
-  static const char* const kPieces[] = {"a", "b", "c", "net", "dir_", "drv_", "7", "-", " ", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+  static const char* const kPieces[] = {"a", "b", "c", "net",      "dir_",         "drv_",
+                                        "7", "-", " ", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
   static const char* const kEnds[] = {"\"", "\":", "\\", "\\n", "\\\"x", "\x7F", "\n", "\xE2\x82", "\xF0\x9F", "\xC3"};
   std::mt19937 twister(seed);
   const auto draw = [&] { return static_cast<uint32_t>(twister()); };
@@ -124,7 +125,8 @@ TEST(GrammarWalks, PassByPlainText) {
 // States from which the rest of a character leads to one state are made once for that state.
 TEST(GrammarWalks, KeysNeedFewStates) {
   std::string schema = R"({"type":"object","properties":{)";
-  for (int i = 0; i < 20; ++i) schema += (i ? ",\"" : "\"") + std::string(1, static_cast<char>('a' + i)) + R"(_declared_key":{"type":"null"})";
+  for (int i = 0; i < 20; ++i)
+    schema += (i ? ",\"" : "\"") + std::string(1, static_cast<char>('a' + i)) + R"(_declared_key":{"type":"null"})";
   const auto grammar = compile(schema + "}}", trie_of(make_vocabulary(10, 2, 4)));
   EXPECT_LT(grammar->network().n_states(), 1500u);  // 20 keys of 14 characters, twice: as themselves, and in what others must not be
 }

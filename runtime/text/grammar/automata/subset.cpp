@@ -178,8 +178,7 @@ class Subsets {
   void expand(uint32_t s) {
     bytes_.clear();
     std::map<uint32_t, std::vector<uint32_t>> calls, tokens;
-    const std::vector<uint32_t> members = sets_[s];
-    for (const uint32_t m : members) {
+    for (const uint32_t m : sets_[s]) {
       for (uint32_t k = begin_[m]; k < begin_[m + 1]; ++k) {
         const NfaEdge& e = nfa_.edges[order_[k]];
         ++work_;
@@ -189,13 +188,13 @@ class Subsets {
         if (e.type == NfaEdge::tokens) tokens[e.value].push_back(e.to);
       }
     }
-    std::vector<Edge> edges;
+    edges_.clear();
     if (bytes_.size() == 1) {
       const NfaEdge& e = nfa_.edges[bytes_[0]];
-      const uint32_t to = subset({e.to});
-      if (to != kNoNode) edges.push_back({e.first, e.last, Edge::none, to});
+      const uint32_t known = of_one_[e.to], to = known != kNotMade ? known : subset({e.to});
+      if (to != kNoNode) edges_.push_back({e.first, e.last, Edge::none, to});
     } else if (!bytes_.empty()) {
-      cut_bytes(&edges);
+      cut_bytes(&edges_);
     }
     std::vector<Call> call_list;
     for (const auto& call : calls)
@@ -204,7 +203,7 @@ class Subsets {
     for (const auto& t : tokens)
       if (const uint32_t to = subset(t.second); to != kNoNode) token_list.push_back({t.first, to, Edge::none});
     Part::StateLists& lists = part_->states[s];
-    lists.edges = std::move(edges);
+    lists.edges = edges_;
     lists.calls = std::move(call_list);
     lists.tokens = std::move(token_list);
   }
@@ -259,6 +258,7 @@ class Subsets {
   std::vector<uint32_t> of_one_;   // (states of the automaton) the state of one target
   std::vector<uint32_t> members_;  // of the set under construction
   std::vector<std::vector<uint32_t>> targets_;
+  std::vector<Edge> edges_;
 };
 
 class Compiler {

@@ -805,7 +805,7 @@ Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, 
   json.max_bytes = limits.source_bytes;
   json.cancel = limits.cancel;
   ORRERY_ASSIGN(Value root, parse_json(source, json));
-  SchemaDocument document(std::move(root), limits, notices);
+  SchemaDocument document(std::move(root), limits, notices, options.formats);
   ORRERY_TRY(document.index());
   return SchemaEmitter(&document, options, limits).run();
 }
