@@ -1,9 +1,11 @@
-// Grammars on published schemas and instances, on one thread: bench_grammar VOCABULARY.gguf PART [FOLDER] [list=0] [every=1].
+// Grammars on published schemas and instances, on one thread: bench_grammar VOCABULARY.gguf PART [FOLDER] [list=0] [every=1] [worst=0] [digests=FILE].
 //   suite FOLDER       files of JSON-Schema-Test-Suite, tests/draft2020-12: lists of {schema, tests: [{data, valid}]}
 //   instances FOLDER   files of MaskBench, maskbench/data: one {schema, tests} each. Times every compilation, mask and token
 //   vocabulary         the first use of a vocabulary
 //   tools              compiles calls of 1 to 128 tools of ten properties, up to the first mask
 //   list=1             prints each refusal and each difference; every=N reads every Nth file only
+//   worst=N            prints the N longest masks, compilations and refusals by name
+//   digests=FILE       writes a line for each schema: its name, its refusal or a digest of all its masks. Two versions compare by `diff`
 //
 // An instance is written as Python's json.dumps writes it, then read token by token. Right: a valid instance is taken whole, an invalid one
 // is not. A schema that fits no value is right where it has no valid instance. Times are processor time. The program fails if it takes an
@@ -15,11 +17,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <queue>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "runtime/base/hash.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/text/format/answer.h"
 #include "runtime/text/grammar/grammar.h"
@@ -109,10 +114,40 @@ struct Counts {
   }
 };
 
+// The largest values that were added, with their names.
+class Worst {
+ public:
+  explicit Worst(size_t n) : n_(n) {}
+  void add(double value, const std::string& name) {
+    if (n_ == 0 || (kept_.size() == n_ && value <= kept_.top().first)) return;
+    kept_.emplace(value, name);
+    if (kept_.size() > n_) kept_.pop();
+  }
+  void print(const char* what) {
+    std::vector<std::pair<double, std::string>> all;
+    for (; !kept_.empty(); kept_.pop()) all.push_back(kept_.top());
+    for (; !all.empty(); all.pop_back()) std::printf("  %s %10.2f: %s\n", what, all.back().first, all.back().second.c_str());
+  }
+
+ private:
+  using Named = std::pair<double, std::string>;
+  const size_t n_;
+  std::priority_queue<Named, std::vector<Named>, std::greater<Named>> kept_;
+};
+
+struct BenchOptions {
+  size_t every = 1, worst = 0;
+  bool list = false;
+  std::string digests;
+};
+
 class Bench {
  public:
-  Bench(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, bool list)
-      : trie_(std::move(trie)), tokenizer_(tokenizer), list_(list) {}
+  Bench(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, const BenchOptions& options)
+      : worst_masks(options.worst), worst_compiles(options.worst), worst_refusals(options.worst), trie_(std::move(trie)),
+        tokenizer_(tokenizer), list_(options.list) {
+    if (!options.digests.empty()) digests_.open(options.digests, std::ios::binary);
+  }
 
   Counts group(const std::string& name, const Value& group) {
     Counts counts;
@@ -125,8 +160,11 @@ class Bench {
     const std::string source = dump_json(*schema).value();
     const double start = now_us();
     auto grammar = Grammar::compile(source, options, trie_);
-    (grammar.ok() ? compile_ms : refuse_ms).push_back(1e-3 * (now_us() - start));
+    const double took_ms = 1e-3 * (now_us() - start);
+    (grammar.ok() ? compile_ms : refuse_ms).push_back(took_ms);
+    (grammar.ok() ? worst_compiles : worst_refusals).add(took_ms, name);
     if (!grammar.ok()) {
+      if (digests_.is_open()) digests_ << name << ": " << grammar.status().message() << "\n";
       const bool nothing_fits = grammar.status().code() == Code::invalid_argument && std::none_of(items.begin(), items.end(), is_valid);
       if (nothing_fits) {
         counts.invalid = items.size();
@@ -146,7 +184,7 @@ class Bench {
       const std::string text = dump_json(*data).value();
       bool complete = false;
       const size_t read = (*grammar)->match(text, &complete);
-      const bool by_bytes = complete && read == text.size(), by_tokens = takes(**grammar, text);
+      const bool by_bytes = complete && read == text.size(), by_tokens = takes(**grammar, text, name + ", instance " + std::to_string(i));
       if (by_bytes != by_tokens) {
         ++disagreements;
         std::printf("tokens and bytes disagree: %s, instance %zu\n", name.c_str(), i);
@@ -165,10 +203,19 @@ class Bench {
                     name.c_str(), i, text.substr(read - std::min<size_t>(read, 80), std::min<size_t>(read, 80)).c_str(),
                     text.substr(read).c_str());
     }
+    if (digests_.is_open()) {
+      uint8_t digest[16];
+      masks_.digest(digest);
+      masks_ = {};
+      digests_ << name << ": ";
+      for (const uint8_t byte : digest) digests_ << orrery::format("%02x", byte);
+      digests_ << "\n";
+    }
     return counts;
   }
 
   std::vector<double> compile_ms, refuse_ms, mask_us, accept_us;  // refuse_ms: of schemas that do not compile
+  Worst worst_masks, worst_compiles, worst_refusals;
   std::map<std::string, size_t> reasons;
   size_t disagreements = 0;
 
@@ -178,7 +225,7 @@ class Bench {
     return valid != nullptr && valid->is_bool() && valid->as_bool();
   }
 
-  bool takes(const Grammar& grammar, const std::string& text) {
+  bool takes(const Grammar& grammar, const std::string& text, const std::string& name) {
     std::vector<int32_t> tokens;
     if (!tokenizer_.encode(text, {}, &tokens).ok()) return false;
     Matcher matcher = grammar.matcher();
@@ -186,6 +233,8 @@ class Bench {
       double start = now_us();
       auto mask = matcher.mask();
       mask_us.push_back(now_us() - start);
+      worst_masks.add(mask_us.back(), name);
+      if (digests_.is_open() && mask.ok()) masks_.update(*mask, matcher.n_words() * sizeof(uint32_t));
       if (!mask.ok() || !((*mask)[static_cast<size_t>(token) >> 5] >> (token & 31) & 1)) return false;
       start = now_us();
       auto accepted = matcher.accept(token);
@@ -201,6 +250,8 @@ class Bench {
   const std::shared_ptr<const TokenTrie> trie_;
   const Tokenizer& tokenizer_;
   const bool list_;
+  std::ofstream digests_;
+  Hash128 masks_;  // of one schema
 };
 
 void print_counts(const char* name, const Counts& c) {
@@ -255,6 +306,9 @@ int read_files(Bench* bench, const std::string& folder, bool groups, size_t ever
               quantiles(bench->refuse_ms, {.5, .9, .99, 1}).c_str());
   std::printf("masks %zu, us: mean %.1f, p50 / p90 / p99 / p99.9 / max %s\n", bench->mask_us.size(), mean(bench->mask_us),
               quantiles(bench->mask_us, {.5, .9, .99, .999, 1}).c_str());
+  bench->worst_masks.print("mask, us");
+  bench->worst_compiles.print("compile, ms");
+  bench->worst_refusals.print("refusal, ms");
   std::printf("accepting a token, us: mean %.2f, p99 %s\n", mean(bench->accept_us), quantiles(bench->accept_us, {.99}).c_str());
   std::vector<std::pair<size_t, std::string>> reasons;
   for (const auto& [reason, n] : bench->reasons) reasons.emplace_back(n, reason);
@@ -373,18 +427,20 @@ int vocabulary(const Tokenizer& tokenizer) {
 }
 
 int run(int argc, char** argv) {
-  size_t every = 1;
-  bool list = false;
+  BenchOptions options;
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "every=", 6) == 0) every = static_cast<size_t>(std::max(1, std::atoi(argv[i] + 6)));
-    else if (std::strncmp(argv[i], "list=", 5) == 0) list = std::atoi(argv[i] + 5) != 0;
+    if (std::strncmp(argv[i], "every=", 6) == 0) options.every = static_cast<size_t>(std::max(1, std::atoi(argv[i] + 6)));
+    else if (std::strncmp(argv[i], "list=", 5) == 0) options.list = std::atoi(argv[i] + 5) != 0;
+    else if (std::strncmp(argv[i], "worst=", 6) == 0) options.worst = static_cast<size_t>(std::max(0, std::atoi(argv[i] + 6)));
+    else if (std::strncmp(argv[i], "digests=", 8) == 0) options.digests = argv[i] + 8;
     else words.emplace_back(argv[i]);
   }
   const bool groups = words.size() == 3 && words[1] == "suite", instances = words.size() == 3 && words[1] == "instances";
   if (!groups && !instances && !(words.size() == 2 && (words[1] == "vocabulary" || words[1] == "tools"))) {
-    std::fprintf(
-        stderr, "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools [FOLDER] [list=0] [every=1]; see its first lines\n");
+    std::fprintf(stderr,
+                 "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools [FOLDER] [list=0] [every=1] [worst=0] "
+                 "[digests=FILE]; see its first lines\n");
     return 2;
   }
   Result<gguf::File> file = gguf::File::open(words[0]);
@@ -395,8 +451,8 @@ int run(int argc, char** argv) {
   auto trie = TokenTrie::make(*tokenizer);
   if (!trie.ok()) return std::fprintf(stderr, "%s\n", trie.status().message()), 1;
   if (words[1] == "tools") return tools(*trie, *tokenizer);
-  Bench bench(*trie, *tokenizer, list);
-  return read_files(&bench, words[2], groups, every);
+  Bench bench(*trie, *tokenizer, options);
+  return read_files(&bench, words[2], groups, options.every);
 }
 
 }  // namespace

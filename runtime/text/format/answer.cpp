@@ -180,6 +180,7 @@ class AnswerTree {
     if (compiled_ != nullptr && !f.tagged && tool->plain_bytes && !std::binary_search(compiled_->begin(), compiled_->end(), number))
       return tree_.rule(tree_.deferred_rule("arguments of " + tool->name, number, *tool->plain_bytes));
     grammar::SchemaOptions options;
+    options.formats = &formats_;
     options.whitespace = f.compact ? grammar::SchemaOptions::Whitespace::compact : grammar::SchemaOptions::Whitespace::spaced;
     grammar::TaggedOptions tagged;
     if (f.tagged) {
@@ -207,6 +208,7 @@ class AnswerTree {
   const Tokenizer* tokenizer_;
   const grammar::CompileLimits& limits_;
   std::vector<std::string>& notices_;
+  grammar::FormatTexts formats_;  // that the tools' schemas share
   const std::vector<uint32_t>* compiled_;
   Tree tree_;
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <unordered_map>
 
 #include "runtime/text/grammar/automata/nfa.h"
 #include "runtime/text/pace.h"
@@ -21,22 +22,16 @@ void Nfa::literal(std::string_view text, uint32_t from, uint32_t to) {
 void Nfa::chars(const CharSet& set, uint32_t from, uint32_t to) {
   std::vector<ByteSequence> sequences;
   for (const CharRange& range : set.ranges()) append_utf8(range, &sequences);
-  // Most sequences end with bytes of the whole range 80..BF, whose states they share.
-  uint32_t tail[4] = {to, 0, 0, 0};
-  for (const ByteSequence& s : sequences) {
-    uint32_t full = 0;
-    while (full + 1 < s.n && s.first[s.n - 1 - full] == 0x80 && s.last[s.n - 1 - full] == 0xBF) ++full;
-    for (uint32_t i = 1; i <= full; ++i) {
-      if (tail[i] != 0) continue;
-      tail[i] = state();
-      bytes(tail[i], 0x80, 0xBF, tail[i - 1]);
+  for (const ByteSequence& sequence : sequences) {
+    uint32_t next = to;
+    for (uint32_t i = sequence.n - 1; i > 0; --i) {
+      const uint64_t key = uint64_t{next} << 16 | uint64_t{sequence.first[i]} << 8 | sequence.last[i];
+      const auto [at, is_new] = rests_.emplace(key, n_states);
+      if (is_new) bytes(state(), sequence.first[i], sequence.last[i], next);
+      else ++n_saved;
+      next = at->second;
     }
-    uint32_t at = from;
-    for (uint32_t i = 0; i < s.n - full; ++i) {
-      const uint32_t next = i + 1 == s.n - full ? tail[full] : state();
-      bytes(at, s.first[i], s.last[i], next);
-      at = next;
-    }
+    bytes(from, sequence.first[0], sequence.last[0], next);
   }
 }
 
@@ -301,6 +296,7 @@ class Lowering {
 
   void build(uint32_t body, Nfa* nfa) {
     current_ = building_++;
+    rests_.clear();
     std::vector<Task> todo = {{body, Nfa::kStart, Nfa::kFinal}};
     while (!todo.empty()) {
       if (pace_.stop() || nfa->edges.size() + edges_ > limits_.edges || nfa->n_states > limits_.states) {
@@ -347,12 +343,23 @@ class Lowering {
         end = i + 2;
       }
       if (counted != kNoNode && end < node.b && is_text(parts[end])) suffix = parts[end++];
-      const uint32_t next = end == node.b ? to : nfa->state();
+      uint32_t next = to;
+      bool known = false;  // the rest of a pair leads to `to` already, from another place
+      if (end < node.b && node.b == 2) {
+        const auto [at, is_new] = rests_.emplace(uint64_t{node.a} << 32 | to, nfa->n_states);
+        known = !is_new;
+        if (is_new) nfa->state();
+        else ++nfa->n_saved;
+        next = at->second;
+      } else if (end < node.b) {
+        next = nfa->state();
+      }
       if (counted != kNoNode) {
         call_repeat(counted, prefix, suffix, from, next, nfa);
       } else {
         todo->push_back({parts[i], from, next});
       }
+      if (known) return;
       from = next;
       i = end;
     }
@@ -419,6 +426,7 @@ class Lowering {
   std::vector<uint32_t> todo_bodies_;  // (automata) the node that each automaton is made of
   std::map<uint32_t, uint32_t> rules_;
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> repeats_;
+  std::unordered_map<uint64_t, uint32_t> rests_;  // of the automaton under construction: the states before the second part of a pair
   uint32_t current_ = 0, building_ = 0;
   size_t edges_ = 0;
   bool too_large_ = false;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -24,12 +25,18 @@ struct Nfa {
   static constexpr uint32_t kStart = 0, kFinal = 1;
   uint32_t n_states = 2;
   std::vector<NfaEdge> edges;
+  size_t n_saved = 0;  // states that chars() did not make because it had them
 
   uint32_t state() { return n_states++; }
   void empty(uint32_t from, uint32_t to) { edges.push_back({from, to, 0, NfaEdge::empty, 0, 0}); }
   void bytes(uint32_t from, uint8_t first, uint8_t last, uint32_t to) { edges.push_back({from, to, 0, NfaEdge::bytes, first, last}); }
   void literal(std::string_view text, uint32_t from, uint32_t to);
   void chars(const CharSet& set, uint32_t from, uint32_t to);
+
+ private:
+  // States from which the rest of a character leads to one state, by its next byte's range and the state behind it: whole alphabets but for a
+  // few letters lead from many states to one.
+  std::unordered_map<uint64_t, uint32_t> rests_;
 };
 
 // One automaton: a rule, or a counted repetition: prefix, then `nfa` least to most times, then suffix.

@@ -35,7 +35,7 @@ class Subsets {
     // The start is a state of its own: no text has been read, so the rule cannot end.
     sets_.push_back(start);
     part->states.emplace_back();
-    const size_t most_states = 256 + 8 * size_t{nfa_.n_states};
+    const size_t most_states = 256 + 8 * (size_t{nfa_.n_states} + nfa_.n_saved);
     for (uint32_t s = 0; s < sets_.size(); ++s) {
       if (pace_.stop() || work_ > most_work_ || sets_.size() > most_states) return false;
       expand(s);
@@ -89,6 +89,7 @@ class Subsets {
     std::vector<uint32_t> fill(begin_.begin(), begin_.end() - 1);
     for (uint32_t i = 0; i < nfa_.edges.size(); ++i) order_[fill[nfa_.edges[i].from]++] = i;
     stamp_.assign(nfa_.n_states, 0);
+    of_one_.assign(nfa_.n_states, kNotMade);
     // States from which the end can be reached.
     std::vector<uint32_t> enter(nfa_.n_states + 1, 0), by_target(nfa_.edges.size());
     for (const NfaEdge& e : nfa_.edges) ++enter[e.to + 1];
@@ -138,25 +139,46 @@ class Subsets {
   }
 
   uint32_t subset(const std::vector<uint32_t>& targets) {
-    std::vector<uint32_t> members;
-    for (const uint32_t t : targets) mark(t, &members);
-    finish(&members);
-    if (members.empty()) return kNoNode;
-    const auto [at, is_new] = number_.emplace(std::move(members), static_cast<uint32_t>(sets_.size()));
-    if (is_new) {
-      work_ += at->first.size();
-      sets_.push_back(at->first);
-      part_->states.emplace_back();
-      part_->states.back().final = std::binary_search(at->first.begin(), at->first.end(), uint32_t{Nfa::kFinal});
+    const bool one = std::all_of(targets.begin(), targets.end(), [&](uint32_t t) { return t == targets[0]; });
+    if (one && of_one_[targets[0]] != kNotMade) return of_one_[targets[0]];
+    members_.clear();
+    for (const uint32_t t : targets) mark(t, &members_);
+    finish(&members_);
+    const uint32_t number = members_.empty() ? kNoNode : number_of(members_);
+    if (one) of_one_[targets[0]] = number;
+    return number;
+  }
+
+  // The state of these members, by a table with open addressing.
+  uint32_t number_of(const std::vector<uint32_t>& members) {
+    if (sets_.size() * 2 >= slots_.size()) {
+      slots_.assign(std::max<size_t>(256, slots_.size() * 2), kNoNode);
+      for (uint32_t s = 1; s < sets_.size(); ++s) *slot(sets_[s]) = s;  // 0, the start, is a state of its own
     }
-    return at->second;
+    uint32_t* const found = slot(members);
+    if (*found != kNoNode) return *found;
+    const auto number = static_cast<uint32_t>(sets_.size());
+    *found = number;
+    work_ += members.size();
+    sets_.push_back(members);
+    part_->states.emplace_back();
+    part_->states.back().final = std::binary_search(members.begin(), members.end(), uint32_t{Nfa::kFinal});
+    return number;
+  }
+  uint32_t* slot(const std::vector<uint32_t>& members) {
+    uint64_t hash = members.size();
+    for (const uint32_t m : members) {
+      hash = (hash ^ m) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 29;
+    }
+    for (size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1))
+      if (slots_[at] == kNoNode || sets_[slots_[at]] == members) return &slots_[at];
   }
 
   void expand(uint32_t s) {
     bytes_.clear();
     std::map<uint32_t, std::vector<uint32_t>> calls, tokens;
-    const std::vector<uint32_t> members = sets_[s];
-    for (const uint32_t m : members) {
+    for (const uint32_t m : sets_[s]) {
       for (uint32_t k = begin_[m]; k < begin_[m + 1]; ++k) {
         const NfaEdge& e = nfa_.edges[order_[k]];
         ++work_;
@@ -166,13 +188,13 @@ class Subsets {
         if (e.type == NfaEdge::tokens) tokens[e.value].push_back(e.to);
       }
     }
-    std::vector<Edge> edges;
+    edges_.clear();
     if (bytes_.size() == 1) {
       const NfaEdge& e = nfa_.edges[bytes_[0]];
-      const uint32_t to = subset({e.to});
-      if (to != kNoNode) edges.push_back({e.first, e.last, Edge::none, to});
+      const uint32_t known = of_one_[e.to], to = known != kNotMade ? known : subset({e.to});
+      if (to != kNoNode) edges_.push_back({e.first, e.last, Edge::none, to});
     } else if (!bytes_.empty()) {
-      cut_bytes(&edges);
+      cut_bytes(&edges_);
     }
     std::vector<Call> call_list;
     for (const auto& call : calls)
@@ -181,7 +203,7 @@ class Subsets {
     for (const auto& t : tokens)
       if (const uint32_t to = subset(t.second); to != kNoNode) token_list.push_back({t.first, to, Edge::none});
     Part::StateLists& lists = part_->states[s];
-    lists.edges = std::move(edges);
+    lists.edges = edges_;
     lists.calls = std::move(call_list);
     lists.tokens = std::move(token_list);
   }
@@ -201,7 +223,9 @@ class Subsets {
       piece[b] = static_cast<uint16_t>(n - 1);
     }
     if (n == 256 + 1 || first[n - 1] == 256) --n;
-    std::vector<std::vector<uint32_t>> targets(n + 1u);
+    std::vector<std::vector<uint32_t>>& targets = targets_;
+    targets.resize(std::max<size_t>(targets.size(), n + 1u));
+    for (uint32_t p = 0; p <= n; ++p) targets[p].clear();
     for (const uint32_t i : bytes_) {
       const NfaEdge& e = nfa_.edges[i];
       for (uint32_t p = piece[e.first]; p <= piece[e.last]; ++p, ++work_) targets[p].push_back(e.to);
@@ -229,7 +253,12 @@ class Subsets {
   std::vector<uint32_t> stamp_, closure_, bytes_;
   uint32_t turn_ = 1;
   std::vector<std::vector<uint32_t>> sets_;
-  std::map<std::vector<uint32_t>, uint32_t> number_;
+  static constexpr uint32_t kNotMade = kNoNode - 1;
+  std::vector<uint32_t> slots_;    // numbers of sets_, or kNoNode
+  std::vector<uint32_t> of_one_;   // (states of the automaton) the state of one target
+  std::vector<uint32_t> members_;  // of the set under construction
+  std::vector<std::vector<uint32_t>> targets_;
+  std::vector<Edge> edges_;
 };
 
 class Compiler {
@@ -280,7 +309,7 @@ class Compiler {
   }
 
   Status make_part(const Nfa& nfa, NetworkRule* rule, Part* part) {
-    Subsets subsets(nfa, &pace_, 4096 + 64 * uint64_t{nfa.edges.size() + nfa.n_states});
+    Subsets subsets(nfa, &pace_, 4096 + 64 * uint64_t{nfa.edges.size() + nfa.n_states + 2 * nfa.n_saved});
     if (subsets.run(part)) return ok_status();
     if (pace_.stopped()) return error(Code::cancelled, "compiling a grammar was cancelled");
     if (!subsets.run_without_subsets(part, limits_.edges)) return too_large(*rule);
@@ -378,12 +407,13 @@ class Compiler {
       state.tail =
           lists.final && lists.edges.empty() && lists.calls.empty() && lists.tokens.empty() && !(counted && out_.states.size() == base);
       out_.states.push_back(state);
-      std::vector<Edge> edges = lists.edges;
-      std::stable_sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.first < b.first; });
-      for (Edge e : edges) {
+      const auto before = [](const Edge& a, const Edge& b) { return a.first < b.first; };
+      const auto begin = static_cast<std::ptrdiff_t>(out_.edges.size());
+      for (Edge e : lists.edges) {
         e.target += base;
         out_.edges.push_back(e);
       }
+      if (!part.deterministic) std::stable_sort(out_.edges.begin() + begin, out_.edges.end(), before);
       for (Call c : lists.calls) {
         c.target += base;
         out_.calls.push_back(c);

@@ -163,7 +163,13 @@ class SchemaEmitter {
       if (set.contains(c)) letters.add(static_cast<uint32_t>(letter), static_cast<uint32_t>(letter));
     std::vector<uint32_t> choices;
     if (!plain.empty()) choices.push_back(tree_.chars(plain));
-    if (!letters.empty()) choices.push_back(tree_.sequence({tree_.literal("\\"), tree_.chars(letters)}));
+    if (!letters.empty()) {
+      if (!(letters == escaped_letters_)) {  // mostly the last ones, or all: one node makes one state behind the backslash
+        escaped_letters_ = letters;
+        escaped_ = tree_.sequence({tree_.literal("\\"), tree_.chars(letters)});
+      }
+      choices.push_back(escaped_);
+    }
     return tree_.choice(choices);
   }
 
@@ -773,6 +779,8 @@ class SchemaEmitter {
   CharSet printable_;                   // printable_characters(), once it is needed
   std::map<std::pair<Conjunction, Notation>, uint32_t> rules_;
   std::vector<Todo> todo_;
+  CharSet escaped_letters_;
+  uint32_t escaped_ = kNoNode;  // a backslash and one of escaped_letters_
   uint32_t space_rule_ = kNoNode, string_rule_ = kNoNode, number_rule_ = kNoNode, integer_rule_ = kNoNode;
 };
 
@@ -797,7 +805,7 @@ Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, 
   json.max_bytes = limits.source_bytes;
   json.cancel = limits.cancel;
   ORRERY_ASSIGN(Value root, parse_json(source, json));
-  SchemaDocument document(std::move(root), limits, notices);
+  SchemaDocument document(std::move(root), limits, notices, options.formats);
   ORRERY_TRY(document.index());
   return SchemaEmitter(&document, options, limits).run();
 }

@@ -84,15 +84,19 @@ struct Alternative {
 };
 using Form = std::vector<Alternative>;  // empty: no value
 
+// The texts of formats, by the format's expression. Several schemas may share them, one after the other.
+using FormatTexts = std::map<std::string_view, StringForm>;
+
 struct SchemaOptions {
   enum class Whitespace : uint32_t { free, compact, spaced } whitespace = Whitespace::free;
   const TaggedOptions* tagged = nullptr;  // of the root, which is then an object; null: JSON
+  FormatTexts* formats = nullptr;         // null: the schema's own
 };
 
 // Reads a document and answers what conjunctions of its places mean.
 class SchemaDocument {
  public:
-  SchemaDocument(Value root, const CompileLimits& limits, std::vector<std::string>* notices);
+  SchemaDocument(Value root, const CompileLimits& limits, std::vector<std::string>* notices, FormatTexts* formats = nullptr);
   ~SchemaDocument();
   Status index();
   Result<const Form*> form(Conjunction c);

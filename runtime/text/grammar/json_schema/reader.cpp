@@ -355,10 +355,10 @@ Status SchemaDocument::Reader::string_keywords(uint32_t number, StringForm* out)
   if (const Value* v = schema.find("format")) {
     if (!v->is_string()) return refuse(number, "format", "expected a string", Code::invalid_argument);
     if (const char* expression = format_expression(v->as_string())) {
-      const auto [known, is_new] = formats_.emplace(expression, StringForm());
-      if (is_new) {
+      auto known = formats_.find(expression);
+      if (known == formats_.end()) {
         ORRERY_ASSIGN(Expression e, parse_expression(expression, true, limits_));
-        known->second = form_of(std::move(e));
+        known = formats_.emplace(expression, form_of(std::move(e))).first;
       }
       ORRERY_TRY(add(known->second));
     } else {
@@ -578,8 +578,8 @@ Status SchemaDocument::Reader::simple_keywords(uint32_t number, Alternative* out
 
 // ---- The door ----
 
-SchemaDocument::SchemaDocument(Value root, const CompileLimits& limits, std::vector<std::string>* notices)
-    : reader_(std::make_unique<Reader>(std::move(root), limits, notices)) {}
+SchemaDocument::SchemaDocument(Value root, const CompileLimits& limits, std::vector<std::string>* notices, FormatTexts* formats)
+    : reader_(std::make_unique<Reader>(std::move(root), limits, notices, formats)) {}
 SchemaDocument::~SchemaDocument() = default;
 Status SchemaDocument::index() { return reader_->index(); }
 Result<const Form*> SchemaDocument::form(Conjunction c) { return reader_->form(c); }

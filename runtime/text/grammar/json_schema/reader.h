@@ -10,8 +10,9 @@ namespace orrery::text::grammar {
 
 class SchemaDocument::Reader {
  public:
-  Reader(Value root, const CompileLimits& limits, std::vector<std::string>* notices)
-      : root_(std::move(root)), limits_(limits), pace_(limits.cancel), notices_(*notices) {}
+  Reader(Value root, const CompileLimits& limits, std::vector<std::string>* notices, FormatTexts* formats)
+      : root_(std::move(root)), limits_(limits), pace_(limits.cancel), notices_(*notices),
+        formats_(formats != nullptr ? *formats : own_formats_) {}
 
   Status index();
   Result<const Form*> form(Conjunction c);
@@ -73,7 +74,8 @@ class SchemaDocument::Reader {
   std::map<std::string, uint32_t> identifiers_;  // URIs of $id and anchors
   std::vector<std::vector<uint32_t>> conjunctions_ = {{}};
   std::map<std::vector<uint32_t>, uint32_t> conjunction_numbers_ = {{{}, 0}};
-  std::map<std::string_view, StringForm> formats_;  // by expression
+  FormatTexts own_formats_;
+  FormatTexts& formats_;
   std::map<uint32_t, Form> literal_forms_;
   std::map<Conjunction, std::unique_ptr<Form>> forms_;
   std::set<uint32_t> in_progress_;

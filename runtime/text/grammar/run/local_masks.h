@@ -5,12 +5,15 @@
 // it remembers how many rounds a token begins.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/text/grammar/automata/network.h"
+#include "runtime/text/grammar/run/leaf_states.h"
+#include "runtime/text/grammar/run/plain_text.h"
 #include "runtime/text/grammar/run/space.h"
 #include "runtime/text/grammar/run/token_trie.h"
 #include "runtime/text/pace.h"
@@ -22,6 +25,7 @@ struct Tokens {
   std::vector<uint32_t> ids;    // if `words` is empty
   std::vector<uint32_t> words;  // (n_words)
   void assign(std::vector<uint32_t> list, size_t n_words);
+  void assign_bits(std::vector<uint32_t> bits, size_t n_tokens);  // bits (n_words) of n_tokens tokens
   void add_to(uint32_t* mask) const;
 };
 
@@ -40,7 +44,7 @@ struct LeafMask {
   std::vector<uint32_t> by_rounds;     // counted: the same tokens by rounds
   std::vector<uint32_t> rounds_begin;  // tokens of r rounds: by_rounds[rounds_begin[r] .. rounds_begin[r + 1])
   std::vector<Rounds> left;            // tokens that end in the suffix
-  std::vector<Rounds> pending;
+  std::vector<Rounds> pending;         // of a rule that is not counted: `rounds` is 1
 
   // Adds the tokens that begin at most `most` rounds.
   void add_to(uint32_t* mask, size_t n_words, uint32_t most) const;
@@ -59,6 +63,8 @@ class MaskCache {
   void keep(uint64_t state, uint64_t counts, std::shared_ptr<const LocalMask> mask);
   std::shared_ptr<LeafMask> find_leaf(uint32_t state) const;
   void keep_leaf(uint32_t state, std::shared_ptr<LeafMask> mask);
+  std::shared_ptr<LeafMask> find_leaf(const std::vector<uint32_t>& states) const;  // of states together
+  void keep_leaf(const std::vector<uint32_t>& states, std::shared_ptr<LeafMask> mask);
   size_t memory_bytes() const;
 
  private:
@@ -75,6 +81,7 @@ class MaskCache {
   mutable std::mutex mutex_;
   std::unordered_map<Key, std::shared_ptr<const LocalMask>, Hash> masks_;
   std::unordered_map<uint32_t, std::shared_ptr<LeafMask>> leaves_;
+  std::map<std::vector<uint32_t>, std::shared_ptr<LeafMask>> joint_leaves_;
   size_t bytes_ = 0;
   const size_t most_bytes_;
 };
@@ -87,35 +94,48 @@ class MaskMaker {
   static bool has_leaf(const NetworkRule& rule) { return rule.leaf && rule.deterministic && (!rule.counted || rule.whole_rounds); }
   // Null: `pace` said stop.
   std::shared_ptr<LeafMask> leaf(uint32_t state, Pace* pace);
+  bool knows_leaf(uint32_t state) const { return cache_.find_leaf(state) != nullptr; }
+  // What several states allow together: `rounds` of a pending node has bit i if states[i] ends its rule there. The rules are not counted.
+  // Null as well if the states have too many joint states.
+  std::shared_ptr<LeafMask> leaf_together(const std::vector<uint32_t>& states, Pace* pace);
   std::shared_ptr<const LocalMask> local(const Item& item, Pace* pace);
+  // The nodes of the token tree that the walks have stepped on. They pass the others without a look at states.
+  uint64_t n_steps() const { return n_steps_; }
 
  private:
   static constexpr uint32_t kDead = 0xFFFFFFFF;
-  struct Step {
-    uint32_t target;  // or kDead
-    Edge::Action action;
-  };
+  // A state's steps. A cell is kDead, or the target's row, or its state while it has no row; what the target is, and what happens on the way.
+  static constexpr uint32_t kTarget = (1u << 26) - 1, kHasNoRow = 1u << 26, kBegins = 1u << 27, kLeaves = 1u << 28, kFinal = 1u << 29,
+                            kTail = 1u << 30;
   struct Row {
-    Step steps[256];
+    uint32_t cells[256];
   };
-  struct Place {
-    uint32_t state, rounds;
-    bool left;
-  };
-  const Row& row(uint32_t state);
+  uint32_t row_of(uint32_t state);
+  // The row that a cell leads to.
+  uint32_t target(uint32_t row, uint8_t byte, uint32_t cell) {
+    if (cell & kHasNoRow) return make_target(row, byte, cell & kTarget);
+    return cell & kTarget;
+  }
+  uint32_t make_target(uint32_t row, uint8_t byte, uint32_t state);
+  void forget_rows();
   std::string digest(uint32_t state);
   uint32_t majority(uint32_t state);
-  bool pops(uint32_t state) const;
-  bool walk_leaf(uint32_t state, LeafMask* mask, Pace* pace);
+  template <bool counted>
+  bool walk(uint32_t state, LeafMask* mask, Pace* pace);
   bool walk_difference(uint32_t state, uint32_t base_state, const LeafMask& base, LeafMask* mask, Pace* pace);
 
   const Network& network_;
   const TokenTrie& trie_;
   MaskCache& cache_;
   Space space_;
+  LeafStates states_;
+  PlainReach plain_;
   std::vector<uint32_t> row_of_;  // (states) or kDead
-  std::vector<std::unique_ptr<Row>> rows_;
-  std::vector<uint32_t> with_rows_;
+  std::vector<Row> rows_;
+  std::vector<uint32_t> row_states_;  // (rows)
+  std::vector<uint8_t> row_reach_;    // (rows) of plain text
+  std::vector<uint32_t> number_;      // (states) in the digest under construction, or kDead
+  uint64_t n_steps_ = 0;
 };
 
 }  // namespace orrery::text::grammar

@@ -118,9 +118,12 @@ Result<const uint32_t*> Matcher::mask(const std::atomic<bool>* cancel) {
   if (ended_) return static_cast<const uint32_t*>(slot.words.data());
   Pace pace(cancel);
   met_.clear();
+  bool together = false;
+  if (!add_together(slot.words.data(), &pace, &together)) return error(Code::cancelled, "making a mask was cancelled");
   const uint32_t n = space_.n_items(now());
   for (uint32_t i = 0; i < n; ++i) {
     const Item item = space_.items(now())[i];  // a copy: the space grows
+    if (together && is_text(item)) continue;
     if (!add_item(item, slot.words.data(), &pace)) return error(Code::cancelled, "making a mask was cancelled");
   }
   if (!met_.empty()) {  // a token reads on in a rule that is not compiled
@@ -134,6 +137,41 @@ Result<const uint32_t*> Matcher::mask(const std::atomic<bool>* cancel) {
                  tokens_.size());
   slot.configuration = now();
   return static_cast<const uint32_t*>(slot.words.data());
+}
+
+// A state of a text: it reads more than half of the characters, so its walk is long.
+bool Matcher::is_text(const Item& item) const {
+  const Network& network = shared_->network;
+  const NetworkRule& rule = network.rules[network.states[item.state].rule];
+  if (!MaskMaker::has_leaf(rule) || rule.counted) return false;
+  uint32_t n = 0;
+  for (uint32_t e = network.states[item.state].edges; e < network.states[item.state + 1].edges; ++e)
+    n += network.edges[e].last - network.edges[e].first + 1u;
+  return n > 128;
+}
+
+// Texts that are under way at once (an object's keys by their patterns, choices of a string) share one walk, unless they had theirs before.
+bool Matcher::add_together(uint32_t* words, Pace* pace, bool* together) {
+  std::vector<uint32_t> states, nodes;
+  size_t unknown = 0;
+  for (uint32_t i = 0; i < space_.n_items(now()); ++i) {
+    const Item& item = space_.items(now())[i];
+    if (!is_text(item)) continue;
+    states.push_back(item.state);
+    nodes.push_back(item.node);
+    unknown += !masks_->knows_leaf(item.state);
+  }
+  if (unknown < 2 || states.size() > LeafStates::kMostTogether) return true;
+  const auto mask = masks_->leaf_together(states, pace);
+  if (!mask) return !pace->stopped();
+  *together = true;
+  mask->tokens.add_to(words);
+  for (uint32_t i = 0; i < states.size(); ++i) {
+    const uint32_t below = space_.after_pop(nodes[i]);
+    for (const LeafMask::Rounds& p : mask->pending)
+      if ((p.rounds >> i & 1) != 0 && !add_pending(below, p.at, words, pace)) return false;
+  }
+  return true;
 }
 
 bool Matcher::add_item(const Item& item, uint32_t* words, Pace* pace) {

@@ -51,7 +51,10 @@ class Matcher {
     std::vector<uint32_t> words;
   };
   uint32_t now() const { return history_.back(); }
+  // False: `pace` said stop.
   bool add_item(const Item& item, uint32_t* words, Pace* pace);
+  bool add_together(uint32_t* words, Pace* pace, bool* together);
+  bool is_text(const Item& item) const;
   bool add_pending(uint32_t below, uint32_t node, uint32_t* words, Pace* pace);
   void make_room();
   void begin();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/text/grammar/run/local_masks.h"
+#include "runtime/text/grammar/run/plain_text.h"
 
 namespace orrery::text::grammar {
 namespace {
@@ -95,6 +96,7 @@ Result<std::shared_ptr<TokenTrie>> TokenTrie::build(std::string text, std::vecto
   }
   close(0);
   trie->nodes_.shrink_to_fit();
+  trie->plain_ = plain_heights(trie->nodes_, trie->depth_);
   return trie;
 }
 
@@ -131,7 +133,7 @@ std::vector<int32_t> TokenTrie::cut(std::string_view text, size_t most) const {
 }
 
 size_t TokenTrie::memory_bytes() const {
-  return nodes_.capacity() * sizeof(Node) + text_.capacity() + offset_.capacity() * sizeof(uint32_t);
+  return nodes_.capacity() * sizeof(Node) + plain_.capacity() + text_.capacity() + offset_.capacity() * sizeof(uint32_t);
 }
 
 std::shared_ptr<LeafMask> TokenTrie::find_leaf(const std::string& digest) const {

@@ -1,0 +1,59 @@
+// Plain text: printable characters but quotation marks and backslashes, in UTF-8. Most tokens of a vocabulary are plain text to their end, and
+// most states of a text's automaton read any plain text. So a walk of the vocabulary need not step through the subtrees of the token tree
+// that hold plain text alone: a state that reads every plain text of so many bytes allows all of their tokens.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/text/grammar/run/leaf_states.h"
+#include "runtime/text/grammar/run/token_trie.h"
+
+namespace orrery::text::grammar {
+
+// For each node of a token tree: 1 + the bytes below it, if its byte ends a character and every way on from it is plain text, whose last
+// character may be cut; 0 otherwise, and above kMostPlainBytes.
+constexpr uint32_t kMostPlainBytes = 254;
+std::vector<uint8_t> plain_heights(const std::vector<TokenTrie::Node>& nodes, uint32_t depth);
+
+// How much plain text states read.
+class PlainReach {
+ public:
+  explicit PlainReach(LeafStates& states) : states_(states) {}
+
+  // Of every plain text that begins with a whole character, the first reach() - 1 bytes lead from `state` to states that go on: none of them
+  // ends a rule. In a counted rule, each of the characters begins one round. At least 1; kMostPlainBytes + 1: plain text of any length.
+  // It is a lower bound where the automaton is large.
+  uint32_t reach(uint32_t state) {
+    if (state >= reach_.size() || reach_[state] == 0) find(state);
+    return reach_[state];
+  }
+  void forget();  // with the joint states
+
+ private:
+  static constexpr uint32_t kNone = 0xFFFFFFFF;
+  // A state, and how much of a character has been read.
+  struct Place {
+    uint32_t state, next;  // the state's next place
+    uint32_t met;          // in met_, or kNone
+    uint8_t part, reach;   // 0: not known
+  };
+  struct Step {
+    uint32_t from, to;  // in met_
+  };
+  // Finds the reach of `state` and of the states that plain text leads to from there.
+  void find(uint32_t state);
+  uint32_t place(uint32_t state, uint8_t part);
+  uint32_t expand(uint32_t from);
+
+  LeafStates& states_;
+  std::vector<uint8_t> reach_;   // (states)
+  std::vector<uint32_t> first_;  // (states) in places_
+  std::vector<Place> places_;
+  // One search's.
+  std::vector<uint32_t> met_;  // places
+  std::vector<Step> steps_;
+  std::vector<std::vector<uint32_t>> by_reach_;
+};
+
+}  // namespace orrery::text::grammar
