@@ -2,7 +2,9 @@
 // tree a walk steps on, and how many states keys and patterns need. Counts guard what times cannot.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "runtime/text/grammar/grammar.h"
 
@@ -57,7 +59,7 @@ const char* const kSchemas[] = {
     R"({"type":"object","patternProperties":{"^.{1,20}$":{"type":"string"}}})",
 };
 
-// Along drawn answers, each mask has exactly the tokens whose bytes can be read.
+// Along drawn answers, each mask has exactly the tokens whose bytes can be read, wherever the matcher has moved meanwhile.
 TEST(GrammarWalks, MasksHaveTheTokensThatCanBeRead) {
   const std::vector<std::string> tokens = make_vocabulary(1500, 2, 1);
   std::mt19937 draw(2);
@@ -66,11 +68,12 @@ TEST(GrammarWalks, MasksHaveTheTokensThatCanBeRead) {
     for (int answer = 0; answer < 6; ++answer) {
       const auto trie = trie_of(tokens);  // a new one: no mask is shared between answers
       const auto grammar = compile(schema, trie);
-      Matcher matcher = grammar->matcher();
+      auto matcher = std::make_unique<Matcher>(grammar->matcher());
       Space space(grammar->network());
       uint32_t at = space.start();
-      for (int step = 0; step < 12 && !matcher.must_end(); ++step) {
-        const uint32_t* const mask = matcher.mask().value();
+      for (int step = 0; step < 12 && !matcher->must_end(); ++step) {
+        matcher = std::make_unique<Matcher>(std::move(*matcher));
+        const uint32_t* const mask = matcher->mask().value();
         std::vector<size_t> allowed;
         for (size_t id = 0; id < tokens.size(); ++id) {
           uint32_t to = at;
@@ -82,7 +85,7 @@ TEST(GrammarWalks, MasksHaveTheTokensThatCanBeRead) {
         }
         const size_t next = allowed.empty() ? static_cast<size_t>('"') : allowed[draw() % allowed.size()];
         if ((mask[next >> 5] >> (next & 31) & 1) == 0) break;
-        ASSERT_TRUE(matcher.accept(static_cast<int32_t>(next)).value());
+        ASSERT_TRUE(matcher->accept(static_cast<int32_t>(next)).value());
         for (const char c : tokens[next]) at = space.step(at, static_cast<uint8_t>(c));
       }
     }

@@ -139,14 +139,14 @@ size_t MaskCache::memory_bytes() const {
 // ---- Walks ----
 
 MaskMaker::MaskMaker(const Network& network, const TokenTrie& trie, MaskCache& cache)
-    : network_(network), trie_(trie), cache_(cache), space_(network), states_(network), plain_(states_) {}
+    : network_(network), trie_(trie), cache_(cache), space_(network), states_(network) {}
 
 uint32_t MaskMaker::row_of(uint32_t state) {
   if (state >= row_of_.size()) row_of_.resize(states_.size(), kDead);
   if (row_of_[state] != kDead) return row_of_[state];
   row_of_[state] = static_cast<uint32_t>(rows_.size());
   row_states_.push_back(state);
-  row_reach_.push_back(static_cast<uint8_t>(plain_.reach(state)));
+  row_reach_.push_back(static_cast<uint8_t>(plain_.reach(states_, state)));
   Row& made = rows_.emplace_back();
   std::fill(std::begin(made.cells), std::end(made.cells), kDead);
   for (const Edge& edge : states_.edges(state)) {

@@ -74,10 +74,10 @@ void PlainReach::forget() {
   places_.clear();
 }
 
-uint32_t PlainReach::place(uint32_t state, uint8_t part) {
+uint32_t PlainReach::place(const LeafStates& states, uint32_t state, uint8_t part) {
   if (state >= first_.size()) {
-    first_.resize(states_.size(), kNone);
-    reach_.resize(states_.size(), 0);
+    first_.resize(states.size(), kNone);
+    reach_.resize(states.size(), 0);
   }
   for (uint32_t i = first_[state]; i != kNone; i = places_[i].next)
     if (places_[i].part == part) return i;
@@ -87,19 +87,19 @@ uint32_t PlainReach::place(uint32_t state, uint8_t part) {
 }
 
 // The reach as far as the next byte and the places of earlier searches decide it. Adds the steps to other places.
-uint32_t PlainReach::expand(uint32_t from) {
+uint32_t PlainReach::expand(LeafStates& states, uint32_t from) {
   const Place at = places_[met_[from]];
-  const Edge::Action action = states_.counted(at.state) && at.part == kWhole ? Edge::begins_round : Edge::none;
+  const Edge::Action action = states.counted(at.state) && at.part == kWhole ? Edge::begins_round : Edge::none;
   const size_t known_steps = steps_.size();
   uint32_t reach = kAnyLength, last_state = kNone;
   uint8_t last_part = kWhole;
-  const LeafStates::Edges edges = states_.edges(at.state);
+  const LeafStates::Edges edges = states.edges(at.state);
   const Edge* e = edges.begin();
   for (uint32_t i = 0; i < kPartEdges[at.part].n; ++i) {
     const PartEdge& bytes = kPartEdges[at.part].edges[i];
     while (e < edges.end() && e->last < bytes.first) ++e;
     for (uint32_t byte = bytes.first; byte <= bytes.last;) {
-      if (e == edges.end() || e->first > byte || e->action != action || states_.ends(e->target) != 0) {
+      if (e == edges.end() || e->first > byte || e->action != action || states.ends(e->target) != 0) {
         steps_.resize(known_steps);
         return 1;
       }
@@ -109,7 +109,7 @@ uint32_t PlainReach::expand(uint32_t from) {
       if (to == last_state && bytes.to == last_part) continue;
       last_state = to;
       last_part = bytes.to;
-      const uint32_t next = place(to, bytes.to);
+      const uint32_t next = place(states, to, bytes.to);
       if (places_[next].reach != 0) reach = std::min(reach, std::min(places_[next].reach + 1u, kAnyLength));
       else steps_.push_back({from, next});
     }
@@ -117,16 +117,16 @@ uint32_t PlainReach::expand(uint32_t from) {
   return reach;
 }
 
-void PlainReach::find(uint32_t state) {
-  const uint32_t start = place(state, kWhole);
+void PlainReach::find(LeafStates& states, uint32_t state) {
+  const uint32_t start = place(states, state, kWhole);
   // Places by breadth first.
   steps_.clear();
   met_.assign(1, start);
   places_[start].met = 0;
   std::vector<uint32_t> reach;
-  for (uint32_t i = 0; i < met_.size() && i < kMostExpanded && !(states_.is_joint(state) && states_.full()); ++i) {
+  for (uint32_t i = 0; i < met_.size() && i < kMostExpanded && !(states.is_joint(state) && states.full()); ++i) {
     const size_t known_steps = steps_.size();
-    reach.push_back(expand(i));
+    reach.push_back(expand(states, i));
     if (i == 0 && reach[0] == 1) break;  // most states of words and numbers
     for (size_t s = known_steps; s < steps_.size(); ++s) {
       Place& next = places_[steps_[s].to];

@@ -19,16 +19,14 @@ std::vector<uint8_t> plain_heights(const std::vector<TokenTrie::Node>& nodes, ui
 // How much plain text states read.
 class PlainReach {
  public:
-  explicit PlainReach(LeafStates& states) : states_(states) {}
-
   // Of every plain text that begins with a whole character, the first reach() - 1 bytes lead from `state` to states that go on: none of them
   // ends a rule. In a counted rule, each of the characters begins one round. At least 1; kMostPlainBytes + 1: plain text of any length.
   // It is a lower bound where the automaton is large.
-  uint32_t reach(uint32_t state) {
-    if (state >= reach_.size() || reach_[state] == 0) find(state);
+  uint32_t reach(LeafStates& states, uint32_t state) {
+    if (state >= reach_.size() || reach_[state] == 0) find(states, state);
     return reach_[state];
   }
-  void forget();  // with the joint states
+  void forget();  // with the joint states. `states` is the same in all calls; a maker of masks may have moved meanwhile
 
  private:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
@@ -42,11 +40,10 @@ class PlainReach {
     uint32_t from, to;  // in met_
   };
   // Finds the reach of `state` and of the states that plain text leads to from there.
-  void find(uint32_t state);
-  uint32_t place(uint32_t state, uint8_t part);
-  uint32_t expand(uint32_t from);
+  void find(LeafStates& states, uint32_t state);
+  uint32_t place(const LeafStates& states, uint32_t state, uint8_t part);
+  uint32_t expand(LeafStates& states, uint32_t from);
 
-  LeafStates& states_;
   std::vector<uint8_t> reach_;   // (states)
   std::vector<uint32_t> first_;  // (states) in places_
   std::vector<Place> places_;
