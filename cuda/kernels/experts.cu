@@ -162,16 +162,19 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_pro
   start_early();
   const int slot = static_cast<int>(blockIdx.x) / a.n_blocks, index = static_cast<int>(blockIdx.x) % a.n_blocks;
   const int owner = a.owners[slot];
-  if (owner < 0) return;
-  const int first = a.first_slots[owner];
-  if ((slot - first) % kRows != 0) return;
-  const int n = min(kRows, a.first_slots[owner + 1] - slot);
+  if (owner >= 0 && (slot - a.first_slots[owner]) % kRows != 0) return;
   const int p = a.products.product_of(index);
   const DeviceProduct& product = a.products.list[p];
   const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const int64_t team = static_cast<int64_t>(index - a.products.first_block[p]) * (kProductThreads >> a.lanes_log2) +
                        static_cast<int>(threadIdx.x >> a.lanes_log2);
   const int64_t n_out = product.weight.n_rows, first_out = team * kOuts;
+  if (owner < 0) {
+    if (lane == 0)
+      for (int64_t out = first_out; out < min(first_out + kOuts, n_out); ++out) product.out[slot * product.out_stride + out] = 0.0f;
+    return;
+  }
+  const int n = min(kRows, a.first_slots[owner + 1] - slot);
   const std::byte* const matrix = product.expert_units
                                       ? reinterpret_cast<const std::byte*>(product.expert_units[owner]) + product.expert_stride
                                       : weights_of(product) + static_cast<uint64_t>(owner) * product.expert_stride;

@@ -30,7 +30,7 @@ struct RoutedRows {
   Ptr<float> weights;         // (n_rows, n_used), the best expert first
   Ptr<int32_t> experts;       // (n_rows, n_used), in the same order
   Ptr<int32_t> slots;         // (n_rows, n_used): the slot of each choice
-  Ptr<int32_t> rows, owners;  // (n_rows * n_used): the row of each slot, and its expert; -1: products leave the slot out
+  Ptr<int32_t> rows, owners;  // (n_rows * n_used): the row of each slot, and its expert; -1: products write zeros or nothing there
   Ptr<int32_t> first_slots;   // (n_experts + 1); slots from the last number on have no expert
 
   static uint64_t bytes(int64_t n_rows, const RouterShape& r) {

@@ -47,12 +47,12 @@ TEST(GpuExpertStore, RepackedWeightsAreThoseOfTheDevice) {
 // Experts that the processor computes beside the GPU. The last bits of a product differ between the two sides, and routers of random models
 // make much of them: the logits are far closer to the GPU's than the processor's alone are. A second run repeats them to the bit.
 TEST(GpuHostExperts, TheProcessorComputesItsShare) {
-  for (const char* spec : {"qwen3moe", "gpt-oss", "gemma4-moe", "nemotron-h"}) {
+  for (const char* spec : {"qwen3moe", "gpt-oss", "nemotron-h"}) {
     SCOPED_TRACE(spec);
     const std::vector<std::byte> file = deep_model_gguf(spec);
-    const std::vector<int32_t> prompt = random_prompt(40, 1), answer = random_prompt(6, 2);
+    const std::vector<int32_t> prompt = random_prompt(18, 1), answer = random_prompt(3, 2);
     const auto logits = [&](const std::shared_ptr<engine::LanguageModel>& model) {
-      const auto session = open_session(model, 96, KvType::f16, 32);
+      const auto session = open_session(model, 64, KvType::f16, 16);
       std::vector<float> all(prompt.size() * session->logits().size());
       unwrap(session->prefill(prompt, nullptr, all.data()));
       for (const int32_t token : answer) {
@@ -72,6 +72,7 @@ TEST(GpuHostExperts, TheProcessorComputesItsShare) {
     processor.backend = "cpu";
     const float of_processor = farthest(logits(open_with(file, processor, {})));
     for (const int64_t on_device : {0, 7}) {
+      if (on_device == 0 && std::string(spec) != "qwen3moe") continue;
       engine::ModelOptions options = with_experts(on_device);
       options.host_experts = true;
       const auto model = open_with(file, on_cuda(), options);
