@@ -577,7 +577,7 @@ struct orrery_session_options {
                                      Embeddings, calibrations and draft models have none */
   uint32_t load_behind;           /* 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */
   uint32_t reserved;
-  orrery_folder *folder;          /* where generations take the KV of prompts' beginnings that neither the session nor kept KV has: orrery_folder_open().
+  orrery_folder *folder;          /* where generations take the KV of prompts' beginnings that neither the session nor kept KV has: orrery_folder_open() of orrery_lab.h.
                                      The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan() ignores it */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
@@ -659,26 +659,6 @@ ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity, size_t *n_bytes, orrery_error *error);
 /* Loads from memory: bytes (n_bytes), the caller's again after the call. */
 ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes, orrery_error *error);
-
-/* A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a session with the option `folder` takes
-   from there the KV of the longest beginning that a saved session computed as a prompt, in whole pages of 64 tokens: with the same model, KV type,
-   adapters, version, backend and instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so. Hashes
-   find damage and are no signature: give a folder to sessions only where you trust whoever can write it. Any threads and processes may share it.
-     path       made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
-     max_bytes  of all entries; 0: no limit. Saving first removes the least recently used ones: those whose files changed first, as each use changes them */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_open(const char *path, uint64_t max_bytes, orrery_folder **folder, orrery_error *error);
-ORRERY_UNSTABLE ORRERY_API void orrery_folder_free(orrery_folder *folder);
-/* Saves as orrery_session_save() does. name: UTF-8, 1 to 200 bytes, no control characters and none of /\:*?"<>|, not '.', ' ' or '~' first; it replaces
-   an entry of that name. NULL: an unnamed entry (~ and 32 digits), which replaces shorter ones of the same prompt. ORRERY_INVALID_ARGUMENT: another name,
-   or more than max_bytes (bytes_requested, bytes_available): nothing leaves. ORRERY_IO: the folder cannot be written. */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_save(orrery_folder *folder, orrery_session *session, const char *name, orrery_error *error);
-/* Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or not for this session. */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_load(orrery_folder *folder, orrery_session *session, const char *name, orrery_error *error);
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_remove(orrery_folder *folder, const char *name, orrery_error *error); /* ORRERY_IO: none such */
-/* Writes the entries as a JSON array, the last used first: "name", "bytes", "used" (seconds since 1970), "tokens", "shared_tokens" (what prompts may
-   take), "model" (fingerprint); "error" instead of the last three where the entry is damaged. See "Sizes out". */
-ORRERY_UNSTABLE ORRERY_API orrery_status orrery_folder_list(const orrery_folder *folder, char *json, size_t capacity, size_t *json_bytes,
-                                                            orrery_error *error);
 
 /* Appends tokens by prefill, without an answer.
      tokens   (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the context holds

@@ -1042,18 +1042,6 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_load_buffer(SessionHandle @session, byte[] @bytes, UIntPtr @n_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_folder_open(byte[] @path, ulong @max_bytes, out FolderHandle @folder, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern void orrery_folder_free(IntPtr @folder);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_folder_save(FolderHandle @folder, SessionHandle @session, byte[] @name, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_folder_load(FolderHandle @folder, SessionHandle @session, byte[] @name, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_folder_remove(FolderHandle @folder, byte[] @name, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
-    internal static extern int orrery_folder_list(FolderHandle @folder, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
-    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_evaluate(SessionHandle @session, int[] @tokens, UIntPtr @n_tokens, float[] @logits, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_logits(SessionHandle @session, float[] @logits, UIntPtr @n, ref orrery_error @error);
@@ -1135,6 +1123,18 @@ internal static partial class Native {
     internal static extern int orrery_head_profile_import(byte[] @profile_json, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_head_profile_import_gates(byte[] @gates, double @sparsity, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_open(byte[] @path, ulong @max_bytes, out FolderHandle @folder, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_folder_free(IntPtr @folder);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_save(FolderHandle @folder, SessionHandle @session, byte[] @name, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_load(FolderHandle @folder, SessionHandle @session, byte[] @name, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_remove(FolderHandle @folder, byte[] @name, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_folder_list(FolderHandle @folder, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_matcher_create(VocabHandle @vocab, ref orrery_generate_options @options, out MatcherHandle @matcher, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
@@ -1431,8 +1431,8 @@ public sealed class SessionOptions {
     /// there</summary>
     public uint LoadBehind;
     /// <summary>where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
-    /// orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
-    /// ignores it</summary>
+    /// orrery_folder_open() of orrery_lab.h. The session and its forks keep it. Not under "h2o". NULL (default): none.
+    /// orrery_plan() ignores it</summary>
     public Folder Folder;
     public SessionOptions() {
         var raw = orrery_session_options.New();

@@ -446,9 +446,8 @@ export interface SessionOptions {
   /** 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there */
   loadBehind?: number;
   /**
-   * where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
-   * orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
-   * ignores it
+   * where generations take the KV of prompts' beginnings that neither the session nor kept KV has: orrery_folder_open()
+   * of orrery_lab.h. The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan() ignores it
    */
   folder?: object;
 }

@@ -136,18 +136,6 @@ static void invoke_orrery_session_save_buffer(slot *a, slot *result) { (void)a, 
 static const parameter parameters_orrery_session_save_buffer[] = {{P_HANDLE, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_load_buffer(slot *a, slot *result) { (void)a, result->i = orrery_session_load_buffer((orrery_session *)a[0].p, (const void *)a[1].p, (size_t)a[2].i, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_session_load_buffer[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_folder_open(slot *a, slot *result) { (void)a, result->i = orrery_folder_open((const char *)a[0].p, (uint64_t)a[1].i, (orrery_folder **)a[2].p, (orrery_error *)a[3].p); }
-static const parameter parameters_orrery_folder_open[] = {{P_STRING, 1, 0}, {P_U64, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_folder_free(slot *a, slot *result) { (void)a, (void)result, orrery_folder_free((orrery_folder *)a[0].p); }
-static const parameter parameters_orrery_folder_free[] = {{P_HANDLE, 1, 0}};
-static void invoke_orrery_folder_save(slot *a, slot *result) { (void)a, result->i = orrery_folder_save((orrery_folder *)a[0].p, (orrery_session *)a[1].p, (const char *)a[2].p, (orrery_error *)a[3].p); }
-static const parameter parameters_orrery_folder_save[] = {{P_HANDLE, 1, 0}, {P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_folder_load(slot *a, slot *result) { (void)a, result->i = orrery_folder_load((orrery_folder *)a[0].p, (orrery_session *)a[1].p, (const char *)a[2].p, (orrery_error *)a[3].p); }
-static const parameter parameters_orrery_folder_load[] = {{P_HANDLE, 1, 0}, {P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_folder_remove(slot *a, slot *result) { (void)a, result->i = orrery_folder_remove((orrery_folder *)a[0].p, (const char *)a[1].p, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_folder_remove[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
-static void invoke_orrery_folder_list(slot *a, slot *result) { (void)a, result->i = orrery_folder_list((const orrery_folder *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
-static const parameter parameters_orrery_folder_list[] = {{P_HANDLE, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_evaluate(slot *a, slot *result) { (void)a, result->i = orrery_session_evaluate((orrery_session *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (float *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_session_evaluate[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_logits(slot *a, slot *result) { (void)a, result->i = orrery_session_logits((const orrery_session *)a[0].p, (float *)a[1].p, (size_t)a[2].i, (orrery_error *)a[3].p); }
@@ -210,6 +198,18 @@ static void invoke_orrery_head_profile_import(slot *a, slot *result) { (void)a, 
 static const parameter parameters_orrery_head_profile_import[] = {{P_STRING, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_head_profile_import_gates(slot *a, slot *result) { (void)a, result->i = orrery_head_profile_import_gates((const char *)a[0].p, a[1].d, (char *)a[2].p, (size_t)a[3].i, (size_t *)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_head_profile_import_gates[] = {{P_STRING, 1, 0}, {P_F64, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_open(slot *a, slot *result) { (void)a, result->i = orrery_folder_open((const char *)a[0].p, (uint64_t)a[1].i, (orrery_folder **)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_folder_open[] = {{P_STRING, 1, 0}, {P_U64, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_free(slot *a, slot *result) { (void)a, (void)result, orrery_folder_free((orrery_folder *)a[0].p); }
+static const parameter parameters_orrery_folder_free[] = {{P_HANDLE, 1, 0}};
+static void invoke_orrery_folder_save(slot *a, slot *result) { (void)a, result->i = orrery_folder_save((orrery_folder *)a[0].p, (orrery_session *)a[1].p, (const char *)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_folder_save[] = {{P_HANDLE, 1, 0}, {P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_load(slot *a, slot *result) { (void)a, result->i = orrery_folder_load((orrery_folder *)a[0].p, (orrery_session *)a[1].p, (const char *)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_folder_load[] = {{P_HANDLE, 1, 0}, {P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_remove(slot *a, slot *result) { (void)a, result->i = orrery_folder_remove((orrery_folder *)a[0].p, (const char *)a[1].p, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_folder_remove[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_folder_list(slot *a, slot *result) { (void)a, result->i = orrery_folder_list((const orrery_folder *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_folder_list[] = {{P_HANDLE, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_matcher_create(slot *a, slot *result) { (void)a, result->i = orrery_matcher_create((const orrery_vocab *)a[0].p, (const orrery_generate_options *)a[1].p, (orrery_matcher **)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_matcher_create[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &generate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_matcher_mask(slot *a, slot *result) { (void)a, result->i = orrery_matcher_mask((orrery_matcher *)a[0].p, (uint32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
@@ -285,12 +285,6 @@ static const function functions[] = {
     {"orrery_session_load", R_STATUS, 3, invoke_orrery_session_load, 0, parameters_orrery_session_load},
     {"orrery_session_save_buffer", R_STATUS, 3, invoke_orrery_session_save_buffer, 0, parameters_orrery_session_save_buffer},
     {"orrery_session_load_buffer", R_STATUS, 3, invoke_orrery_session_load_buffer, 0, parameters_orrery_session_load_buffer},
-    {"orrery_folder_open", R_STATUS, 4, invoke_orrery_folder_open, free_orrery_folder, parameters_orrery_folder_open},
-    {"orrery_folder_free", R_VOID, 1, invoke_orrery_folder_free, 0, parameters_orrery_folder_free},
-    {"orrery_folder_save", R_STATUS, 4, invoke_orrery_folder_save, 0, parameters_orrery_folder_save},
-    {"orrery_folder_load", R_STATUS, 4, invoke_orrery_folder_load, 0, parameters_orrery_folder_load},
-    {"orrery_folder_remove", R_STATUS, 3, invoke_orrery_folder_remove, 0, parameters_orrery_folder_remove},
-    {"orrery_folder_list", R_STATUS, 3, invoke_orrery_folder_list, 0, parameters_orrery_folder_list},
     {"orrery_session_evaluate", R_STATUS, 4, invoke_orrery_session_evaluate, 0, parameters_orrery_session_evaluate},
     {"orrery_session_logits", R_STATUS, 3, invoke_orrery_session_logits, 0, parameters_orrery_session_logits},
     {"orrery_session_embedding", R_STATUS, 3, invoke_orrery_session_embedding, 0, parameters_orrery_session_embedding},
@@ -322,6 +316,12 @@ static const function functions[] = {
     {"orrery_calibration_free", R_VOID, 1, invoke_orrery_calibration_free, 0, parameters_orrery_calibration_free},
     {"orrery_head_profile_import", R_STATUS, 3, invoke_orrery_head_profile_import, 0, parameters_orrery_head_profile_import},
     {"orrery_head_profile_import_gates", R_STATUS, 4, invoke_orrery_head_profile_import_gates, 0, parameters_orrery_head_profile_import_gates},
+    {"orrery_folder_open", R_STATUS, 4, invoke_orrery_folder_open, free_orrery_folder, parameters_orrery_folder_open},
+    {"orrery_folder_free", R_VOID, 1, invoke_orrery_folder_free, 0, parameters_orrery_folder_free},
+    {"orrery_folder_save", R_STATUS, 4, invoke_orrery_folder_save, 0, parameters_orrery_folder_save},
+    {"orrery_folder_load", R_STATUS, 4, invoke_orrery_folder_load, 0, parameters_orrery_folder_load},
+    {"orrery_folder_remove", R_STATUS, 3, invoke_orrery_folder_remove, 0, parameters_orrery_folder_remove},
+    {"orrery_folder_list", R_STATUS, 3, invoke_orrery_folder_list, 0, parameters_orrery_folder_list},
     {"orrery_matcher_create", R_STATUS, 4, invoke_orrery_matcher_create, free_orrery_matcher, parameters_orrery_matcher_create},
     {"orrery_matcher_mask", R_STATUS, 3, invoke_orrery_matcher_mask, 0, parameters_orrery_matcher_mask},
     {"orrery_matcher_accept", R_STATUS, 4, invoke_orrery_matcher_accept, 0, parameters_orrery_matcher_accept},

@@ -78,24 +78,25 @@ OptionGroup runtime_group() {
 }
 
 OptionGroup model_group() {
-  return {"Loading",
-          {{"--load", "HOW", "map the file, or read it into memory (default map)."},
-           {"--rope-scaling", "KIND", "none, linear, yarn, llama3 or longrope; replaces the file's scaling."},
-           {"--rope-scale", "FACTOR", "Factor of linear, yarn and llama3."},
-           {"--rope-base", "BASE", "Frequency base; replaces the file's base."},
-           {"--rope-original-context", "N", "yarn, llama3, longrope: the context that the model was trained with."},
-           {"--experts-on-device", "N",
-            "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
-            "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
-           {"--host-experts", nullptr,
-            "The processor computes the experts that are not in the budget, beside the device, and none crosses the link: faster answers "
-            "where host memory is faster than the link, and slower prompts."},
-           {"--sessions-memory", "SIZE",
-            "What weights leave of the budget to the KV and the work of sessions (default: experts leave what a session of 8,192 tokens "
-            "needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},
-           {"--layers-on-device", "N",
-            "Layers whose matrices have room in the budget; the others are in host memory and cross the link in each step (default: all "
-            "if they fit, else as many as fit beside --sessions-memory)."}}};
+  return {
+      "Loading",
+      {{"--load", "HOW", "map the file, or read it into memory (default map)."},
+       {"--rope-scaling", "KIND", "none, linear, yarn, llama3 or longrope; replaces the file's scaling."},
+       {"--rope-scale", "FACTOR", "Factor of linear, yarn and llama3."},
+       {"--rope-base", "BASE", "Frequency base; replaces the file's base."},
+       {"--rope-original-context", "N", "yarn, llama3, longrope: the context that the model was trained with."},
+       {"--experts-on-device", "N",
+        "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
+        "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
+       {"--host-experts", nullptr,
+        "The processor computes the experts that are not in the budget, beside the device, and none crosses the link: for answers where "
+        "host memory is faster than the link. Prompts wait for the processor's share."},
+       {"--sessions-memory", "SIZE",
+        "What weights leave of the budget to the KV and the work of sessions (default: experts leave what a session of 8,192 tokens "
+        "needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},
+       {"--layers-on-device", "N",
+        "Layers whose matrices have room in the budget; the others are in host memory and cross the link in each step (default: all "
+        "if they fit, else as many as fit beside --sessions-memory)."}}};
 }
 
 OptionGroup session_group() {

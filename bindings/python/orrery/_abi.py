@@ -1000,12 +1000,6 @@ FUNCTIONS = {
     "orrery_session_load": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
     "orrery_session_save_buffer": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_load_buffer": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(orrery_error)]),
-    "orrery_folder_open": (c_int32, [c_char_p, c_uint64, POINTER(c_void_p), POINTER(orrery_error)]),
-    "orrery_folder_free": (None, [c_void_p]),
-    "orrery_folder_save": (c_int32, [c_void_p, c_void_p, c_char_p, POINTER(orrery_error)]),
-    "orrery_folder_load": (c_int32, [c_void_p, c_void_p, c_char_p, POINTER(orrery_error)]),
-    "orrery_folder_remove": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
-    "orrery_folder_list": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_evaluate": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_float), POINTER(orrery_error)]),
     "orrery_session_logits": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
     "orrery_session_embedding": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
@@ -1047,6 +1041,12 @@ FUNCTIONS = {
     "orrery_calibration_free": (None, [c_void_p]),
     "orrery_head_profile_import": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_head_profile_import_gates": (c_int32, [c_char_p, c_double, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_folder_open": (c_int32, [c_char_p, c_uint64, POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_folder_free": (None, [c_void_p]),
+    "orrery_folder_save": (c_int32, [c_void_p, c_void_p, c_char_p, POINTER(orrery_error)]),
+    "orrery_folder_load": (c_int32, [c_void_p, c_void_p, c_char_p, POINTER(orrery_error)]),
+    "orrery_folder_remove": (c_int32, [c_void_p, c_char_p, POINTER(orrery_error)]),
+    "orrery_folder_list": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_matcher_create": (c_int32, [c_void_p, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_matcher_mask": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_matcher_accept": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
@@ -1235,8 +1235,8 @@ class SessionOptions(TypedDict, total=False):
     load_behind: int
     """1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there"""
     folder: object
-    """where generations take the KV of prompts' beginnings that neither the session nor kept KV has: orrery_folder_open().
-    The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan() ignores it
+    """where generations take the KV of prompts' beginnings that neither the session nor kept KV has: orrery_folder_open()
+    of orrery_lab.h. The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan() ignores it
     """
 
 

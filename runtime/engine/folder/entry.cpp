@@ -13,7 +13,7 @@ constexpr char kEntryMagic[8] = {'O', 'R', 'R', 'F', 'O', 'L', 'D', '1'};
 
 struct EntryFooter {
   EntryHash fingerprint, formats, program;
-  EntryHash first_page;  // hash of the first shared page's tokens; zeros: there is none
+  EntryHash first_page;  // hash of the first shared page's tokens; zeros: the entry has no shared page
   EntryHash index;       // hash of the index
   uint64_t session_bytes;
   uint64_t pages_at;

@@ -52,7 +52,7 @@ class Folder {
   Status save(const std::string& name, uint64_t bytes, const std::function<Status(const Sink&)>& write) const;
   // Unnamed entries of which `entry`, in `name`, has all shared tokens leave.
   void replace_shorter(const std::string& name, const Entry& entry) const;
-  Status remove(const std::string& name) const;  // error: io if there is none
+  Status remove(const std::string& name) const;  // error: io if the folder has no such entry
   // As JSON, the last used first.
   Result<std::string> list() const;
 

@@ -59,8 +59,8 @@ struct WeightsPlace {
   int64_t experts = kAll;  // units (store/expert_units.h), at most
   int64_t layers = kAll;   // whose matrices lie there; experts count apart
   bool in_place = false;   // operations use the reservoir by the host's addresses, and there is no link
-  // The embedding stays where the file lies, if no product reads it: on every device where something is away, so that the more has room
-  // there; else where the device reads the host's memory.
+  // The embedding stays where the file lies, if no product reads it: on a device that reads the host's memory always, on another one where
+  // weights are away, so that more of them fit.
   bool rows_on_host(const Device& device) const { return away() || embedding_away || device.info().reads_host_memory; }
   bool embedding_away = false;  // even if nothing else is
   Backend* host = nullptr;      // if given, it computes the experts that are not on the device; else they cross the link

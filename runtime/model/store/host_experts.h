@@ -3,7 +3,8 @@
 // Of each layer the first experts lie in the arena, as the device stores them, and the others in the reservoir, as the processor's backend
 // stores them. Nothing moves between the two. A layer's rows cross to the host once (kilobytes for a generated token), and the results of
 // the reservoir's experts cross back. Both sides compute at the same time. Which side computes an expert never changes while the model is
-// open, so its answers do not depend on time. Where the device is the processor too, they are those of all experts in the arena, to the bit.
+// open, so its answers do not depend on time. Where the device is the processor too, they have the bits that they have with all experts in the
+// arena.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "orrery.h"
+#include "orrery_lab.h"
 
 namespace orrery::server {
 

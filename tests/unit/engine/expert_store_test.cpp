@@ -33,57 +33,58 @@ std::shared_ptr<LanguageModel> open(const std::vector<std::byte>& file, const en
 
 model::ExpertUnits units_of(const std::vector<std::byte>& file) { return open(file, runtime_options(), 0)->weights().experts->units(); }
 
-TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
+// f(file, prompt, the logits of all experts in the arena) for each family, and for quantized weights.
+template <class F>
+void for_each_file(const F& f) {
   const std::vector<int32_t> prompt = random_prompt(70, 1);
   for (const char* spec : kSpecs)
     for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
       if (type == TensorType::q8_0 && std::string(spec) != "qwen3moe") continue;
       SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
       const std::vector<std::byte> file = deep_model_gguf(spec, {type});
-      const std::vector<float> expected = traced_logits(open_bytes(file), prompt);
-      const model::ExpertUnits units = units_of(file);
-      const auto n = static_cast<int64_t>(units.n_units()), least = static_cast<int64_t>(units.least_slots());
-      for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
-        const auto model = open(file, runtime_options(), on_device);
-        ASSERT_TRUE(model->weights().experts && model->weights().experts->in_place());
-        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "in place, " << on_device;
-      }
-      for (const int64_t on_device : {least, n - 1}) {
-        if (on_device < least || on_device >= n) continue;
-        const auto model = open(file, linked_options(), on_device);
-        ASSERT_TRUE(model->weights().experts && !model->weights().experts->in_place());
-        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "link, " << on_device;
-        EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "link, in chunks, " << on_device;
-        EXPECT_GT(model->weights().experts->counts().asked(), 0u);
-      }
-      EXPECT_EQ(open(file, linked_options(), n)->weights().experts, nullptr) << "all on the device";
+      f(file, prompt, traced_logits(open_bytes(file), prompt));
     }
 }
 
-// The processor's backend beside a device, which is the processor as well here: the same bits, whatever the division, for one row, chunks and
-// several sessions.
-TEST(EngineHostExperts, WhoComputesChangesNoBit) {
-  const std::vector<int32_t> prompt = random_prompt(70, 1);
-  for (const char* spec : kSpecs)
-    for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
-      if (type == TensorType::q8_0 && std::string(spec) != "qwen3moe") continue;
-      SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
-      const std::vector<std::byte> file = deep_model_gguf(spec, {type});
-      const std::vector<float> expected = traced_logits(open_bytes(file), prompt);
-      const auto n = static_cast<int64_t>(units_of(file).n_units());
-      for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
-        engine::ModelOptions options = with_experts(on_device);
-        options.host_experts = true;
-        const auto model = open_with(file, linked_options(), options);
-        const model::HostExperts* host = model->weights().host.get();
-        ASSERT_TRUE(host && !model->weights().experts);
-        EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << on_device;
-        EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "in chunks, " << on_device;
-        EXPECT_EQ(host->layout().n_on_device, static_cast<uint64_t>(on_device));
-        EXPECT_GT(host->counts().prompt_by_host, 0u);
-        EXPECT_EQ(host->counts().on_device > 0, on_device > 0);
-      }
+TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
+  for_each_file([](const std::vector<std::byte>& file, const std::vector<int32_t>& prompt, const std::vector<float>& expected) {
+    const model::ExpertUnits units = units_of(file);
+    const auto n = static_cast<int64_t>(units.n_units()), least = static_cast<int64_t>(units.least_slots());
+    for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
+      const auto model = open(file, runtime_options(), on_device);
+      ASSERT_TRUE(model->weights().experts && model->weights().experts->in_place());
+      EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "in place, " << on_device;
     }
+    for (const int64_t on_device : {least, n - 1}) {
+      if (on_device < least || on_device >= n) continue;
+      const auto model = open(file, linked_options(), on_device);
+      ASSERT_TRUE(model->weights().experts && !model->weights().experts->in_place());
+      EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << "link, " << on_device;
+      EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "link, in chunks, " << on_device;
+      EXPECT_GT(model->weights().experts->counts().asked(), 0u);
+    }
+    EXPECT_EQ(open(file, linked_options(), n)->weights().experts, nullptr) << "all on the device";
+  });
+}
+
+// The processor's backend beside a device, which is the processor as well here: the same bits, whatever the division, for one row and for
+// chunks.
+TEST(EngineHostExperts, WhoComputesChangesNoBit) {
+  for_each_file([](const std::vector<std::byte>& file, const std::vector<int32_t>& prompt, const std::vector<float>& expected) {
+    const auto n = static_cast<int64_t>(units_of(file).n_units());
+    for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
+      engine::ModelOptions options = with_experts(on_device);
+      options.host_experts = true;
+      const auto model = open_with(file, linked_options(), options);
+      const model::HostExperts* host = model->weights().host.get();
+      ASSERT_TRUE(host && !model->weights().experts);
+      EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << on_device;
+      EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "in chunks, " << on_device;
+      EXPECT_EQ(host->layout().n_on_device, static_cast<uint64_t>(on_device));
+      EXPECT_GT(host->counts().prompt_by_host, 0u);
+      EXPECT_EQ(host->counts().on_device > 0, on_device > 0);
+    }
+  });
 }
 
 TEST(EngineHostExperts, SessionsDecodeTogetherAndUnderPolicies) {

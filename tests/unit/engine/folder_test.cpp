@@ -11,6 +11,7 @@
 #include "runtime/engine/folder/folder.h"
 #include "runtime/engine/session/session_file.h"
 #include "runtime/os/folder/folder.h"
+#include "tests/support/asked_prompts.h"
 #include "tests/support/policy_sessions.h"
 #include "tests/support/session_bytes.h"
 
@@ -18,10 +19,7 @@ namespace orrery::folder_test {
 namespace {
 
 using namespace testing;
-using engine::Event;
-using engine::EventType;
 using engine::Folder;
-using engine::Generation;
 using engine::Session;
 using engine::SessionFile;
 namespace fs = std::filesystem;
@@ -41,41 +39,6 @@ engine::SessionOptions options_of(std::shared_ptr<Folder> folder, const std::str
 std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options) {
   return unwrap(Session::open(model, options));
 }
-std::vector<int32_t> tokens_of(size_t n, uint64_t seed, std::vector<int32_t> head = {}) {
-  Random random(seed);
-  while (head.size() < n) head.push_back(static_cast<int32_t>(3 + random.below(90)));
-  return head;
-}
-
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<float> logits;  // of the answer's last computed token
-  uint64_t computed = 0, from_folder = 0, reused = 0;
-};
-Answer ask(Session* session, const std::vector<int32_t>& prompt, uint32_t n = 3) {
-  const engine::SessionStats before = session->stats();
-  engine::GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
-  const auto g = unwrap(Generation::proceed(session, prompt, options));
-  Answer a;
-  Event event;
-  do {
-    unwrap(g->next(&event));
-    if (event.type == EventType::token) a.tokens.push_back(event.token);
-  } while (event.type != EventType::done);
-  unwrap(session->fetch_logits());
-  a.logits = as_vector(session->logits());
-  a.reused = event.reused_tokens;
-  a.computed = session->stats().prompt_tokens - before.prompt_tokens;
-  a.from_folder = session->stats().folder_tokens - before.folder_tokens;
-  return a;
-}
-void expect_same(const Answer& found, const Answer& expected) {
-  EXPECT_EQ(found.tokens, expected.tokens);
-  EXPECT_TRUE(same_bits(found.logits, expected.logits));
-}
-
 SessionBytes bytes_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(in)), {});
@@ -120,16 +83,16 @@ TEST_P(Folders, APromptFindsItsPrefixAndAnswersAsIfItWereComputed) {
   for (const KvType kv : {KvType::f16, KvType::k8v4}) {
     const Filled filled(open_demo(), GetParam(), kv);
     const auto model = open_demo();
-    const Answer expected = ask(open(model, options_of(nullptr, GetParam(), kv)).get(), filled.prompt);
+    const Asked expected = ask(open(model, options_of(nullptr, GetParam(), kv)).get(), filled.prompt);
     const auto session = open(model, options_of(filled.folder, GetParam(), kv));
-    const Answer found = ask(session.get(), filled.prompt);
+    const Asked found = ask(session.get(), filled.prompt);
     expect_same(found, expected);
     EXPECT_EQ(found.from_folder, sums ? 0u : 256u) << "the whole pages that both have";
     EXPECT_EQ(found.reused, found.from_folder);
     EXPECT_EQ(found.computed, 330 - found.from_folder);
     EXPECT_EQ(session->stats().restored_tokens, 0u);
     // The session has them now.
-    const Answer again = ask(session.get(), tokens_of(400, 3, filled.prompt));
+    const Asked again = ask(session.get(), tokens_of(400, 3, filled.prompt));
     EXPECT_EQ(again.from_folder, 0u);
     EXPECT_EQ(again.reused, 330u);
   }
@@ -143,12 +106,12 @@ TEST(EngineFolder, APromptGoesOnBehindTokensThatTheSessionHolds) {
   const std::vector<int32_t> begun(filled.document.begin(), filled.document.begin() + 100);
   EXPECT_EQ(ask(session.get(), begun).from_folder, 64u);
   unwrap(session->rewind(100));
-  const Answer found = ask(session.get(), filled.prompt);
+  const Asked found = ask(session.get(), filled.prompt);
   EXPECT_EQ(found.from_folder, 156u);
   expect_same(found, ask(open(model, options_of(nullptr)).get(), filled.prompt));
   // Behind a generated token, KV is the session's own.
   const auto other = open(model, options_of(filled.folder));
-  const Answer a = ask(other.get(), begun, 40);
+  const Asked a = ask(other.get(), begun, 40);
   std::vector<int32_t> longer = tokens_of(300, 7, [&] {
     std::vector<int32_t> all = begun;
     all.insert(all.end(), a.tokens.begin(), a.tokens.end());
@@ -168,14 +131,14 @@ INSTANTIATE_TEST_SUITE_P(Kinds, FolderStates, ::testing::Values("qwen35", "lfm2"
 TEST_P(FolderStates, AStateIsFoundWithItsPages) {
   const auto model = open_spec(GetParam());
   const Filled filled(model);
-  const Answer expected = ask(open(model, options_of(nullptr)).get(), filled.prompt);
+  const Asked expected = ask(open(model, options_of(nullptr)).get(), filled.prompt);
   const auto session = open(model, options_of(filled.folder));
-  const Answer found = ask(session.get(), filled.prompt);
+  const Asked found = ask(session.get(), filled.prompt);
   expect_same(found, expected);
   EXPECT_EQ(found.from_folder, 256u) << "to the checkpoint at least 16 tokens before the end of the first prompt";
   EXPECT_EQ(session->stats().recomputed_tokens, 0u);
   const std::vector<int32_t> parted = tokens_of(300, 4, {filled.document.begin(), filled.document.begin() + 200});
-  const Answer without = ask(open(model, options_of(filled.folder)).get(), parted);
+  const Asked without = ask(open(model, options_of(filled.folder)).get(), parted);
   EXPECT_EQ(without.from_folder, 0u) << "no state is at or before the end of its pages";
   expect_same(without, ask(open(model, options_of(nullptr)).get(), parted));
   // A damaged state: all is computed.
@@ -184,14 +147,14 @@ TEST_P(FolderStates, AStateIsFoundWithItsPages) {
   ASSERT_EQ(entry.states.size(), 1u);
   bytes[entry.state_at(0) + entry.key.state_bytes / 2] ^= std::byte{16};
   write(filled.entry(), bytes);
-  const Answer computed = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
+  const Asked computed = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
   EXPECT_EQ(computed.from_folder, 0u);
   expect_same(computed, expected);
   // A damaged page before a whole state: the state is no use without it.
   bytes[entry.state_at(0) + entry.key.state_bytes / 2] ^= std::byte{16};
   bytes[entry.page_at(2) + 1] ^= std::byte{16};
   write(filled.entry(), bytes);
-  const Answer without_page = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
+  const Asked without_page = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
   EXPECT_EQ(without_page.from_folder, 0u);
   expect_same(without_page, expected);
 }
@@ -201,7 +164,7 @@ TEST_P(FolderStates, AStateIsFoundWithItsPages) {
 TEST(EngineFolder, ADamagedByteIsNeverTrusted) {
   const auto model = open_demo();
   const Filled filled(model);
-  const Answer expected = ask(open(model, options_of(nullptr)).get(), filled.prompt);
+  const Asked expected = ask(open(model, options_of(nullptr)).get(), filled.prompt);
   const SessionBytes whole = bytes_of(filled.entry());
   const engine::Entry entry = unwrap(engine::read_entry(unwrap(os::InputFile::open(filled.entry()))));
   ASSERT_EQ(entry.bytes(), whole.size());
@@ -233,7 +196,7 @@ TEST(EngineFolder, ADamagedByteIsNeverTrusted) {
     write(filled.entry(), bytes);
     const auto session = open(model, options_of(filled.folder));
     if (each.at <= footer + 4 || each.at + 4 >= whole.size()) {
-      const Answer found = ask(session.get(), filled.prompt);
+      const Asked found = ask(session.get(), filled.prompt);
       expect_same(found, expected);
       EXPECT_EQ(found.from_folder, each.found);
       EXPECT_EQ(found.computed, 330 - each.found);
@@ -270,7 +233,7 @@ TEST(EngineFolder, ADamagedEntryIsMadeUpForByAnother) {
   const engine::Entry entry = unwrap(engine::read_entry(unwrap(os::InputFile::open(filled.entry()))));
   bytes[entry.page_at(1) + 7] ^= std::byte{1};
   write(filled.entry(), bytes);
-  const Answer found = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
+  const Asked found = ask(open(model, options_of(filled.folder)).get(), filled.prompt);
   EXPECT_EQ(found.from_folder, 192u);
   expect_same(found, ask(open(model, options_of(nullptr)).get(), filled.prompt));
 }
@@ -314,7 +277,7 @@ TEST(EngineFolder, EntriesOfOthersAreNoUse) {
   const auto model = open_demo();
   const Filled filled(model);
   const auto nothing = [&](const std::shared_ptr<engine::LanguageModel>& other, const engine::SessionOptions& options) {
-    const Answer found = ask(open(other, options).get(), filled.prompt);
+    const Asked found = ask(open(other, options).get(), filled.prompt);
     EXPECT_EQ(found.from_folder, 0u);
     engine::SessionOptions without = options;
     without.folder = nullptr;
@@ -357,7 +320,7 @@ TEST(EngineFolder, ForeignAndGeneratedTokensAreNotShared) {
   EXPECT_EQ(ask(open(model, options_of(folder)).get(), longer).from_folder, 0u);
   // Of an answer, what was generated is not shared, also after it was loaded and saved again.
   const auto honest = open(model, options_of(folder));
-  const Answer a = ask(honest.get(), longer, 150);
+  const Asked a = ask(honest.get(), longer, 150);
   std::vector<int32_t> whole = longer;
   whole.insert(whole.end(), a.tokens.begin(), a.tokens.end());
   unwrap(SessionFile::save_to_folder(honest.get(), *folder, "honest"));
@@ -365,7 +328,7 @@ TEST(EngineFolder, ForeignAndGeneratedTokensAreNotShared) {
   unwrap(SessionFile::load_from_folder(loaded.get(), *folder, "honest"));
   unwrap(folder->remove("honest"));
   unwrap(SessionFile::save_to_folder(loaded.get(), *folder, "honest again"));
-  const Answer found = ask(open(model, options_of(folder)).get(), whole);
+  const Asked found = ask(open(model, options_of(folder)).get(), whole);
   EXPECT_EQ(found.from_folder, 320u);
   expect_same(found, ask(open(model, options_of(nullptr)).get(), whole));
 }
@@ -543,7 +506,7 @@ TEST(EngineFolder, SeveralShareAFolder) {
   Many many;
   const std::string path = many.dir.file("sessions");
   const uint64_t most = 2 * many.one + many.one / 2;
-  std::vector<Answer> expected;
+  std::vector<Asked> expected;
   for (const auto& prompt : many.prompts) expected.push_back(ask(open(many.model, options_of(nullptr)).get(), prompt));
   std::atomic<int> wrong{0}, found{0};
   const auto work = [&](uint64_t seed) {
@@ -553,7 +516,7 @@ TEST(EngineFolder, SeveralShareAFolder) {
     for (int round = 0; round < 12; ++round) {
       const size_t which = random.below(3);
       const auto session = open(model, options_of(folder));
-      const Answer a = ask(session.get(), many.prompts[which]);
+      const Asked a = ask(session.get(), many.prompts[which]);
       found += a.from_folder > 0;
       wrong += a.tokens != expected[which].tokens || !same_bits(a.logits, expected[which].logits);
       wrong += !SessionFile::save_to_folder(session.get(), *folder, std::string(1, static_cast<char>('a' + which))).ok();

@@ -3,15 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/session/session_file.h"
+#include "tests/support/asked_prompts.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::prefixes_test {
 namespace {
 
 using namespace testing;
-using engine::Event;
-using engine::EventType;
-using engine::Generation;
 using engine::Session;
 
 constexpr uint32_t kContext = 640;
@@ -22,42 +20,6 @@ engine::SessionOptions options_of(const std::string& policy, KvType kv = KvType:
   o.reuse_prompts = reuse;
   return o;
 }
-std::vector<int32_t> tokens_of(size_t n, uint64_t seed, std::vector<int32_t> head = {}) {
-  Random random(seed);
-  while (head.size() < n) head.push_back(static_cast<int32_t>(random.below(2000)));
-  return head;
-}
-
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<float> logits;  // of the answer's last computed token
-  uint64_t reused = 0, computed = 0, restored = 0;
-};
-// The answer to a prompt, and what the session computed for it.
-Answer ask(Session* session, const std::vector<int32_t>& prompt, uint32_t n = 5) {
-  const engine::SessionStats before = session->stats();
-  engine::GenerateOptions options;
-  options.max_tokens = n;
-  options.ignore_end = true;
-  const auto g = unwrap(Generation::proceed(session, prompt, options));
-  Answer a;
-  Event event;
-  do {
-    unwrap(g->next(&event));
-    if (event.type == EventType::token) a.tokens.push_back(event.token);
-  } while (event.type != EventType::done);
-  unwrap(session->fetch_logits());
-  a.logits = as_vector(session->logits());
-  a.reused = event.reused_tokens;
-  a.computed = session->stats().prompt_tokens - before.prompt_tokens;
-  a.restored = session->stats().restored_tokens - before.restored_tokens;
-  return a;
-}
-void expect_same(const Answer& found, const Answer& expected) {
-  EXPECT_EQ(found.tokens, expected.tokens);
-  EXPECT_TRUE(same_bits(found.logits, expected.logits));
-}
-
 class Prefixes : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Prefixes, TheSameRequestGivesTheSameTokensWithAndWithoutReuse) {
@@ -68,20 +30,20 @@ TEST_P(Prefixes, TheSameRequestGivesTheSameTokensWithAndWithoutReuse) {
     const std::vector<int32_t> document = tokens_of(300, 1);
     const std::vector<int32_t> first = tokens_of(330, 2, document), second = tokens_of(350, 3, document);
     const auto without = unwrap(Session::open(model, options_of(GetParam(), kv, false)));
-    const Answer expected = ask(without.get(), second);
-    const Answer of_first = ask(unwrap(Session::open(model, options_of(GetParam(), kv, false))).get(), first);
+    const Asked expected = ask(without.get(), second);
+    const Asked of_first = ask(unwrap(Session::open(model, options_of(GetParam(), kv, false))).get(), first);
     EXPECT_EQ(expected.computed, 350u);
     EXPECT_EQ(model->runtime().prefixes().bytes(), 0u) << "it is off";
 
     const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options));
     expect_same(ask(one.get(), first), of_first);
-    const Answer found = ask(two.get(), second);
+    const Asked found = ask(two.get(), second);
     expect_same(found, expected);
     EXPECT_EQ(found.restored, sums ? 0u : 256u) << "the document's whole pages";
     EXPECT_EQ(found.reused, found.restored);
     EXPECT_EQ(found.computed, 350 - found.restored);
     // The whole prompt again, on a third session: it computes the rest of a page.
-    const Answer again = ask(unwrap(Session::open(model, options)).get(), second);
+    const Asked again = ask(unwrap(Session::open(model, options)).get(), second);
     expect_same(again, expected);
     EXPECT_EQ(again.restored, sums ? 0u : 320u);
     model->runtime().prefixes().forget(model->id());
@@ -107,26 +69,26 @@ TEST_P(RecurrentPrefixes, AStateIsKeptWithItsPage) {
   };
   const auto options = options_of("full");
   const std::vector<int32_t> document = prompt_of(300, 1), first = prompt_of(330, 2, document), second = prompt_of(390, 3, first);
-  const Answer expected = ask(unwrap(Session::open(model, options_of("full", KvType::f16, false))).get(), second, 90);
+  const Asked expected = ask(unwrap(Session::open(model, options_of("full", KvType::f16, false))).get(), second, 90);
   const auto one = unwrap(Session::open(model, options));
   ask(one.get(), first);
   EXPECT_GT(tree.bytes(), model->description().state_bytes());
   const auto two = unwrap(Session::open(model, options));
-  const Answer found = ask(two.get(), second, 90);
+  const Asked found = ask(two.get(), second, 90);
   expect_same(found, expected);
   EXPECT_EQ(found.restored, 256u) << "to the checkpoint, at least kTail tokens before the end of the first prompt";
   EXPECT_EQ(found.computed, second.size() - 256);
   EXPECT_EQ(two->stats().recomputed_tokens, 0u);
   // A prompt that parts from both before the checkpoint has no use of it.
   const std::vector<int32_t> other = prompt_of(300, 4, {document.begin(), document.begin() + 200});
-  const Answer parted = ask(unwrap(Session::open(model, options)).get(), other);
+  const Asked parted = ask(unwrap(Session::open(model, options)).get(), other);
   EXPECT_EQ(parted.restored, 0u);
   expect_same(parted, ask(unwrap(Session::open(model, options_of("full", KvType::f16, false))).get(), other));
   // What a session generated is its own.
   std::vector<int32_t> longer = second;
   longer.insert(longer.end(), found.tokens.begin(), found.tokens.end());
   longer = prompt_of(longer.size() + 40, 5, longer);
-  const Answer of_another = ask(unwrap(Session::open(model, options)).get(), longer);
+  const Asked of_another = ask(unwrap(Session::open(model, options)).get(), longer);
   EXPECT_EQ(of_another.restored, 320u);
   expect_same(of_another, ask(unwrap(Session::open(model, options_of("full", KvType::f16, false))).get(), longer));
 }
@@ -137,7 +99,7 @@ TEST(EnginePrefixes, AnEarlierBranchCostsItsNewTokensAlone) {
   const auto session = unwrap(Session::open(model, options_of("full")));
   std::vector<int32_t> turns = tokens_of(100, 1);
   for (int turn = 0; turn < 3; ++turn) {
-    const Answer a = ask(session.get(), turns, 70);
+    const Asked a = ask(session.get(), turns, 70);
     EXPECT_EQ(a.restored, 0u);
     turns.insert(turns.end(), a.tokens.begin(), a.tokens.end());
     turns = tokens_of(turns.size() + 30, 10 + static_cast<uint64_t>(turn), turns);
@@ -146,19 +108,19 @@ TEST(EnginePrefixes, AnEarlierBranchCostsItsNewTokensAlone) {
   const std::vector<int32_t> held(session->tokens().begin(), session->tokens().begin() + session->n_computed());
   const auto fork = unwrap(session->fork());
   const std::vector<int32_t> edited = tokens_of(90, 20, {turns.begin(), turns.begin() + 70});
-  const Answer other = ask(session.get(), edited, 8);
+  const Asked other = ask(session.get(), edited, 8);
   EXPECT_EQ(other.reused, 70u);
   EXPECT_EQ(other.restored, 0u);
 
   const std::vector<int32_t> back = tokens_of(held.size() + 20, 30, held);
-  const Answer found = ask(session.get(), back);
+  const Asked found = ask(session.get(), back);
   EXPECT_EQ(found.reused, held.size() / 64 * 64);
   EXPECT_EQ(found.restored, found.reused - 70);
   EXPECT_EQ(found.computed, back.size() - found.reused);
   // The generated tokens of the last page were computed again, as prompt tokens. The fork does the same.
   model->runtime().prefixes().forget(model->id());
   unwrap(fork->rewind(static_cast<uint32_t>(found.reused)));
-  const Answer expected = ask(fork.get(), back);
+  const Asked expected = ask(fork.get(), back);
   EXPECT_EQ(expected.restored, 0u);
   expect_same(found, expected);
 }
@@ -169,9 +131,9 @@ TEST(EnginePrefixes, GeneratedAndForeignTokensStayTheSessions) {
   const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options));
   const auto none = unwrap(Session::open(model, off));
   std::vector<int32_t> prompt = tokens_of(100, 1);
-  const Answer a = ask(one.get(), prompt, 100);
+  const Asked a = ask(one.get(), prompt, 100);
   prompt.insert(prompt.end(), a.tokens.begin(), a.tokens.end());
-  const Answer found = ask(two.get(), prompt);
+  const Asked found = ask(two.get(), prompt);
   EXPECT_EQ(found.restored, 64u) << "not the generated ones";
   expect_same(found, ask(none.get(), prompt));
   // Tokens of a file are not computed here: nobody else gets them.
@@ -199,7 +161,7 @@ TEST(EnginePrefixes, KvOfAFileStaysTheSessionsHoweverOftenItIsKept) {
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 2 == 0 ? page * 7 + i : 0x34);  // halves around .3
   }));
   unwrap(engine::SessionFile::save_to_file(forger.get(), dir.file("forged")));
-  const Answer honest = ask(unwrap(Session::open(model, off)).get(), longest);
+  const Asked honest = ask(unwrap(Session::open(model, off)).get(), longest);
   for (const bool invented : {false, true}) {
     SCOPED_TRACE(invented);
     auto one = unwrap(Session::open(model, options));
@@ -216,7 +178,7 @@ TEST(EnginePrefixes, KvOfAFileStaysTheSessionsHoweverOftenItIsKept) {
     EXPECT_EQ(ask(unwrap(one->fork()).get(), longest).reused, 330u);
     one.reset();
     const auto two = unwrap(Session::open(model, options));
-    const Answer found = ask(two.get(), longest);
+    const Asked found = ask(two.get(), longest);
     EXPECT_EQ(found.restored, 0u);
     expect_same(found, honest);
     model->runtime().prefixes().forget(model->id());
@@ -245,7 +207,7 @@ TEST(EnginePrefixes, RestoredTokensAreKeptAsTheyWere) {
   const auto model = open_demo();
   const auto one = unwrap(Session::open(model, options_of("full"))), two = unwrap(Session::open(model, options_of("full")));
   std::vector<int32_t> turns = tokens_of(100, 1);
-  const Answer a = ask(one.get(), turns, 160);
+  const Asked a = ask(one.get(), turns, 160);
   turns.insert(turns.end(), a.tokens.begin(), a.tokens.end());
   ask(one.get(), tokens_of(90, 20, {turns.begin(), turns.begin() + 70}), 3);
   const std::vector<int32_t> back = tokens_of(330, 21, turns);
@@ -258,7 +220,7 @@ TEST(EnginePrefixes, APageOfAnotherTypeIsAnotherPage) {
   const std::vector<int32_t> prompt = tokens_of(200, 1);
   for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
     const auto session = unwrap(Session::open(model, options_of("full", type)));
-    const Answer found = ask(session.get(), prompt);
+    const Asked found = ask(session.get(), prompt);
     EXPECT_EQ(found.restored, 0u);
     expect_same(found, ask(unwrap(Session::open(model, options_of("full", type, false))).get(), prompt));
   }
@@ -301,7 +263,7 @@ TEST(EnginePrefixes, PagesOfOtherMeanKeysAreOtherPages) {
   unwrap(engine::SessionFile::load_from_file(session.get(), dir.file("saved")));
   EXPECT_EQ(ask(session.get(), longer).reused, 200u);
   EXPECT_EQ(ask(session.get(), tokens_of(10, 4)).reused, 0u);  // from here on the means are the model's
-  const Answer found = ask(session.get(), longer);
+  const Asked found = ask(session.get(), longer);
   EXPECT_EQ(found.restored, 0u);
   expect_same(found, ask(none.get(), longer));
 }
@@ -342,7 +304,7 @@ TEST(EnginePrefixes, ARestoredPrefixOf16KTokensIsNotComputed) {
   std::vector<int32_t> question = document;
   question.insert(question.end(), {5, 6, 7});
   const auto two = unwrap(Session::open(model, options));
-  const Answer found = ask(two.get(), question, 2);
+  const Asked found = ask(two.get(), question, 2);
   EXPECT_EQ(found.restored, 16384u);
   EXPECT_EQ(found.computed, 19u);
   expect_same(found, ask(one.get(), question, 2));
@@ -374,7 +336,7 @@ TEST(EnginePrefixes, PagesLeaveWhenASessionNeedsTheirRoom) {
   EXPECT_EQ(model->runtime().prefixes().bytes(), 0u);
   EXPECT_EQ(reservoir.used(), 2 * bytes);
   EXPECT_EQ(one->reservoir_bytes() + two->reservoir_bytes(), 2 * bytes);
-  const Answer a = ask(two.get(), tokens_of(500, 1));
+  const Asked a = ask(two.get(), tokens_of(500, 1));
   EXPECT_EQ(a.restored, 0u);
   EXPECT_EQ(reservoir.used(), 2 * bytes);
 }

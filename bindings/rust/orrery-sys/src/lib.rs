@@ -648,8 +648,8 @@ pub struct orrery_session_options {
     pub load_behind: u32,
     pub reserved: u32,
     /// where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
-    /// orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
-    /// ignores it
+    /// orrery_folder_open() of orrery_lab.h. The session and its forks keep it. Not under "h2o". NULL (default): none.
+    /// orrery_plan() ignores it
     pub folder: *mut orrery_folder,
 }
 const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 120);
@@ -1229,41 +1229,6 @@ extern "C" {
     pub fn orrery_session_save_buffer(session: *mut orrery_session, bytes: *mut c_void, capacity: usize, n_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// Loads from memory: bytes (n_bytes), the caller's again after the call.
     pub fn orrery_session_load_buffer(session: *mut orrery_session, bytes: *const c_void, n_bytes: usize, error: *mut orrery_error) -> orrery_status;
-    /// A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a
-    /// session with the option `folder` takes from there the KV of the longest beginning that a saved session computed
-    /// as a prompt, in whole pages of 64 tokens: with the same model, KV type, adapters, version, backend and
-    /// instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so.
-    /// Hashes find damage and are no signature: give a folder to sessions only where you trust whoever can write it.
-    /// Any threads and processes may share it.
-    /// path made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
-    /// max_bytes of all entries; 0: no limit. Saving first removes the least recently used ones: those whose files
-    /// changed first, as each use changes them
-    pub fn orrery_folder_open(path: *const c_char, max_bytes: u64, folder: *mut *mut orrery_folder, error: *mut orrery_error) -> orrery_status;
-    /// A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a
-    /// session with the option `folder` takes from there the KV of the longest beginning that a saved session computed
-    /// as a prompt, in whole pages of 64 tokens: with the same model, KV type, adapters, version, backend and
-    /// instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so.
-    /// Hashes find damage and are no signature: give a folder to sessions only where you trust whoever can write it.
-    /// Any threads and processes may share it.
-    /// path made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
-    /// max_bytes of all entries; 0: no limit. Saving first removes the least recently used ones: those whose files
-    /// changed first, as each use changes them
-    pub fn orrery_folder_free(folder: *mut orrery_folder);
-    /// Saves as orrery_session_save() does. name: UTF-8, 1 to 200 bytes, no control characters and none of /\:*?"<>|,
-    /// not '.', ' ' or '~' first; it replaces an entry of that name. NULL: an unnamed entry (~ and 32 digits), which
-    /// replaces shorter ones of the same prompt. ORRERY_INVALID_ARGUMENT: another name, or more than max_bytes
-    /// (bytes_requested, bytes_available): nothing leaves. ORRERY_IO: the folder cannot be written.
-    pub fn orrery_folder_save(folder: *mut orrery_folder, session: *mut orrery_session, name: *const c_char, error: *mut orrery_error) -> orrery_status;
-    /// Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or
-    /// not for this session.
-    pub fn orrery_folder_load(folder: *mut orrery_folder, session: *mut orrery_session, name: *const c_char, error: *mut orrery_error) -> orrery_status;
-    /// Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or
-    /// not for this session. ORRERY_IO: none such
-    pub fn orrery_folder_remove(folder: *mut orrery_folder, name: *const c_char, error: *mut orrery_error) -> orrery_status;
-    /// Writes the entries as a JSON array, the last used first: "name", "bytes", "used" (seconds since 1970), "tokens",
-    /// "shared_tokens" (what prompts may take), "model" (fingerprint); "error" instead of the last three where the
-    /// entry is damaged. See "Sizes out".
-    pub fn orrery_folder_list(folder: *const orrery_folder, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// Appends tokens by prefill, without an answer.
     /// tokens (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the
     /// context holds
@@ -1410,6 +1375,41 @@ extern "C" {
     /// as the budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads
     /// ORRERY_INVALID_ARGUMENT names line and column.
     pub fn orrery_head_profile_import_gates(gates: *const c_char, sparsity: f64, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a
+    /// session with the option `folder` takes from there the KV of the longest beginning that a saved session computed
+    /// as a prompt, in whole pages of 64 tokens: with the same model, KV type, adapters, version, backend and
+    /// instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so.
+    /// Hashes find damage and are no signature: give a folder to sessions only where you trust whoever can write it.
+    /// Any threads and processes may share it.
+    /// path made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
+    /// max_bytes of all entries; 0: no limit. Saving first removes the least recently used entries, by the time of a
+    /// file's last change: each use changes it
+    pub fn orrery_folder_open(path: *const c_char, max_bytes: u64, folder: *mut *mut orrery_folder, error: *mut orrery_error) -> orrery_status;
+    /// A folder of saved sessions with a budget: each is a file NAME.orrery; other files are left alone. A prompt of a
+    /// session with the option `folder` takes from there the KV of the longest beginning that a saved session computed
+    /// as a prompt, in whole pages of 64 tokens: with the same model, KV type, adapters, version, backend and
+    /// instruction set, and so with the same bits. A damaged page, or entry, is computed instead, and the log says so.
+    /// Hashes find damage and are no signature: give a folder to sessions only where you trust whoever can write it.
+    /// Any threads and processes may share it.
+    /// path made if it is not there (mode 0700). ORRERY_IO: it cannot be made, or listed
+    /// max_bytes of all entries; 0: no limit. Saving first removes the least recently used entries, by the time of a
+    /// file's last change: each use changes it
+    pub fn orrery_folder_free(folder: *mut orrery_folder);
+    /// Saves as orrery_session_save() does. name: UTF-8, 1 to 200 bytes, no control characters and none of /\:*?"<>|,
+    /// not '.', ' ' or '~' first; it replaces an entry of that name. NULL: an unnamed entry (~ and 32 digits), which
+    /// replaces shorter ones of the same prompt. ORRERY_INVALID_ARGUMENT: another name, or more than max_bytes
+    /// (bytes_requested, bytes_available): nothing leaves. ORRERY_IO: the folder cannot be written.
+    pub fn orrery_folder_save(folder: *mut orrery_folder, session: *mut orrery_session, name: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or
+    /// not for this session.
+    pub fn orrery_folder_load(folder: *mut orrery_folder, session: *mut orrery_session, name: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Loads as orrery_session_load() does. ORRERY_IO: there is no such entry. ORRERY_BAD_SESSION: it is damaged, or
+    /// not for this session. ORRERY_IO: none such
+    pub fn orrery_folder_remove(folder: *mut orrery_folder, name: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Writes the entries as a JSON array, the last used first: "name", "bytes", "used" (seconds since 1970), "tokens",
+    /// "shared_tokens" (what prompts may take), "model" (fingerprint); "error" instead of the last three where the
+    /// entry is damaged. See "Sizes out".
+    pub fn orrery_folder_list(folder: *const orrery_folder, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// `options`: grammar and its grammar_ fields but grammar_tokens, with the errors of orrery_generate(); the others
     /// are not read.
     pub fn orrery_matcher_create(vocab: *const orrery_vocab, options: *const orrery_generate_options, matcher: *mut *mut orrery_matcher, error: *mut orrery_error) -> orrery_status;

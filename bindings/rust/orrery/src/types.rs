@@ -738,8 +738,8 @@ pub struct SessionOptions {
     /// 1: orrery_session_load() on a session without tokens reads the KV pages behind its return; see there
     pub load_behind: u32,
     /// where generations take the KV of prompts' beginnings that neither the session nor kept KV has:
-    /// orrery_folder_open(). The session and its forks keep it. Not under "h2o". NULL (default): none. orrery_plan()
-    /// ignores it
+    /// orrery_folder_open() of orrery_lab.h. The session and its forks keep it. Not under "h2o". NULL (default): none.
+    /// orrery_plan() ignores it
     pub folder: Option<Arc<Folder>>,
 }
 

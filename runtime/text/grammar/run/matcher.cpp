@@ -152,6 +152,7 @@ bool Matcher::is_text(const Item& item) const {
 
 // Texts that are under way at once (an object's keys by their patterns, choices of a string) share one walk, unless they had theirs before.
 bool Matcher::add_together(uint32_t* words, Pace* pace, bool* together) {
+  if (space_.n_items(now()) < 2) return true;  // nearly always
   std::vector<uint32_t> states, nodes;
   size_t unknown = 0;
   for (uint32_t i = 0; i < space_.n_items(now()); ++i) {

@@ -1,6 +1,6 @@
 // Plain text: printable characters but quotation marks and backslashes, in UTF-8. Most tokens of a vocabulary are plain text to their end, and
 // most states of a text's automaton read any plain text. So a walk of the vocabulary need not step through the subtrees of the token tree
-// that hold plain text alone: a state that reads every plain text of so many bytes allows all of their tokens.
+// that hold plain text alone: a state that reads every plain text as long as the subtree is deep allows all tokens below it.
 #pragma once
 
 #include <cstdint>
