@@ -9,6 +9,7 @@
 
 #include "runtime/engine/answer/generation.h"
 #include "tests/support/engine_fixture.h"
+#include "tests/support/random_blocks.h"
 
 namespace orrery::testing {
 
