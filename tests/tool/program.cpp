@@ -86,6 +86,10 @@ Finished run_program(const std::string& program, const std::vector<std::string>&
   prepare_home();
   int in[2], out[2], err[2];
   if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)) throw std::runtime_error("pipe");
+  if (options.leave_early) {  // before the program starts: a short output would otherwise be in the pipe before its reader is gone
+    close(out[0]);
+    out[0] = -1;
+  }
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGPIPE, SIG_DFL);  // whatever the test program does, the tool starts as from a shell
@@ -108,10 +112,6 @@ Finished run_program(const std::string& program, const std::vector<std::string>&
   Finished finished;
   std::string input = options.input;
   int input_fd = in[1], out_fd = out[0], err_fd = err[0];
-  if (options.leave_early) {
-    close(out_fd);
-    out_fd = -1;
-  }
   const auto start = Clock::now();
   Clock::time_point first_output{};
   bool interrupted = false, killed = false;

@@ -18,7 +18,7 @@ struct Finished {
 struct RunOptions {
   std::string input;  // standard input; it ends after these bytes
   bool close_stdin = false, close_stdout = false;
-  bool leave_early = false;            // close our end of its standard output at once
+  bool leave_early = false;            // nobody reads its standard output from the start
   std::string stdout_path;             // standard output goes there instead
   double interrupt_after_output = -1;  // >= 0: so many seconds after its first output byte, send SIGINT
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
