@@ -10,8 +10,8 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
   ORRERY_TRY(read_options(given, &orrery_model_options_init, "orrery_model_options", &o));
   if (o.load > ORRERY_LOAD_READ)
     return option_error(Code::invalid_argument, "load", "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
-  if (o.host_experts > 1)
-    return option_error(Code::invalid_argument, "host_experts", "host_experts is %u, expected 0 or 1", o.host_experts);
+  if (o.host_computes > 1)
+    return option_error(Code::invalid_argument, "host_computes", "host_computes is %u, expected 0 or 1", o.host_computes);
   if (!(o.rope_base >= 0.0f && o.rope_base <= 1e12f))
     return option_error(Code::invalid_argument, "rope_base", "rope_base is %g, expected 0 to 1e12", static_cast<double>(o.rope_base));
   engine::ModelOptions out;
@@ -21,11 +21,15 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
     return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, expected -1 or a number of experts",
                         static_cast<long long>(o.experts_on_device));
   out.experts_on_device = o.experts_on_device;
-  out.host_experts = o.host_experts != 0;
+  out.host_computes = o.host_computes != 0;
   if (o.layers_on_device < -1)
     return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, expected -1 or a number of layers",
                         static_cast<long long>(o.layers_on_device));
   out.layers_on_device = o.layers_on_device;
+  if (o.columns_on_device < -1 || o.columns_on_device > 100)
+    return option_error(Code::invalid_argument, "columns_on_device", "columns_on_device is %lld, expected -1 or 0 to 100 per cent",
+                        static_cast<long long>(o.columns_on_device));
+  out.columns_on_device = o.columns_on_device;
   out.sessions_bytes = o.sessions_bytes;
   if (o.progress)
     out.weights.progress = [fn = o.progress, user = o.progress_user](uint64_t done, uint64_t total) { return fn(user, done, total) == 0; };
@@ -86,7 +90,7 @@ void orrery_source_init(orrery_source* source, size_t struct_size) {
 
 void orrery_model_options_init(orrery_model_options* options, size_t struct_size) {
   orrery_model_options defaults = {};
-  defaults.experts_on_device = defaults.layers_on_device = -1;
+  defaults.experts_on_device = defaults.layers_on_device = defaults.columns_on_device = -1;
   init_struct(options, struct_size, defaults);
 }
 
@@ -212,6 +216,13 @@ orrery_status orrery_model_streaming(const orrery_model* model, orrery_streaming
       out.n_steps_layers = counts.decode.asked, out.n_waited = counts.decode.waited;
       out.link_bytes = counts.decode.bytes, out.stall_us = counts.decode.stall_us;
       out.prompt_link_bytes = counts.prefill.bytes, out.prompt_stall_us = counts.prefill.stall_us;
+    }
+    if (const model::HostColumns* columns = model->model->weights().columns.get()) {
+      const model::HostColumns::Counts counts = columns->counts();
+      const model::LayerStore::Counts prompts = columns->prompts();
+      out.device_bytes += columns->layout().arena_bytes(), out.reservoir_bytes += columns->layout().reservoir_bytes();
+      out.prompt_link_bytes += prompts.bytes, out.prompt_stall_us += prompts.stall_us;
+      out.n_divided = columns->layout().layers.size(), out.n_by_host = counts.layers, out.host_us = counts.host_us;
     }
     return write_struct(out, info, "orrery_streaming_info");
   });

@@ -91,6 +91,7 @@ class CudaBackend final : public Backend,
   std::unique_ptr<Loading> begin_loading(uint64_t bytes, int32_t n_threads, Priority priority) override;
   uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
   Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at, Weight* weight) override;
+  void repack_there(TensorType type, int64_t n_rows, int64_t n_cols, Ptr<const std::byte> from, Ptr<std::byte> to) override;
   Status repack_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, std::byte* to) override;
 
   // transfers.cpp

@@ -6,6 +6,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/device/formats.h"
+#include "cuda/kernels/kernels.h"
 #include "runtime/base/checked.h"
 #include "runtime/os/os.h"
 
@@ -36,7 +37,7 @@ Result<RowLayout> layout_of(TensorType type, int64_t n_rows, int64_t n_cols) {
 }
 
 // Repacks n rows, on the pool's threads if there is one.
-void repack_rows(const RowLayout& rows, int64_t n, const std::byte* from, std::byte* to, ThreadPool* pool) {
+void repack_on_host(const RowLayout& rows, int64_t n, const std::byte* from, std::byte* to, ThreadPool* pool) {
   const auto repack = [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i)
       repack_row(rows.type, rows.n_cols, from + static_cast<uint64_t>(i) * rows.from_bytes, to + static_cast<uint64_t>(i) * rows.to_bytes);
@@ -95,7 +96,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
   for (int64_t row = 0; row < n_rows && !queue_.failed(); row += fitting) {
     const int64_t n = std::min(fitting, n_rows - row);
     Pinned& half = halves.next(queue_);
-    repack_rows(rows, n, source + static_cast<uint64_t>(row) * rows.from_bytes, half.data(), pool);
+    repack_on_host(rows, n, source + static_cast<uint64_t>(row) * rows.from_bytes, half.data(), pool);
     queue_.copy(device(at) + static_cast<uint64_t>(row) * rows.to_bytes, half.data(), static_cast<uint64_t>(n) * rows.to_bytes,
                 "uploading weights");
     half.mark(queue_);
@@ -104,12 +105,18 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
   return report();
 }
 
+void CudaBackend::repack_there(TensorType type, int64_t n_rows, int64_t n_cols, Ptr<const std::byte> from, Ptr<std::byte> to) {
+  const OnDevice here(*gpu_, queue_);
+  send();  // operations that read what lay there before
+  repack_rows(queue_, type, n_rows, n_cols, device(from), device(to));
+}
+
 Status CudaBackend::repack_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, std::byte* to) {
   ORRERY_ASSIGN(const RowLayout rows, layout_of(type, n_rows, n_cols));
   const std::shared_ptr<WeightUploads> uploads = weight_uploads_.lock();
   ThreadPool* const pool = uploads ? uploads->pool() : nullptr;
   if (pool) pool->begin_burst();
-  repack_rows(rows, n_rows, source, to, pool);
+  repack_on_host(rows, n_rows, source, to, pool);
   if (pool) pool->end_burst();
   return ok_status();
 }

@@ -393,14 +393,17 @@ struct orrery_model_options {
   float rope_scale;               /* factor for LINEAR, YARN and LLAMA3 */
   float rope_base;                /* > 0: instead of the file's frequency base */
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
-  uint32_t host_experts;          /* 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any
-                                     number may be on the device, and the division is fixed. 0: they cross the link */
+  uint32_t host_computes;         /* 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture,
+                                     or columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The
+                                     division is fixed. 0: experts and layers cross the link */
   int64_t experts_on_device;      /* number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
                                      device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts() */
   uint64_t sessions_bytes;        /* of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in
                                      F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs */
   int64_t layers_on_device;       /* number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross
                                      the link in each step. -1 (default): all that fit. orrery_model_streaming() */
+  int64_t columns_on_device;      /* with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in the
+                                     arena. -1 (default): all that fit. orrery_model_streaming() */
 };
 ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t struct_size);
 

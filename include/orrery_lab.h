@@ -96,7 +96,7 @@ typedef struct orrery_experts_info {
   uint64_t link_bytes;                         /* of all that were brought */
   uint64_t stall_us;                           /* time that layers waited for them */
   uint64_t prompt_link_bytes, prompt_stall_us; /* the same of prompts */
-  /* With orrery_model_options.host_experts, where n_hits are what the device computed: */
+  /* With orrery_model_options.host_computes, where n_hits are what the device computed: */
   uint64_t n_by_host;                        /* that the processor computed */
   uint64_t host_us;                          /* time that it took */
   uint64_t prompt_n_by_host, prompt_host_us; /* the same of prompts: an expert counts for each token that chose it */
@@ -105,19 +105,23 @@ ORRERY_UNSTABLE ORRERY_API void orrery_experts_info_init(orrery_experts_info *in
 /* Fills `info`. Never waits for a step. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_experts(const orrery_model *model, orrery_experts_info *info, orrery_error *error);
 
-/* The layers whose matrices lie in the reservoir, and what the link brought of them. A layer that steps of generated tokens and of prompts came
-   to counts in each of them. */
+/* The layers whose matrices lie in the reservoir, or columns of whose feed-forward blocks do (host_computes), and what the link brought of them. A
+   layer that steps of generated tokens and of prompts came to counts in each of them. */
 typedef struct orrery_streaming_info {
   uint32_t struct_size;
-  uint32_t in_place;                           /* 1: steps use the matrices where they lie, and nothing moves */
-  uint64_t n_layers;                           /* that lie in the reservoir; 0: none */
-  uint64_t device_bytes;                       /* of the arena: room for two of them */
-  uint64_t reservoir_bytes;                    /* of the reservoir */
-  uint64_t n_steps_layers;                     /* layers that steps of generated tokens came to, since the model was opened */
-  uint64_t n_waited;                           /* of them: not all there yet */
-  uint64_t link_bytes;                         /* that were brought for them */
-  uint64_t stall_us;                           /* time that steps waited for them */
-  uint64_t prompt_link_bytes, prompt_stall_us; /* the same of prompts */
+  uint32_t in_place;        /* 1: steps use the matrices where they lie, and nothing moves */
+  uint64_t n_layers;        /* that lie in the reservoir; 0: none */
+  uint64_t device_bytes;    /* of the arena: room for two of them; and the blocks' columns there, with room for the others of
+                                                  three layers */
+  uint64_t reservoir_bytes; /* of the reservoir, of both */
+  uint64_t n_steps_layers;  /* layers that steps of generated tokens came to, since the model was opened */
+  uint64_t n_waited;        /* of them: not all there yet */
+  uint64_t link_bytes;      /* that were brought for them */
+  uint64_t stall_us;        /* time that steps waited for them */
+  uint64_t prompt_link_bytes, prompt_stall_us; /* the same of prompts, to which columns cross, too */
+  uint64_t n_divided;                          /* layers of whose blocks the processor computes columns for generated tokens; 0: none */
+  uint64_t n_by_host;                          /* such layers that steps of generated tokens came to */
+  uint64_t host_us;                            /* time that the processor took */
 } orrery_streaming_info;
 ORRERY_UNSTABLE ORRERY_API void orrery_streaming_info_init(orrery_streaming_info *info, size_t struct_size);
 /* Fills `info`. Never waits for a step. */

@@ -169,13 +169,14 @@ static const field_layout model_options_fields[] = {
     {"rope_scale", FIELD_F32, 32, 4, 0, 0, 0, 0, 0},
     {"rope_base", FIELD_F32, 36, 4, 0, 0, 0, 0, 0},
     {"rope_original_context", FIELD_U32, 40, 4, 0, 0, 0, 0, 0},
-    {"host_experts", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
+    {"host_computes", FIELD_U32, 44, 4, 0, 0, 0, 0, 0},
     {"experts_on_device", FIELD_I64, 48, 8, 0, 0, 0, 0, 0},
     {"sessions_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
     {"layers_on_device", FIELD_I64, 64, 8, 0, 0, 0, 0, 0},
+    {"columns_on_device", FIELD_I64, 72, 8, 0, 0, 0, 0, 0},
 };
 static void init_model_options(void *p) { orrery_model_options_init(p, sizeof(orrery_model_options)); }
-static const struct_layout model_options_layout = {"model_options", 72, 11, model_options_fields, init_model_options};
+static const struct_layout model_options_layout = {"model_options", 80, 12, model_options_fields, init_model_options};
 
 static const field_layout model_info_fields[] = {
     {"n_layers", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -388,9 +389,12 @@ static const field_layout streaming_info_fields[] = {
     {"stall_us", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
     {"prompt_link_bytes", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
     {"prompt_stall_us", FIELD_U64, 72, 8, 0, 0, 0, 0, 0},
+    {"n_divided", FIELD_U64, 80, 8, 0, 0, 0, 0, 0},
+    {"n_by_host", FIELD_U64, 88, 8, 0, 0, 0, 0, 0},
+    {"host_us", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
 };
 static void init_streaming_info(void *p) { orrery_streaming_info_init(p, sizeof(orrery_streaming_info)); }
-static const struct_layout streaming_info_layout = {"streaming_info", 80, 10, streaming_info_fields, init_streaming_info};
+static const struct_layout streaming_info_layout = {"streaming_info", 104, 13, streaming_info_fields, init_streaming_info};
 
 static const field_layout head_roles_fields[] = {
     {"n_anchor_heads", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

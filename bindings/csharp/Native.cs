@@ -463,10 +463,11 @@ internal unsafe struct orrery_model_options {
     public float @rope_scale;
     public float @rope_base;
     public uint @rope_original_context;
-    public uint @host_experts;
+    public uint @host_computes;
     public long @experts_on_device;
     public ulong @sessions_bytes;
     public long @layers_on_device;
+    public long @columns_on_device;
     public static orrery_model_options New() {
         var value = new orrery_model_options();
         Native.orrery_model_options_init(ref value, (UIntPtr)sizeof(orrery_model_options));
@@ -779,6 +780,9 @@ internal unsafe struct orrery_streaming_info {
     public ulong @stall_us;
     public ulong @prompt_link_bytes;
     public ulong @prompt_stall_us;
+    public ulong @n_divided;
+    public ulong @n_by_host;
+    public ulong @host_us;
     public static orrery_streaming_info New() {
         var value = new orrery_streaming_info();
         Native.orrery_streaming_info_init(ref value, (UIntPtr)sizeof(orrery_streaming_info));
@@ -1291,9 +1295,10 @@ public sealed class ModelOptions {
     public float RopeBase;
     /// <summary>the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's</summary>
     public uint RopeOriginalContext;
-    /// <summary>1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then
-    /// any number may be on the device, and the division is fixed. 0: they cross the link</summary>
-    public uint HostExperts;
+    /// <summary>1: the processor computes, beside the device and from the reservoir, what is not there: experts of a
+    /// mixture, or columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The
+    /// division is fixed. 0: experts and layers cross the link</summary>
+    public uint HostComputes;
     /// <summary>number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the
     /// others. A device with a link needs room for twice a layer's. -1 (default): all that fit.
     /// orrery_model_experts()</summary>
@@ -1304,6 +1309,9 @@ public sealed class ModelOptions {
     /// <summary>number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which
     /// cross the link in each step. -1 (default): all that fit. orrery_model_streaming()</summary>
     public long LayersOnDevice;
+    /// <summary>with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in
+    /// the arena. -1 (default): all that fit. orrery_model_streaming()</summary>
+    public long ColumnsOnDevice;
     public ModelOptions() {
         var raw = orrery_model_options.New();
         Load = raw.load;
@@ -1312,10 +1320,11 @@ public sealed class ModelOptions {
         RopeScale = raw.rope_scale;
         RopeBase = raw.rope_base;
         RopeOriginalContext = raw.rope_original_context;
-        HostExperts = raw.host_experts;
+        HostComputes = raw.host_computes;
         ExpertsOnDevice = raw.experts_on_device;
         SessionsBytes = raw.sessions_bytes;
         LayersOnDevice = raw.layers_on_device;
+        ColumnsOnDevice = raw.columns_on_device;
     }
     internal orrery_model_options ToNative(Keep keep) {
         var raw = orrery_model_options.New();
@@ -1326,10 +1335,11 @@ public sealed class ModelOptions {
         raw.rope_scale = RopeScale;
         raw.rope_base = RopeBase;
         raw.rope_original_context = RopeOriginalContext;
-        raw.host_experts = HostExperts;
+        raw.host_computes = HostComputes;
         raw.experts_on_device = ExpertsOnDevice;
         raw.sessions_bytes = SessionsBytes;
         raw.layers_on_device = LayersOnDevice;
+        raw.columns_on_device = ColumnsOnDevice;
         return raw;
     }
 }
@@ -2084,9 +2094,10 @@ public sealed class StreamingInfo {
     public readonly uint InPlace;
     /// <summary>that lie in the reservoir; 0: none</summary>
     public readonly ulong NLayers;
-    /// <summary>of the arena: room for two of them</summary>
+    /// <summary>of the arena: room for two of them; and the blocks' columns there, with room for the others of three
+    /// layers</summary>
     public readonly ulong DeviceBytes;
-    /// <summary>of the reservoir</summary>
+    /// <summary>of the reservoir, of both</summary>
     public readonly ulong ReservoirBytes;
     /// <summary>layers that steps of generated tokens came to, since the model was opened</summary>
     public readonly ulong NStepsLayers;
@@ -2096,10 +2107,16 @@ public sealed class StreamingInfo {
     public readonly ulong LinkBytes;
     /// <summary>time that steps waited for them</summary>
     public readonly ulong StallUs;
-    /// <summary>the same of prompts</summary>
+    /// <summary>the same of prompts, to which columns cross, too</summary>
     public readonly ulong PromptLinkBytes;
-    /// <summary>the same of prompts</summary>
+    /// <summary>the same of prompts, to which columns cross, too</summary>
     public readonly ulong PromptStallUs;
+    /// <summary>layers of whose blocks the processor computes columns for generated tokens; 0: none</summary>
+    public readonly ulong NDivided;
+    /// <summary>such layers that steps of generated tokens came to</summary>
+    public readonly ulong NByHost;
+    /// <summary>time that the processor took</summary>
+    public readonly ulong HostUs;
     internal unsafe StreamingInfo(orrery_streaming_info raw) {
         InPlace = raw.in_place;
         NLayers = raw.n_layers;
@@ -2111,6 +2128,9 @@ public sealed class StreamingInfo {
         StallUs = raw.stall_us;
         PromptLinkBytes = raw.prompt_link_bytes;
         PromptStallUs = raw.prompt_stall_us;
+        NDivided = raw.n_divided;
+        NByHost = raw.n_by_host;
+        HostUs = raw.host_us;
     }
 }
 

@@ -605,9 +605,10 @@ type ModelOptions struct {
 	RopeBase float32
 	// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
 	RopeOriginalContext uint32
-	// 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
-	// may be on the device, and the division is fixed. 0: they cross the link
-	HostExperts uint32
+	// 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
+	// columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is
+	// fixed. 0: experts and layers cross the link
+	HostComputes uint32
 	// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
 	// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
 	ExpertsOnDevice int64
@@ -617,6 +618,9 @@ type ModelOptions struct {
 	// number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the
 	// link in each step. -1 (default): all that fit. orrery_model_streaming()
 	LayersOnDevice int64
+	// with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in the arena.
+	// -1 (default): all that fit. orrery_model_streaming()
+	ColumnsOnDevice int64
 }
 
 // DefaultModelOptions has the library's defaults.
@@ -631,10 +635,11 @@ func DefaultModelOptions() ModelOptions {
 	o.RopeScale = float32(p.rope_scale)
 	o.RopeBase = float32(p.rope_base)
 	o.RopeOriginalContext = uint32(p.rope_original_context)
-	o.HostExperts = uint32(p.host_experts)
+	o.HostComputes = uint32(p.host_computes)
 	o.ExpertsOnDevice = int64(p.experts_on_device)
 	o.SessionsBytes = uint64(p.sessions_bytes)
 	o.LayersOnDevice = int64(p.layers_on_device)
+	o.ColumnsOnDevice = int64(p.columns_on_device)
 	return o
 }
 
@@ -654,10 +659,11 @@ func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 	p.rope_scale = C.float(o.RopeScale)
 	p.rope_base = C.float(o.RopeBase)
 	p.rope_original_context = C.uint32_t(o.RopeOriginalContext)
-	p.host_experts = C.uint32_t(o.HostExperts)
+	p.host_computes = C.uint32_t(o.HostComputes)
 	p.experts_on_device = C.int64_t(o.ExpertsOnDevice)
 	p.sessions_bytes = C.uint64_t(o.SessionsBytes)
 	p.layers_on_device = C.int64_t(o.LayersOnDevice)
+	p.columns_on_device = C.int64_t(o.ColumnsOnDevice)
 	return p
 }
 
@@ -1569,9 +1575,9 @@ type StreamingInfo struct {
 	InPlace uint32
 	// that lie in the reservoir; 0: none
 	NLayers uint64
-	// of the arena: room for two of them
+	// of the arena: room for two of them; and the blocks' columns there, with room for the others of three layers
 	DeviceBytes uint64
-	// of the reservoir
+	// of the reservoir, of both
 	ReservoirBytes uint64
 	// layers that steps of generated tokens came to, since the model was opened
 	NStepsLayers uint64
@@ -1581,10 +1587,16 @@ type StreamingInfo struct {
 	LinkBytes uint64
 	// time that steps waited for them
 	StallUs uint64
-	// the same of prompts
+	// the same of prompts, to which columns cross, too
 	PromptLinkBytes uint64
-	// the same of prompts
+	// the same of prompts, to which columns cross, too
 	PromptStallUs uint64
+	// layers of whose blocks the processor computes columns for generated tokens; 0: none
+	NDivided uint64
+	// such layers that steps of generated tokens came to
+	NByHost uint64
+	// time that the processor took
+	HostUs uint64
 }
 
 func fillStreamingInfo(call func(*C.orrery_streaming_info) error) (StreamingInfo, error) {
@@ -1604,6 +1616,9 @@ func fillStreamingInfo(call func(*C.orrery_streaming_info) error) (StreamingInfo
 	r.StallUs = uint64(p.stall_us)
 	r.PromptLinkBytes = uint64(p.prompt_link_bytes)
 	r.PromptStallUs = uint64(p.prompt_stall_us)
+	r.NDivided = uint64(p.n_divided)
+	r.NByHost = uint64(p.n_by_host)
+	r.HostUs = uint64(p.host_us)
 	return r, nil
 }
 

@@ -342,10 +342,11 @@ export interface ModelOptions {
   /** the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   ropeOriginalContext?: number;
   /**
-   * 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
-   * may be on the device, and the division is fixed. 0: they cross the link
+   * 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
+   * columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is fixed.
+   * 0: experts and layers cross the link
    */
-  hostExperts?: number;
+  hostComputes?: number;
   /**
    * number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A device
    * with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
@@ -361,6 +362,11 @@ export interface ModelOptions {
    * in each step. -1 (default): all that fit. orrery_model_streaming()
    */
   layersOnDevice?: number;
+  /**
+   * with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in the arena. -1
+   * (default): all that fit. orrery_model_streaming()
+   */
+  columnsOnDevice?: number;
 }
 export interface EmbedOptions {
   /** ORRERY_POOLING_; default MODEL */
@@ -817,9 +823,9 @@ export interface StreamingInfo {
   inPlace: number;
   /** that lie in the reservoir; 0: none */
   nLayers: number;
-  /** of the arena: room for two of them */
+  /** of the arena: room for two of them; and the blocks' columns there, with room for the others of three layers */
   deviceBytes: number;
-  /** of the reservoir */
+  /** of the reservoir, of both */
   reservoirBytes: number;
   /** layers that steps of generated tokens came to, since the model was opened */
   nStepsLayers: number;
@@ -829,10 +835,16 @@ export interface StreamingInfo {
   linkBytes: number;
   /** time that steps waited for them */
   stallUs: number;
-  /** the same of prompts */
+  /** the same of prompts, to which columns cross, too */
   promptLinkBytes: number;
-  /** the same of prompts */
+  /** the same of prompts, to which columns cross, too */
   promptStallUs: number;
+  /** layers of whose blocks the processor computes columns for generated tokens; 0: none */
+  nDivided: number;
+  /** such layers that steps of generated tokens came to */
+  nByHost: number;
+  /** time that the processor took */
+  hostUs: number;
 }
 export interface HeadRoles {
   /** keep their resident KV */

@@ -113,7 +113,7 @@ void short_conv(Queue& queue, const StepView& step, const ShortConv& net, int32_
 void split_gates(Queue& queue, ConstRows x, Rows q, float* gates, int32_t n_rows, int32_t n_heads, int32_t head_dim);
 void apply_gates(Queue& queue, float* x, const float* gates, int64_t n);  // x *= sigmoid(gates)
 
-// ---- matmul_decode.cu, matmul_prefill.cu, embed.cu: weights lie as device/formats.h says.
+// ---- matmul_decode.cu, matmul_prefill.cu, weights.cu: weights lie as device/formats.h says.
 void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out);
 
 // One product (runtime/backend/step.h: Product). Products of the same input and the same type share a launch.
@@ -143,6 +143,8 @@ void matmul_gated(Queue& queue, Activation activation, const DeviceProduct& gate
 bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, Activation activation, const DeviceProduct& gate,
                           const DeviceProduct& up, const QuantizedRows& quantized, Rows out, int32_t n_rows);
 void embed(Queue& queue, const StepView& step, const Weight& table, float scale, float* out, int32_t n_rows);
+// A matrix as in the file, `from`, becomes one as device/formats.h says.
+void repack_rows(Queue& queue, TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* from, std::byte* to);
 
 // ---- experts.cu: ExpertOperations (runtime/backend/experts.h)
 inline constexpr int32_t kMostExperts = 1024;

@@ -94,6 +94,11 @@ class Backend : public Device, public StepOperations {
   // Makes `weight` ready for matmul() and embed(). `at` is weight_bytes() long, 64-byte aligned.
   virtual Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
                               Weight* weight) = 0;
+  // As place_weight() of a matrix that place_weight() takes, whose bytes as in the file are in device memory already: in the order of a step's
+  // operations. Only for a backend whose products do not read the file's layout (BackendInfo::reads_host_memory).
+  virtual void repack_there(TensorType type, int64_t n_rows, int64_t n_cols, Ptr<const std::byte> from, Ptr<std::byte> to) {
+    (void)type, (void)n_rows, (void)n_cols, (void)from, (void)to;
+  }
   // Writes to host memory the weight_bytes() that place_weight() would place. The same errors.
   virtual Status repack_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, std::byte* to) {
     (void)type, (void)n_rows, (void)n_cols, (void)source, (void)to;

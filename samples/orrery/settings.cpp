@@ -88,15 +88,19 @@ OptionGroup model_group() {
        {"--experts-on-device", "N",
         "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
         "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
-       {"--host-experts", nullptr,
-        "The processor computes the experts that are not in the budget, beside the device, and none crosses the link: for answers where "
-        "host memory is faster than the link. Prompts wait for the processor's share."},
+       {"--host-computes", nullptr,
+        "The processor computes, beside the device, what is not in the budget: experts of a mixture, or columns of a dense model's "
+        "feed-forward blocks. For answers where host memory is faster than the link. Of a prompt it computes experts, too; columns cross "
+        "the link."},
        {"--sessions-memory", "SIZE",
-        "What weights leave of the budget to the KV and the work of sessions (default: experts leave what a session of 8,192 tokens "
-        "needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},
+        "What weights leave of the budget to the KV and the work of sessions (default: experts and columns leave what a session of 8,192 "
+        "tokens needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},
        {"--layers-on-device", "N",
         "Layers whose matrices have room in the budget; the others are in host memory and cross the link in each step (default: all "
-        "if they fit, else as many as fit beside --sessions-memory)."}}};
+        "if they fit, else as many as fit beside --sessions-memory)."},
+       {"--columns-on-device", "PERCENT",
+        "With --host-computes, of a dense model: how much of each feed-forward block has room in the budget (default: all if it fits, "
+        "else as much as fits beside --sessions-memory)."}}};
 }
 
 OptionGroup session_group() {
@@ -178,9 +182,10 @@ orrery_model_options model_options(const Args& args) {
   options.rope_original_context = static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
   if (args.has("--experts-on-device"))
     options.experts_on_device = static_cast<int64_t>(args.integer("--experts-on-device", 0, uint64_t{1} << 20, 0));
-  options.host_experts = args.has("--host-experts") ? 1 : 0;
+  options.host_computes = args.has("--host-computes") ? 1 : 0;
   if (args.has("--layers-on-device"))
     options.layers_on_device = static_cast<int64_t>(args.integer("--layers-on-device", 0, uint64_t{1} << 20, 0));
+  if (args.has("--columns-on-device")) options.columns_on_device = static_cast<int64_t>(args.integer("--columns-on-device", 0, 100, 0));
   options.sessions_bytes = args.bytes("--sessions-memory", 0);
   return options;
 }

@@ -131,8 +131,8 @@ TEST(Layers, ExpertsLieWhereTheOptionsSay) {
     const bool linked = where != in_place;
     orrery_model_options wanted = options(&orrery_model_options_init);
     EXPECT_EQ(wanted.experts_on_device, -1);
-    EXPECT_EQ(wanted.host_experts, 0u);
-    wanted.experts_on_device = 17, wanted.host_experts = where == by_host;
+    EXPECT_EQ(wanted.host_computes, 0u);
+    wanted.experts_on_device = 17, wanted.host_computes = where == by_host;
     Evaluated e(path, wanted, linked);
     orrery_experts_info info = options(&orrery_experts_info_init);
     check(orrery_model_experts(e.model.get(), &info, &e.error), e.error, "orrery_model_experts");
@@ -192,6 +192,38 @@ TEST(Layers, LieInHostMemoryWhereTheOptionsSay) {
     EXPECT_EQ(then.link_bytes > 0, linked);
     EXPECT_LE(then.n_waited, then.n_steps_layers);
   }
+}
+
+// The same of columns of feed-forward blocks that the processor computes.
+TEST(Layers, AreDividedWhereTheOptionsSay) {
+  const TempDir dir;
+  orrery_model_options wanted = options(&orrery_model_options_init);
+  EXPECT_EQ(wanted.columns_on_device, -1);
+  wanted.host_computes = 1, wanted.columns_on_device = 50;
+  Evaluated e(dir.write("model.gguf", deep_model_gguf("llama-plain")), wanted, true);
+  orrery_streaming_info info = options(&orrery_streaming_info_init);
+  const auto ask = [&] { check(orrery_model_streaming(e.model.get(), &info, &e.error), e.error, "orrery_model_streaming"); };
+  ask();
+  orrery_model_info of_model = options(&orrery_model_info_init);
+  check(orrery_model_get_info(e.model.get(), &of_model, &e.error), e.error, "orrery_model_get_info");
+  EXPECT_EQ(info.n_divided, of_model.n_layers);
+  EXPECT_EQ(info.n_layers, 0u);
+  EXPECT_GT(info.prompt_link_bytes, 0u);
+  EXPECT_EQ(info.n_by_host + info.host_us, 0u) << "of generated tokens";
+  const orrery_plan_region planned = e.region("columns");
+  EXPECT_EQ(info.device_bytes, planned.device_bytes);
+  EXPECT_EQ(info.reservoir_bytes, planned.reservoir_bytes);
+  orrery_generate_options few = options(&orrery_generate_options_init);
+  few.max_tokens = 3, few.ignore_end = 1;
+  const int32_t more[] = {9};
+  orrery_generation* g = nullptr;
+  check(orrery_generate_tokens(e.session.get(), more, 1, &few, &g, &e.error), e.error, "orrery_generate_tokens");
+  const Generation generation(g);
+  orrery_event event = options(&orrery_event_init);
+  do check(orrery_next(generation.get(), &event, &e.error), e.error, "orrery_next");
+  while (event.type != ORRERY_EVENT_DONE);
+  ask();
+  EXPECT_EQ(info.n_by_host, 2u * of_model.n_layers) << "the last token is not computed";
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
   expect_init("orrery_template_options_init", 40);
   expect_init("orrery_plan_result_init", 112);
   expect_init("orrery_plan_region_init", 48);
-  expect_init("orrery_model_options_init", 72);
+  expect_init("orrery_model_options_init", 80);
   expect_init("orrery_model_info_init", 96);
   expect_init("orrery_session_options_init", 120);
   expect_init("orrery_calibrate_options_init", 80);

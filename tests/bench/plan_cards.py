@@ -24,8 +24,8 @@ def cell(plan):
         return "-"
     if plan["n_experts"] == 0:
         chosen = [d for d in plan["divisions"] if d["fits"]][-1]
-        speed = f"{chosen['tokens_per_second']:.{0 if chosen['tokens_per_second'] > 9.95 else 1}f}"
-        return speed if chosen["division"] == "all" else f"{speed} ({chosen['layers_on_device'] * 100 // plan['n_layers']}% of layers)"
+        speed, by_host = (f"{chosen[key]:.{0 if chosen[key] > 9.95 else 1}f}" for key in ("tokens_per_second", "tokens_per_second_by_host"))
+        return speed if chosen["division"] == "all" else f"{speed}, {by_host} ({chosen['layers_on_device'] * 100 // plan['n_layers']}% of layers)"
     chosen = [d for d in plan["divisions"] if d["fits"]][-1]
     if chosen["division"] == "all":
         return f"{chosen['tokens_per_second']:.0f}"

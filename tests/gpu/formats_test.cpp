@@ -1,4 +1,4 @@
-// Tests weights on the device: cuda/device/formats.h, cuda/kernels/blocks.cuh and embed.cu together give exactly the file's values.
+// Tests weights on the device: cuda/device/formats.h, cuda/kernels/blocks.cuh and weights.cu together give exactly the file's values.
 #include "runtime/gguf/dequantize.h"
 #include "cuda/device/formats.h"
 #include "tests/gpu/device_fixture.h"
@@ -119,6 +119,28 @@ TEST(GpuFormats, RowsAreThoseOfPlainCode) {
         got.pop_back();
         ASSERT_TRUE(got == expected) << type.name << ", " << n_cols << " columns";
       }
+    }
+}
+
+// A matrix that came to the device as in the file: the bytes of plain code, and none behind them. Random bytes, on a target that is not zero.
+TEST(GpuFormats, BlocksOfTheFileAreRepackedThere) {
+  Machine m(true, product_limits(1, 32));
+  Random random(12);
+  for (const TypeTraits& type : kTypeTraits)
+    for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{1, 7}, {5, 33}, {3, 96}, {130, 256}, {7, 2304}}) {
+      if (n_cols % type.block_elements != 0) continue;
+      std::vector<std::byte> file(row_bytes(type.type, static_cast<uint64_t>(n_rows * n_cols)));
+      for (std::byte& b : file) b = static_cast<std::byte>(random.bits());
+      const uint64_t from_bytes = row_bytes(type.type, static_cast<uint64_t>(n_cols)), to_bytes = cuda::device_row_bytes(type.type, n_cols);
+      std::vector<std::byte> expected(static_cast<size_t>(n_rows) * to_bytes + 64, std::byte{0xA5});
+      for (size_t i = 0; i < static_cast<size_t>(n_rows); ++i)
+        plain::repack_row(type.type, n_cols, file.data() + i * from_bytes, expected.data() + i * to_bytes);
+      Buffer<std::byte> from(&m, file.size()), to(&m, expected.size());
+      from.set(file), to.set(std::vector<std::byte>(expected.size(), std::byte{0xA5}));
+      m.begin(Phase::prefill, 1);
+      m->repack_there(type.type, n_rows, n_cols, {from.ptr().address}, to.ptr());
+      m.end();
+      ASSERT_TRUE(to.get() == expected) << type.name << ", " << n_rows << " x " << n_cols;
     }
 }
 

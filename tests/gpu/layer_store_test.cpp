@@ -53,5 +53,59 @@ TEST(GpuLayerStore, AModelLargerThanTheDeviceOpens) {
   EXPECT_TRUE(same_bits(logits_of(model, 16), expected));
 }
 
+// Columns of feed-forward blocks that the processor computes beside the GPU, and that a prompt brings to it. Sums have other roundings.
+TEST(GpuHostColumns, BothSidesTogetherAreTheBlock) {
+  for (const char* spec : {"llama-plain", "gemma3", "phi3"})
+    for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
+      if (type == TensorType::f32 && std::string(spec) != "gemma3") continue;
+      SCOPED_TRACE(spec);
+      const std::vector<std::byte> file = named_model_gguf(spec, {type});
+      const std::vector<int32_t> prompt = random_prompt(20, 1), answer = random_prompt(4, 2);
+      const auto logits = [&](const std::shared_ptr<engine::LanguageModel>& model, bool generated) {
+        const auto session = open_session(model, 64, KvType::f32, 16);
+        std::vector<float> all(prompt.size() * session->logits().size());
+        unwrap(session->prefill(prompt, nullptr, all.data()));
+        if (generated) all.clear();
+        for (const int32_t token : answer) {
+          if (!generated) break;
+          session->push_generated(token);
+          unwrap(session->decode());
+          all.insert(all.end(), session->logits().begin(), session->logits().end());
+        }
+        return all;
+      };
+      const auto whole = open_with(file, on_cuda(), {});
+      for (const int64_t percent : {0, 50})
+        for (const bool generated : {false, true}) {
+          SCOPED_TRACE(std::to_string(percent) + (generated ? "% of generated tokens" : "% of a prompt"));
+          const std::vector<float> expected = logits(whole, generated);
+          const float size = farthest(expected, std::vector<float>(expected.size()));
+          const auto model = open_with(file, on_cuda(), with_columns(percent));
+          const model::HostColumns* columns = model->weights().columns.get();
+          ASSERT_TRUE(columns);
+          const std::vector<float> found = logits(model, generated);
+          // The processor rounds activations of quantized products in another way than the GPU.
+          const float near = type == TensorType::f32 ? 4e-4f : generated ? 5e-2f : 2e-2f;
+          EXPECT_LT(farthest(found, expected), near * size);
+          EXPECT_TRUE(same_bits(logits(model, generated), found));
+          EXPECT_EQ(columns->counts().layers > 0, generated);
+          EXPECT_GT(columns->prompts().bytes, 0u);
+        }
+    }
+}
+
+TEST(GpuHostColumns, PlannedBytesAreTakenBytes) {
+  const TempDir dir;
+  engine::ModelSource source;
+  source.path = dir.write("model.gguf", deep_model_gguf("llama-plain", {TensorType::q8_0}));
+  engine::SessionOptions session;
+  session.n_context = 128;
+  const kv::Plan plan = unwrap(engine::plan_file(source, on_cuda(), with_columns(50), session));
+  const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), source, with_columns(50)));
+  const auto opened = unwrap(engine::Session::open(model, session));
+  EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
+  EXPECT_EQ(model->runtime().reservoir().used(), plan.reservoir_bytes);
+}
+
 }  // namespace
 }  // namespace orrery::layer_store_test

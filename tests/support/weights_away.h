@@ -1,6 +1,8 @@
 // Models some of whose weights lie in host memory, for tests: their runtimes, their logits, and what they must not change.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -34,6 +36,19 @@ inline engine::ModelOptions with_layers(int64_t on_device) {
   engine::ModelOptions options;
   options.layers_on_device = on_device;
   return options;
+}
+
+// The processor computes the other columns of dense feed-forward blocks.
+inline engine::ModelOptions with_columns(int64_t percent) {
+  engine::ModelOptions options;
+  options.columns_on_device = percent, options.host_computes = true;
+  return options;
+}
+
+inline float farthest(const std::vector<float>& a, const std::vector<float>& b) {
+  float worst = 0.0f;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::fabs(a[i] - b[i]));
+  return worst;
 }
 
 // Opens a model of a file's bytes on a runtime of its own.

@@ -570,10 +570,11 @@ class orrery_model_options(Structure):
         ("rope_scale", c_float),
         ("rope_base", c_float),
         ("rope_original_context", c_uint32),
-        ("host_experts", c_uint32),
+        ("host_computes", c_uint32),
         ("experts_on_device", c_int64),
         ("sessions_bytes", c_uint64),
         ("layers_on_device", c_int64),
+        ("columns_on_device", c_int64),
     ]
     INIT = "orrery_model_options_init"
     COUNTS: dict[str, str] = {}
@@ -840,6 +841,9 @@ class orrery_streaming_info(Structure):
         ("stall_us", c_uint64),
         ("prompt_link_bytes", c_uint64),
         ("prompt_stall_us", c_uint64),
+        ("n_divided", c_uint64),
+        ("n_by_host", c_uint64),
+        ("host_us", c_uint64),
     ]
     INIT = "orrery_streaming_info_init"
     COUNTS: dict[str, str] = {}
@@ -1132,9 +1136,10 @@ class ModelOptions(TypedDict, total=False):
     """> 0: instead of the file's frequency base"""
     rope_original_context: int
     """the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's"""
-    host_experts: int
-    """1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number may
-    be on the device, and the division is fixed. 0: they cross the link
+    host_computes: int
+    """1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
+    columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is fixed.
+    0: experts and layers cross the link
     """
     experts_on_device: int
     """number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A device
@@ -1147,6 +1152,10 @@ class ModelOptions(TypedDict, total=False):
     layers_on_device: int
     """number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the link
     in each step. -1 (default): all that fit. orrery_model_streaming()
+    """
+    columns_on_device: int
+    """with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in the arena. -1
+    (default): all that fit. orrery_model_streaming()
     """
 
 
@@ -1646,8 +1655,8 @@ class ExpertsInfo:
 
 @dataclass(frozen=True)
 class StreamingInfo:
-    """The layers whose matrices lie in the reservoir, and what the link brought of them. A layer that steps of generated
-    tokens and of prompts came to counts in each of them.
+    """The layers whose matrices lie in the reservoir, or columns of whose feed-forward blocks do (host_computes), and what
+    the link brought of them. A layer that steps of generated tokens and of prompts came to counts in each of them.
     """
 
     in_place: int
@@ -1655,9 +1664,9 @@ class StreamingInfo:
     n_layers: int
     """that lie in the reservoir; 0: none"""
     device_bytes: int
-    """of the arena: room for two of them"""
+    """of the arena: room for two of them; and the blocks' columns there, with room for the others of three layers"""
     reservoir_bytes: int
-    """of the reservoir"""
+    """of the reservoir, of both"""
     n_steps_layers: int
     """layers that steps of generated tokens came to, since the model was opened"""
     n_waited: int
@@ -1667,9 +1676,15 @@ class StreamingInfo:
     stall_us: int
     """time that steps waited for them"""
     prompt_link_bytes: int
-    """the same of prompts"""
+    """the same of prompts, to which columns cross, too"""
     prompt_stall_us: int
-    """the same of prompts"""
+    """the same of prompts, to which columns cross, too"""
+    n_divided: int
+    """layers of whose blocks the processor computes columns for generated tokens; 0: none"""
+    n_by_host: int
+    """such layers that steps of generated tokens came to"""
+    host_us: int
+    """time that the processor took"""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,18 @@ kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
 
 }  // namespace
 
+HostWork HostWork::of(const model::Model& model) {
+  if (model.host) return {&model.host->host(), true, 0};
+  if (model.columns) return {&model.columns->host(), false, model.columns->layout().width()};
+  return {};
+}
+
+uint64_t HostWork::bytes(const model::Description& d, const StepLimits& limits) const {
+  if (!host) return 0;
+  return experts ? model::HostExperts::work_bytes(*host, limits, model::host_work_shape(d))
+                 : model::HostColumns::work_bytes(*host, limits, d.n_embd, columns);
+}
+
 kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const model::Description& h = in.description;
   const bool compressed = in.options.compressed();
@@ -41,12 +53,12 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const WeightsMemory& weights = in.weights;
   layout.add({"weights", kv::Holds::weights, align_up(weights.arena, kv::kArenaAlignment), 0, weights.mapped, 0});
   layout.add({"experts", kv::Holds::weights, weights.experts.arena_bytes, weights.experts.reservoir_bytes, 0, 0});
+  layout.add({"columns", kv::Holds::weights, weights.columns.arena_bytes, weights.columns.reservoir_bytes, 0, 0});
   layout.add({"layers", kv::Holds::weights, weights.layers.arena_bytes, weights.layers.reservoir_bytes, 0, 0});
   layout.add({"adapters", kv::Holds::weights, in.adapters_bytes, 0, 0, 0});
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
   if (!same_workspace(limits, in.shared.limits)) {  // else the session uses the model's workspace
-    const uint64_t on_host = in.host ? model::HostExperts::work_bytes(*in.host, limits, model::host_work_shape(h)) : 0;
-    layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, on_host, 0, 0});
+    layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, in.host.bytes(h, limits), 0, 0});
   }
   for (size_t g = 0; g < h.groups.size(); ++g) {
     const uint32_t pages = group_pages(h, in.options, n_context, g);
@@ -171,7 +183,7 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   options->see_device(runtime.device().info(), runtime.moves_directly());
   const SessionOptions given = *options;
   LayoutInput input = {model.description(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
-  if (const model::HostExperts* host = model.weights().host.get()) input.host = &host->host();
+  input.host = HostWork::of(model.weights());
   if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->description(), draft->shared_with(given.of_draft(0))};
   return decide_with_chunk(input, options, {runtime.arena().largest_free(), runtime.reservoir().largest_free()});
 }
@@ -181,7 +193,10 @@ namespace {
 Result<WeightsMemory> weights_of(const gguf::File& file, const model::Description& description, const Device& device, uint64_t budget,
                                  const model::WeightsPlace& place) {
   ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget, place));
-  WeightsMemory bytes{weights.arena_bytes, 0, weights.experts, weights.layers, static_cast<bool>(weights.host)};
+  WeightsMemory bytes;
+  bytes.arena = weights.arena_bytes, bytes.experts = weights.experts, bytes.layers = weights.layers;
+  bytes.columns = {weights.columns.arena_bytes(), weights.columns.reservoir_bytes()};
+  bytes.experts_on_host = static_cast<bool>(weights.host), bytes.columns_on_host = weights.columns.width();
   for (const gguf::Tensor& t : file.tensors())
     if (!weights.repacks || model::repacked_bytes(file, t, device, place) == 0) bytes.mapped += t.bytes;
   for (const gguf::Tensor* t : weights.in_units)  // copied all the same
@@ -231,7 +246,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   std::unique_ptr<Backend> host;
-  if (model.host_experts) {
+  if (model.host_computes) {
     ORRERY_ASSIGN(host, make_host_backend(runtime));
   }
   ORRERY_ASSIGN(const model::WeightsPlace place, place_model(file, description, *backend, runtime, budget, model, host.get()));
@@ -239,7 +254,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
   LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights};
-  if (weights.by_host) input.host = host.get();
+  if (weights.experts_on_host || weights.columns_on_host > 0) input.host = {host.get(), weights.experts_on_host, weights.columns_on_host};
   model::Description draft_description;
   if (given.speculate == Speculate::draft) {
     if (given.draft_source == nullptr)
@@ -251,7 +266,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));
     ORRERY_TRY(check_draft(draft_description, *of_draft, *vocabulary));
     // The model's weights take their part of the arena first.
-    const uint64_t taken = weights.arena + weights.experts.arena_bytes + weights.layers.arena_bytes;
+    const uint64_t taken = weights.all_arena();
     ORRERY_ASSIGN(const model::WeightsPlace draft_place, place_model(draft, draft_description, *backend, runtime, budget, {}));
     ORRERY_ASSIGN(const WeightsMemory draft_weights,
                   weights_of(draft, draft_description, *backend, budget - std::min(budget, taken), draft_place));
@@ -260,7 +275,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   if (given.speculate == Speculate::mtp) {
     draft_description = model::describe_head(description);
     ORRERY_ASSIGN(const model::Placement head, model::place_head(file, draft_description, *backend, budget));
-    input.draft = {&draft_description, {}, {head.arena_bytes, 0}};
+    input.draft.description = &draft_description, input.draft.weights.arena = head.arena_bytes;
   }
   ORRERY_ASSIGN(input.adapters_bytes, bytes_of(given.adapters, file, description));
   const kv::Plan plan = decide_with_chunk(input, &session, {budget, reservoir_budget_bytes(runtime)});

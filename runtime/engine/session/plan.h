@@ -18,8 +18,19 @@ namespace orrery::engine {
 struct WeightsMemory {
   uint64_t arena = 0, mapped = 0;
   model::ExpertStore::Needs experts = {};  // beside `arena`
+  model::LayerStore::Needs columns = {};   // of feed-forward blocks that are divided
   model::LayerStore::Needs layers = {};
-  bool by_host = false;  // the host computes some experts
+  bool experts_on_host = false;  // the host computes some
+  int32_t columns_on_host = 0;   // the same, the most of a layer
+  uint64_t all_arena() const { return arena + experts.arena_bytes + columns.arena_bytes + layers.arena_bytes; }
+};
+// What the processor computes of a model beside the device, which takes work memory in the reservoir.
+struct HostWork {
+  const Device* host = nullptr;  // null: nothing
+  bool experts = false;
+  int32_t columns = 0;
+  static HostWork of(const model::Model& model);
+  uint64_t bytes(const model::Description& description, const StepLimits& limits) const;
 };
 struct LayoutInput {
   const model::Description& description;
@@ -35,8 +46,8 @@ struct LayoutInput {
     WeightsMemory weights = {};
   };
   Draft draft = {};
-  const Device* host = nullptr;  // if it computes experts of the model
-  uint64_t adapters_bytes = 0;   // of adapters that are not open yet, or in a plan of all memory; else 0
+  HostWork host = {};
+  uint64_t adapters_bytes = 0;  // of adapters that are not open yet, or in a plan of all memory; else 0
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 

@@ -51,7 +51,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<CheckpointedState>(h, options.kv_type);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
-  if (const model::HostExperts* host = model_->weights().host.get()) input.host = &host->host();
+  input.host = HostWork::of(model_->weights());
   if (options_.draft_model) input.draft.description = &options_.draft_model->description();
   layout_ = session_layout(input, n_context);
 }

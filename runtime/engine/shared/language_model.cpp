@@ -65,8 +65,6 @@ Status place_experts(const gguf::File& file, const model::Description& d, const 
     if (options.experts_on_device >= 0)
       return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, but the model has no experts",
                           static_cast<long long>(options.experts_on_device));
-    if (options.host_experts)
-      return option_error(Code::invalid_argument, "host_experts", "host_experts is 1, but the model has no experts");
     return ok_status();
   }
   const auto n_units = static_cast<int64_t>(none.units.n_units());
@@ -93,14 +91,58 @@ Status place_experts(const gguf::File& file, const model::Description& d, const 
   return ok_status();
 }
 
+// Which columns of dense feed-forward blocks lie on the device, with all layers there. place: has in_place, host and experts; takes columns
+// and embedding_away.
+Status place_columns(const gguf::File& file, const model::Description& d, const Device& device, uint64_t arena_bytes,
+                     const ModelOptions& options, model::WeightsPlace* place) {
+  const bool dense = std::any_of(d.layers.begin(), d.layers.end(), [](const model::LayerShape& layer) {
+    return layer.has_ffn() && !layer.experts && layer.feed_forward.gated;
+  });
+  const bool mixture = static_cast<bool>(d.experts());
+  if (options.host_computes && !mixture && (d.encoder || !dense))
+    return option_error(Code::unsupported, "host_computes",
+                        "host_computes is 1, but the model has neither experts nor gated feed-forward blocks of a generator");
+  const int64_t percent = options.columns_on_device;
+  if (percent >= 0 && (mixture || !options.host_computes))
+    return option_error(Code::invalid_argument, "columns_on_device",
+                        mixture ? "columns_on_device is %lld, but the model is a mixture: expected -1, and experts_on_device"
+                                : "columns_on_device is %lld, but host_computes is 0: nobody would compute the others",
+                        static_cast<long long>(percent));
+  if (!place->host || mixture) return ok_status();
+  constexpr int64_t kWhole = model::HostColumns::kWhole;
+  int64_t n = percent < 0 ? kWhole : percent * kWhole / 100;
+  if (percent < 0) {
+    const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kUsualContext);
+    Status status;
+    const auto fits = [&](const model::WeightsPlace& as) {
+      auto placement = model::place_weights(file, d, device, arena_bytes, as);
+      if (!placement.ok()) status = placement.take_status();
+      return placement.ok() &&
+             (!placement.value().repacks || (sessions <= arena_bytes && placement.value().all_arena_bytes() <= arena_bytes - sessions));
+    };
+    if (fits(*place) || !status.ok()) return status;
+    place->embedding_away = true;  // the embedding leaves before any column does
+    if (fits(*place) || !status.ok()) return status;
+    model::WeightsPlace as = *place;
+    n = model::divide_columns([&](int64_t share) {
+      as.columns = share;
+      return fits(as);
+    });
+    if (!status.ok()) return status;
+  }
+  if (n < kWhole) place->columns = n;
+  return ok_status();
+}
+
 }  // namespace
 
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& d, const Device& device,
                                         const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options, Backend* host) {
   model::WeightsPlace place;
   place.in_place = device.info().reads_host_memory && moves_directly(runtime);
-  if (options.host_experts && !place.in_place) place.host = host;
+  if (options.host_computes && !place.in_place) place.host = host;
   ORRERY_TRY(place_experts(file, d, device, arena_bytes, options, &place));
+  ORRERY_TRY(place_columns(file, d, device, arena_bytes, options, &place));
   place.layers = options.layers_on_device;
   if (place.layers > d.n_layers)
     return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, the model has %d layers",
@@ -152,7 +194,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, load.rope, load.families));
   Backend* host = nullptr;
-  if (options.host_experts) {
+  if (options.host_computes) {
     ORRERY_ASSIGN(host, runtime->host_backend());
     load.sides = runtime->host_sides();
   }
@@ -180,6 +222,14 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
                  path.c_str(), static_cast<unsigned long long>(experts->layout().n_on_device),
                  static_cast<unsigned long long>(experts->layout().n_units), static_cast<unsigned long long>(experts->layout().arena_bytes),
                  static_cast<unsigned long long>(experts->layout().reservoir_bytes));
+  if (const model::HostColumns* columns = weights->columns.get()) {
+    const model::HostColumns::Layout::Layer& first = columns->layout().layers.front();
+    runtime->log(
+        LogLevel::info,
+        "%s: %d of %d columns of feed-forward blocks are on the device (%llu bytes), the processor computes the others (%llu bytes)",
+        path.c_str(), first.n_there, first.width, static_cast<unsigned long long>(columns->layout().arena_bytes()),
+        static_cast<unsigned long long>(columns->layout().reservoir_bytes()));
+  }
   if (const model::LayerStore* layers = weights->layers.get())
     runtime->log(LogLevel::info, "%s: the matrices of %zu of %d layers are in host memory (%llu bytes), %s", path.c_str(),
                  layers->units().layers.size(), weights->description.n_layers, static_cast<unsigned long long>(layers->reservoir_bytes()),
@@ -236,6 +286,7 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   ORRERY_TRY(waiting_rows_.fetch_all(&turn.backend()));
   const model::Workspace grown = model::carve_workspace(description(), device, wanted, region.data());
   if (model_->host) ORRERY_TRY(model_->host->reserve(&runtime_->reservoir(), wanted, model::host_work_shape(description())));
+  if (model_->columns) ORRERY_TRY(model_->columns->reserve(&runtime_->reservoir(), wanted, description().n_embd));
   // Takes the pinned memory of these steps: now, so that no step of an open session is refused it.
   ORRERY_TRY(turn.backend().set_scratch(grown.scratch, wanted));
   workspace_region_ = std::move(region);

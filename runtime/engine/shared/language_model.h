@@ -27,16 +27,18 @@ struct ModelOptions {
   model::LoadOptions weights;
   int64_t experts_on_device = -1;  // of all layers together; -1: as many as fit beside sessions_bytes
   int64_t layers_on_device = -1;   // whose matrices are there; -1: the same
-  bool host_experts = false;       // the processor computes the experts that are not on the device
+  int64_t columns_on_device = -1;  // of dense feed-forward blocks, per cent, with host_computes; -1: the same
+  bool host_computes = false;      // the processor computes the experts or columns that are not on the device
   uint64_t sessions_bytes = 0;     // of the arena, which weights leave free; 0: what a session of kUsualContext tokens needs
 };
 
-// The context of a session that experts leave room for, or the model's if that is smaller. Layers stay where the shortest session fits
+// The context of a session that experts and columns leave room for, or the model's if that is smaller. Layers stay where the shortest session fits
 // beside them, because a policy makes do with little memory for KV, and a layer that left would cross the link in every step. If they have
 // to leave, they leave room for kShortContext tokens.
 inline constexpr uint32_t kUsualContext = 8192, kShortContext = 2048;
 // Where a model's weights lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs, or more layers
-// than the model has. host: make_host_backend(), with ModelOptions::host_experts.
+// than the model has; a wish for the processor or for columns that the model cannot fulfil. host: make_host_backend(), with
+// ModelOptions::host_computes.
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& description, const Device& device,
                                         const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options,
                                         Backend* host = nullptr);

@@ -28,6 +28,8 @@
 namespace orrery::kv {
 
 inline constexpr uint64_t kArenaAlignment = 256;
+// Of regions of a reservoir that may be pinned: whole pages, on any system.
+inline constexpr uint64_t kHostAlignment = uint64_t{64} << 10;
 
 class Arena {
  public:

@@ -14,10 +14,7 @@ struct Parts {
   bool gated = true;  // FeedForwardShape::gated
 };
 
-struct Weights {
-  Weight gate_up;                       // (2 width, n_embd) fused; if null:
-  Weight gate, up;                      // (width, n_embd); gate is null without a gate
-  Weight down;                          // (n_embd, width)
+struct Weights : FeedForwardMatrices {
   Ptr<const float> up_bias, down_bias;  // (width), (n_embd); null with a gate, or if the file has none
 };
 
@@ -29,5 +26,7 @@ Status find(Tensors* tensors, const Description& d, const FeedForwardShape& shap
 void activate(Pass& pass, const FeedForwardShape& shape, const Weights& w);
 // Adds the branch of Workspace::normed to the residual stream.
 void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const float> post_norm);
+// The same of a layer that Pass::columns has; w: the columns on the device. False: Pass::status has an error.
+bool run_divided(Pass& pass, int32_t layer, const FeedForwardShape& shape, const Weights& w, Ptr<const float> post_norm);
 
 }  // namespace orrery::model::feed_forward

@@ -8,6 +8,7 @@
 #include "runtime/model/adapters/adapter.h"
 #include "runtime/model/description/description.h"
 #include "runtime/model/store/expert_store.h"
+#include "runtime/model/store/host_columns.h"
 #include "runtime/model/store/host_experts.h"
 #include "runtime/model/store/layer_store.h"
 
@@ -60,6 +61,7 @@ struct Pass {
   float post_norm_eps = 0.0f;                 // of the layer
   ExpertStore* store = nullptr;               // if the model has one
   HostExperts* host = nullptr;                // the same
+  HostColumns* columns = nullptr;             // the same
   LayerStore* layers = nullptr;               // the same
   Cancel cancel = {};                         // of waits for the link
   Status status = {};                         // an error that ends the pass

@@ -61,6 +61,11 @@ Status Tensors::matrix(const std::string& name, int64_t rows, int64_t cols, bool
   return t ? visitor_->matrix(*t, out) : ok_status();
 }
 
+Status Tensors::feed_forward(const std::string& name, int64_t rows, int64_t cols, FeedForwardPart part, FeedForwardMatrices* out) {
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, rows, cols, true));
+  return visitor_->feed_forward(*t, part, out);
+}
+
 Status Tensors::experts(const std::string& name, int64_t n_experts, int64_t parts, int64_t rows, int64_t cols, ExpertWeights* out) {
   ORRERY_ASSIGN(const gguf::Tensor* t, take(name, n_experts, rows, cols, true));
   return visitor_->matrices(*t, n_experts * parts, out);

@@ -10,6 +10,7 @@
 #include "runtime/base/status.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/model/description/description.h"
+#include "runtime/model/store/host_columns.h"
 
 namespace orrery::model {
 
@@ -19,6 +20,10 @@ class TensorVisitor {
   virtual ~TensorVisitor() = default;
   virtual void layer(int32_t) {}  // the next tensors are this layer's; -1: no layer's
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
+  // The matrix of a dense feed-forward block, whose columns may be divided between the device and the host.
+  virtual Status feed_forward(const gguf::Tensor& t, FeedForwardPart part, FeedForwardMatrices* out) {
+    return matrix(t, matrix_of(part, out));
+  }
   // The matrices of several heads as one.
   virtual Status heads(const gguf::Tensor& t, Weight* out) { return matrix(t, out); }
   // A tensor with n matrices of equal shape, one after another.
@@ -42,6 +47,7 @@ class Tensors {
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
   // Each refuses with bad_model a tensor of another shape, and a required one that is missing. *out stays as it is without a tensor.
   Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out);
+  Status feed_forward(const std::string& name, int64_t rows, int64_t cols, FeedForwardPart part, FeedForwardMatrices* out);
   // A tensor of n_experts times `rows` rows, read as matrices of rows / parts each: of an expert, `parts` follow each other.
   Status experts(const std::string& name, int64_t n_experts, int64_t parts, int64_t rows, int64_t cols, ExpertWeights* out);
   // The matrices of n_heads heads, (rows, cols) each, read as one matrix of n_heads * rows rows.

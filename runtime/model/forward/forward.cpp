@@ -138,7 +138,8 @@ bool compute_layer(Pass& pass, const Weights& w, int32_t i) {
   } else if (shape.experts) {
     if (!experts::run(pass, experts_of(pass.d, w, i))) return false;
   } else {
-    feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
+    if (!pass.columns || !pass.columns->has(i)) feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
+    else if (!feed_forward::run_divided(pass, i, shape.feed_forward, l.feed_forward, l.post_ffn_norm)) return false;
   }
   if (pass.d.n_per_layer > 0) per_layer::run(pass, i, l.per_layer);
   if (l.output_scale != 1.0f) pass.backend.soft_cap(pass.work.x, pass.n_rows, pass.d.n_embd, l.output_scale, 0.0f);
@@ -330,7 +331,8 @@ Status run_stretch(Backend* backend, const Model& model, const Workspace& given,
   const StepScope scope(backend, steps);
   Hooks hooks(steps, parts);
   Pass pass = make_pass(backend, model, work, steps, &hooks);
-  pass.store = model.experts.get(), pass.host = model.host.get(), pass.layers = model.layers.get(), pass.cancel = cancel.waits;
+  pass.store = model.experts.get(), pass.host = model.host.get(), pass.columns = model.columns.get();
+  pass.layers = model.layers.get(), pass.cancel = cancel.waits;
   std::array<AdaptedRows, static_cast<size_t>(kMostTogether)> adapted;
   pass.adapted = {adapted.data(), adapted_rows(steps, {parts.data(), parts.size()}, adapted.data())};
   if (stretch.begins) {

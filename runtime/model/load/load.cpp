@@ -169,6 +169,17 @@ class Counter final : public TensorVisitor {
     matrices_ += align_up(repacked_bytes(file_, t, device_, place_), kWeightAlignment);
     return ok_status();
   }
+  Status feed_forward(const gguf::Tensor& t, FeedForwardPart part, FeedForwardMatrices* out) override {
+    if (place_.columns == WeightsPlace::kAll || d_.layer(layer_).experts) return matrix(t, matrix_of(part, out));
+    const LayerShape& shape = d_.layer(layer_);
+    if (blocks_.empty() || blocks_.back().layer != layer_) blocks_.push_back({layer_, shape.feed_forward.width, d_.n_embd});
+    HostColumns::Source& block = blocks_.back();
+    if (part == FeedForwardPart::down) block.down = t.type;
+    if (part == FeedForwardPart::gate || part == FeedForwardPart::gate_up) block.gate = t.type;
+    if (part == FeedForwardPart::up || part == FeedForwardPart::gate_up) block.up = t.type;
+    block_tensors_.push_back(&t);
+    return ok_status();
+  }
   Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
     out->first.data.address = 1;
     experts_ += static_cast<uint64_t>(n) * matrix_stride(t, n, device_);
@@ -222,6 +233,8 @@ class Counter final : public TensorVisitor {
     } else if (store) {
       placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place_.experts), place_.in_place);
     }
+    placement.columns = HostColumns::layout({blocks_.data(), blocks_.size()}, device_, place_.columns);
+    placement.in_units.insert(placement.in_units.end(), block_tensors_.begin(), block_tensors_.end());
     return placement;
   }
 
@@ -241,9 +254,10 @@ class Counter final : public TensorVisitor {
   std::vector<OfLayer> layers_;
   std::vector<ExpertUnits::Layer> units_;
   std::vector<HostExperts::Unit> host_units_;  // of the same layers, with a host
-  std::vector<const gguf::Tensor*> expert_tensors_;
-  uint64_t matrices_ = 0, experts_ = 0;   // repacked: experts' matrices, and all others
-  uint64_t vectors_ = 0, converted_ = 0;  // all vectors; vectors that must be converted
+  std::vector<const gguf::Tensor*> expert_tensors_, block_tensors_;
+  std::vector<HostColumns::Source> blocks_;  // whose columns are divided
+  uint64_t matrices_ = 0, experts_ = 0;      // repacked: experts' matrices, and all others
+  uint64_t vectors_ = 0, converted_ = 0;     // all vectors; vectors that must be converted
 };
 
 // Finds the place of each tensor, in the arena's region or in the file. place() then fills the places, in the order of
@@ -259,6 +273,14 @@ class Placer final : public TensorVisitor {
     Job job = {&t, out, nullptr, model_.layers->place(layer_) + layer_offset_};
     job.host = model_.layers->at(layer_) + layer_offset_;
     layer_offset_ += unit_stride(t, 1, turns_.device());
+    jobs_.push_back(job);
+    return ok_status();
+  }
+  Status feed_forward(const gguf::Tensor& t, FeedForwardPart part, FeedForwardMatrices* out) override {
+    if (!model_.columns || layer_ < 0 || !model_.columns->has(layer_)) return matrix(t, matrix_of(part, out));
+    model_.matrices.push_back({&t, nullptr});
+    Job job = {&t, nullptr, nullptr, {}};
+    job.divided = out, job.part = part, job.layer = layer_;
     jobs_.push_back(job);
     return ok_status();
   }
@@ -360,7 +382,8 @@ class Placer final : public TensorVisitor {
                        static_cast<int64_t>(job.tensor->dims[0]),
                        {reinterpret_cast<uint64_t>(job.tensor->data)}};
       else
-        ORRERY_TRY(job.on_host    ? deal_units(job)
+        ORRERY_TRY(job.divided    ? divide(job)
+                   : job.on_host  ? deal_units(job)
                    : job.in_units ? place_units(job)
                    : job.host     ? place_away(job)
                    : job.matrix   ? place_matrix(job)
@@ -401,8 +424,10 @@ class Placer final : public TensorVisitor {
     const ExpertWeights* in_units = nullptr;  // matrices go to the store's units
     ExpertWeights* on_host = nullptr;         // if the host computes some: the same matrices there
     int32_t layer = 0;
-    std::byte* host = nullptr;  // where the matrix of a layer in host memory is written; operations find it at `at`
-    bool copied() const { return at || in_units; }
+    std::byte* host = nullptr;               // where the matrix of a layer in host memory is written; operations find it at `at`
+    FeedForwardMatrices* divided = nullptr;  // its columns are divided: this is the device's part
+    FeedForwardPart part = FeedForwardPart::down;
+    bool copied() const { return at || in_units || divided; }
   };
 
   const experts::Weights& own_experts() const { return model_.weights.layers[static_cast<size_t>(layer_)].experts; }
@@ -475,6 +500,46 @@ class Placer final : public TensorVisitor {
     *job.matrix = {t.type, rows, cols, {1}, repacks};
     job.on_host->first = {t.type, rows, cols, {1}, host_repacks};
     return ok_status();
+  }
+
+  // Writes a matrix to the device's memory, as the device stores it.
+  Status place_part(TensorType type, int64_t rows, int64_t cols, const std::byte* from, Ptr<std::byte> to, Weight* out) {
+    ORRERY_ASSIGN(const Turn turn, take_turn());
+    if (turns_.device().weight_bytes(type, rows, cols) > 0) return turn.backend().place_weight(type, rows, cols, from, to, out);
+    turn.backend().upload(to, from, row_bytes(type, static_cast<uint64_t>(rows * cols)));
+    *out = {type, rows, cols, {to.address}, false};
+    return turn.backend().synchronize();
+  }
+
+  // Both parts of a feed-forward block's matrix: rows of gate and up, columns of down.
+  Status divide(const Job& job) {
+    const gguf::Tensor& t = *job.tensor;
+    const HostColumns& columns = *model_.columns;
+    const HostColumns::Layout::Layer& layer = columns.of(job.layer);
+    const Ptr<std::byte> there = columns.there(job.layer);
+    std::byte* const host = columns.host_at(job.layer);
+    const uint64_t row = row_bytes(t.type, t.dims[0]);
+    const auto rows_of = [&](const HostColumns::Matrix& m, const HostColumns::Matrix& m_host, const std::byte* from,
+                             Weight* out) -> Status {
+      if (m.rows > 0) ORRERY_TRY(place_part(t.type, m.rows, m.cols, from, there + m.offset, out));
+      std::memcpy(host + m_host.offset, from + static_cast<uint64_t>(m.rows) * row, m_host.bytes);
+      return ok_status();
+    };
+    const HostColumns::Block &on_device = layer.there, &on_host = layer.host;
+    if (job.part == FeedForwardPart::gate || job.part == FeedForwardPart::gate_up)
+      ORRERY_TRY(rows_of(on_device.gate, on_host.gate, t.data, &job.divided->gate));
+    if (job.part == FeedForwardPart::up) return rows_of(on_device.up, on_host.up, t.data, &job.divided->up);
+    if (job.part == FeedForwardPart::gate_up)
+      return rows_of(on_device.up, on_host.up, t.data + static_cast<uint64_t>(layer.width) * row, &job.divided->up);
+    if (job.part != FeedForwardPart::down) return ok_status();
+    const uint64_t first = row_bytes(t.type, static_cast<uint64_t>(layer.n_there)), rest = row - first, n_rows = t.dims[1];
+    std::vector<std::byte> gathered(first * n_rows);
+    for (uint64_t r = 0; r < n_rows; ++r) {
+      std::memcpy(gathered.data() + r * first, t.data + r * row, first);
+      std::memcpy(host + on_host.down.offset + r * rest, t.data + r * row + first, rest);
+    }
+    if (first == 0) return ok_status();
+    return place_part(t.type, on_device.down.rows, on_device.down.cols, gathered.data(), there + on_device.down.offset, &job.divided->down);
   }
 
   Status place_matrix(const Job& job) {
@@ -621,6 +686,10 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
     ORRERY_ASSIGN(m->experts,
                   ExpertStore::make(placement.units, static_cast<uint64_t>(options.place.experts), arena, options.reservoir, options.io));
   }
+  if (placement.columns) {
+    ORRERY_ASSIGN(m->columns,
+                  HostColumns::make(placement.columns, options.place.host, options.sides, arena, options.reservoir, options.io));
+  }
   if (placement.away) {
     ORRERY_ASSIGN(m->layers, LayerStore::make(placement.away, arena, options.reservoir, options.io));
   }
@@ -635,6 +704,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
     ORRERY_TRY(m->host->begin(&turn.backend()));
   }
+  if (m->columns) ORRERY_TRY(m->columns->begin());
   if (m->layers) ORRERY_TRY(m->layers->begin());
   const Device& device = turns->device();
   m->weights.embedding_on_host = m->weights.output && options.place.rows_on_host(device) && !device.info().reads_host_memory;

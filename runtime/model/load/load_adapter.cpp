@@ -181,6 +181,10 @@ Result<uint64_t> adapter_bytes(const gguf::File& adapter, const gguf::File& mode
 Result<std::unique_ptr<Adapter>> load_adapter(const gguf::File& file, const Model& model, Turns* turns, kv::Arena* arena) {
   ORRERY_TRY(turns->device().check_adapters());
   ORRERY_ASSIGN(const Contents contents, read(file, *model.file, model.description, model.matrices));
+  for (const Pair& pair : contents.pairs)
+    if (!pair.matrix)
+      return error(Code::unsupported, "%s: the adapter changes '%s', of which the processor computes a part: expected host_computes 0",
+                   file.path().c_str(), gguf::printable(pair.tensor->name).c_str());
   auto adapter = std::make_unique<Adapter>();
   ORRERY_TRY(file.full_fingerprint({}, adapter->fingerprint.data()));
   ORRERY_ASSIGN(adapter->region, kv::ArenaRegion::take(arena, contents.bytes, "the adapter"));

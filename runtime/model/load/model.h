@@ -28,6 +28,7 @@
 #include "runtime/model/blocks/vocabulary.h"
 #include "runtime/model/families/family.h"
 #include "runtime/model/store/expert_store.h"
+#include "runtime/model/store/host_columns.h"
 #include "runtime/model/store/host_experts.h"
 #include "runtime/model/store/layer_store.h"
 
@@ -57,14 +58,15 @@ struct Layer {
 struct WeightsPlace {
   static constexpr int64_t kAll = -1;
   int64_t experts = kAll;  // units (store/expert_units.h), at most
-  int64_t layers = kAll;   // whose matrices lie there; experts count apart
+  int64_t layers = kAll;   // whose matrices lie there; experts and divided blocks count apart
+  int64_t columns = kAll;  // of each dense feed-forward block, in parts of HostColumns::kWhole; the host computes the others
   bool in_place = false;   // operations use the reservoir by the host's addresses, and there is no link
   // The embedding stays where the file lies, if no product reads it: on a device that reads the host's memory always, on another one where
   // weights are away, so that more of them fit.
   bool rows_on_host(const Device& device) const { return away() || embedding_away || device.info().reads_host_memory; }
   bool embedding_away = false;  // even if nothing else is
   Backend* host = nullptr;      // if given, it computes the experts that are not on the device; else they cross the link
-  bool away() const { return experts != kAll || layers != kAll; }
+  bool away() const { return experts != kAll || layers != kAll || columns != kAll; }
 };
 
 struct LoadOptions {
@@ -74,7 +76,7 @@ struct LoadOptions {
   WeightsPlace place;
   kv::Arena* reservoir = nullptr;  // of weights that are not on the device
   kv::IoThread* io = nullptr;      // brings them; null: in place
-  TwoSides* sides = nullptr;       // HostExperts::make()
+  TwoSides* sides = nullptr;       // HostSide
   // Called with (bytes done, total bytes) between tensors, and while the backend serves other sessions. Returning
   // false cancels.
   std::function<bool(uint64_t, uint64_t)> progress;
@@ -95,7 +97,7 @@ struct Weights : vocabulary::Weights {
 // A matrix that a block multiplies by Pass::matmul(), and its tensor: what an adapter may change.
 struct NamedMatrix {
   const gguf::Tensor* tensor = nullptr;
-  const Weight* weight = nullptr;
+  const Weight* weight = nullptr;  // null: a part of its columns is on the host
 };
 
 struct Model {
@@ -116,6 +118,7 @@ struct Model {
   kv::ArenaRegion region;                  // all other weights
   std::unique_ptr<ExpertStore> experts;    // but for these, where not all of them are on the device,
   std::unique_ptr<HostExperts> host;       // or for these
+  std::unique_ptr<HostColumns> columns;    // and feed-forward blocks whose columns are divided, if some are on the host,
   std::unique_ptr<LayerStore> layers;      // and the matrices of these layers
 };
 
@@ -134,13 +137,14 @@ struct Placement {
   ExpertUnits units;                          // of a mixture: its experts, if they do not all lie with the other weights
   ExpertStore::Needs experts;                 // their memory beside arena_bytes; 0: they lie with the other weights
   HostExperts::Layout host;                   // if the host computes some
+  HostColumns::Layout columns;                // if it computes columns of dense blocks: their memory beside arena_bytes
   std::vector<uint64_t> layer_bytes;          // (n_layers) what each layer's matrices take in the reservoir, without experts,
   std::vector<uint64_t> layer_arena_bytes;    // and in the arena, if they lie there
   LayerUnits away;                            // the layers that lie there
   LayerStore::Needs layers;                   // their memory beside arena_bytes
-  std::vector<const gguf::Tensor*> in_units;  // the tensors that lie in one of both stores
+  std::vector<const gguf::Tensor*> in_units;  // the tensors that lie in one of these
   bool store() const { return experts.arena_bytes > 0; }
-  uint64_t all_arena_bytes() const { return arena_bytes + experts.arena_bytes + layers.arena_bytes; }
+  uint64_t all_arena_bytes() const { return arena_bytes + experts.arena_bytes + columns.arena_bytes() + layers.arena_bytes; }
 };
 // Bytes of the arena that a matrix takes if it is repacked. 0 for a table that stays where the file lies, as an embedding with an output
 // matrix of its own may do (WeightsPlace::rows_on_host): a step reads a row of it for each token.

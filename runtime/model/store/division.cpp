@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/model/store/expert_store.h"
+#include "runtime/model/store/host_columns.h"
 #include "runtime/model/store/layer_store.h"
 
 namespace orrery::model {
@@ -26,6 +27,15 @@ int64_t divide_experts(const DivisionInput& in) {
   const uint64_t beside = in.weights_bytes + ExpertStore::needs(in.units, 0, false).arena_bytes;
   const uint64_t fitting = (left - std::min(left, beside)) / in.units.slot_bytes();
   return static_cast<int64_t>(std::clamp(fitting, least, all));
+}
+
+int64_t divide_columns(const std::function<bool(int64_t)>& fits) {
+  int64_t low = 0, high = HostColumns::kWhole;  // more columns take more of the arena
+  while (low + 1 < high) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
 }
 
 int64_t divide_layers(const LayersInput& in) {

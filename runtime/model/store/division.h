@@ -2,10 +2,12 @@
 //
 // Device memory is worth most where each token reads it: the weights that all tokens use, then the KV and work memory of sessions, then
 // experts, of which a token reads a small share. So all other weights and what sessions need come first, and experts take the rest. Where
-// even the fewest experts do not fit, layers leave as well: each of them crosses the link in every step.
+// the processor computes beside the device, columns of dense feed-forward blocks leave like experts. Where even the fewest experts or columns
+// do not fit, layers leave as well: each of them crosses the link in every step.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "runtime/base/span.h"
 #include "runtime/model/store/expert_units.h"
@@ -25,6 +27,10 @@ struct DivisionInput {
 
 // Units on the device; -1: all of them, because they fit. Else at least ExpertUnits::least_slots(), even if these do not fit.
 int64_t divide_experts(const DivisionInput& input);
+
+// The most columns of dense feed-forward blocks on the device with which `fits(share)` holds, in parts of HostColumns::kWhole; 0 if no number
+// does.
+int64_t divide_columns(const std::function<bool(int64_t)>& fits);
 
 // The most layers on the device that leave sessions their bytes; -1: all of them. 0 if no number does.
 struct LayersInput {

@@ -9,19 +9,11 @@ namespace orrery::model {
 
 namespace {
 
-constexpr uint64_t kHostAlignment = uint64_t{64} << 10;  // regions of a pinned reservoir are whole pages, on any system
-
 uint64_t table_bytes(int32_t n_experts) { return align_up(static_cast<uint64_t>(n_experts) * sizeof(uint64_t), kv::kArenaAlignment); }
 
 template <class T>
 T* host_pointer(Ptr<std::byte> base, uint64_t offset) {
   return reinterpret_cast<T*>(base.address + offset);
-}
-
-// What the processor's backend computes needs neither a context nor heads' states.
-StepLimits limits_on_host(StepLimits limits) {
-  limits.max_context = 1, limits.max_top_keys = 0, limits.staging_bytes = 0, limits.max_head_state = 0;
-  return limits;
 }
 
 // Offsets of the work memory.
@@ -44,8 +36,8 @@ struct Work {
     lists = take(3 * n_slots + n_firsts, sizeof(int32_t));
     host_rows = take(n_slots, sizeof(int32_t));
     host_firsts = take(n_firsts, sizeof(int32_t));
-    scratch = take(host.scratch_bytes(limits_on_host(limits)), 1);
-    bytes = align_up(bytes, kHostAlignment);
+    scratch = take(HostSide::scratch_bytes(host, limits), 1);
+    bytes = align_up(bytes, kv::kHostAlignment);
   }
 };
 
@@ -73,12 +65,12 @@ HostExperts::Layout HostExperts::layout(const ExpertUnits& units, Span<const Uni
     layer.host_table = take(&layout.reservoir_bytes, table_bytes(layer.n_experts));
     layer.biases_offset = take(&layout.reservoir_bytes, align_up(of_layer[l].biases_bytes, kv::kArenaAlignment));
   }
-  layout.reservoir_bytes = align_up(layout.reservoir_bytes, kHostAlignment);
+  layout.reservoir_bytes = align_up(layout.reservoir_bytes, kv::kHostAlignment);
   return layout;
 }
 
 HostExperts::HostExperts(Layout layout, Backend* host, TwoSides* sides)
-    : layout_(std::move(layout)), host_(*host), sides_(sides), matrices_(layout_.layers.size()), biases_used_(layout_.layers.size()) {
+    : layout_(std::move(layout)), host_(host, sides), matrices_(layout_.layers.size()), biases_used_(layout_.layers.size()) {
   index_of_.resize(static_cast<size_t>(layout_.layers.back().layer) + 1, -1);
   for (size_t l = 0; l < layout_.layers.size(); ++l) index_of_[static_cast<size_t>(layout_.layers[l].layer)] = static_cast<int32_t>(l);
 }
@@ -128,15 +120,15 @@ uint64_t HostExperts::work_bytes(const Device& host, const StepLimits& limits, c
 }
 
 Status HostExperts::reserve(kv::Arena* reservoir, const StepLimits& limits, const WorkShape& shape) {
-  const Work work(host_, limits, shape);
+  const Work work(host_.backend(), limits, shape);
   ORRERY_ASSIGN(work_, kv::ArenaRegion::take(reservoir, work.bytes, "the work memory of experts on the host"));
   const Ptr<std::byte> at = work_.data();
   chosen_ = host_pointer<int32_t>(at, work.chosen), input_ = host_pointer<float>(at, work.input);
   ffn_ = host_pointer<float>(at, work.ffn), act_ = host_pointer<float>(at, work.act), slots_ = host_pointer<float>(at, work.slots);
   lists_ = host_pointer<int32_t>(at, work.lists), host_rows_ = host_pointer<int32_t>(at, work.host_rows);
-  host_firsts_ = host_pointer<int32_t>(at, work.host_firsts), scratch_ = host_pointer<std::byte>(at, work.scratch);
-  limits_ = limits_on_host(limits), shape_ = shape;
-  step_rows_.assign(static_cast<size_t>(limits.max_rows), Row{});
+  host_firsts_ = host_pointer<int32_t>(at, work.host_firsts);
+  host_.use(host_pointer<std::byte>(at, work.scratch), limits);
+  shape_ = shape;
   return ok_status();
 }
 
@@ -183,20 +175,6 @@ HostExperts::Side HostExperts::side(int32_t n_rows) const {
   side.input = {at(input_)}, side.gate = {at(ffn_)}, side.act = {at(act_)}, side.slots = {at(slots_)};
   side.up = side.gate + static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(shape_.used_width);
   return side;
-}
-
-// Another model's experts may have been computed by the same backend.
-void HostExperts::begin_step(Phase phase, int32_t n_rows) {
-  (void)host_.set_scratch({reinterpret_cast<uintptr_t>(scratch_)}, limits_);  // host memory: nothing is taken, nothing can fail
-  Step step;
-  step.phase = phase, step.rows = {step_rows_.data(), static_cast<size_t>(n_rows)};
-  host_.begin_steps({&step, 1});
-}
-
-void HostExperts::end_step(Phase phase, uint64_t began_us) {
-  host_.end_step();
-  (phase == Phase::decode ? counts_.host_us : counts_.prompt_host_us) += now_us() - began_us;
-  publish();
 }
 
 HostExperts::Counts HostExperts::counts() const {

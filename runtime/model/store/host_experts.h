@@ -12,23 +12,13 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/backend/backend.h"
-#include "runtime/base/clock.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/store/expert_units.h"
+#include "runtime/model/store/host_side.h"
 
 namespace orrery::model {
-
-// Calls call(context, 0) and call(context, 1) on two threads, and returns when both are done.
-class TwoSides {
- public:
-  virtual void run(void (*call)(const void* context, int64_t side), const void* context) = 0;
-
- protected:
-  ~TwoSides() = default;
-};
 
 class HostExperts {
  public:
@@ -66,7 +56,7 @@ class HostExperts {
   HostExperts& operator=(const HostExperts&) = delete;
 
   const Layout& layout() const { return layout_; }
-  Backend& host() const { return host_; }
+  Backend& host() const { return host_.backend(); }
 
   // For the loader. A unit's place is in the arena or in host memory.
   bool on_device(int32_t layer, int32_t expert) const { return expert < of(layer).n_on_device; }
@@ -108,10 +98,9 @@ class HostExperts {
   // compute() on the processor's backend, in a step of n_rows, while device() has the device do its part.
   template <class Device, class Host>
   void side_by_side(Phase phase, int32_t n_rows, const Device& device, const Host& compute) {
-    const auto both = [&](int64_t side) { side == 0 ? device() : on_host(phase, n_rows, compute); };
-    using Both = decltype(both);
-    if (sides_) return sides_->run([](const void* call, int64_t side) { (*static_cast<const Both*>(call))(side); }, &both);
-    both(0), both(1);
+    const uint64_t us = host_.side_by_side(phase, n_rows, device, compute);
+    (phase == Phase::decode ? counts_.host_us : counts_.prompt_host_us) += us;
+    publish();
   }
 
   // Of choices (a row with one of its experts), since the model was opened.
@@ -126,31 +115,18 @@ class HostExperts {
   HostExperts(Layout layout, Backend* host, TwoSides* sides);
   size_t index(int32_t layer) const { return static_cast<size_t>(index_of_[static_cast<size_t>(layer)]); }
   const Layout::Layer& of(int32_t layer) const { return layout_.layers[index(layer)]; }
-  void begin_step(Phase phase, int32_t n_rows);
-  void end_step(Phase phase, uint64_t began_us);
   void publish();
-  template <class F>
-  void on_host(Phase phase, int32_t n_rows, const F& compute) {
-    const uint64_t began = now_us();
-    begin_step(phase, n_rows);
-    compute();
-    end_step(phase, began);
-  }
 
   const Layout layout_;
-  Backend& host_;
-  TwoSides* const sides_;
+  HostSide host_;
   kv::ArenaRegion device_, reservoir_, work_;
   std::vector<ExpertMatrices> matrices_;  // of each layer, on the host
   std::vector<int32_t> index_of_;         // by the model's layers; -1: without experts
   std::vector<uint64_t> biases_used_;     // of each layer
-  StepLimits limits_;                     // of the work memory, for the processor's backend
   WorkShape shape_;
   int32_t* chosen_ = nullptr;  // in the work memory, as the next members
   float *input_ = nullptr, *ffn_ = nullptr, *act_ = nullptr, *slots_ = nullptr;
   int32_t *lists_ = nullptr, *host_rows_ = nullptr, *host_firsts_ = nullptr;
-  std::byte* scratch_ = nullptr;
-  std::vector<Row> step_rows_;  // of the processor's steps, which have no tokens of their own
   Counts counts_;
   mutable std::mutex published_mutex_;
   Counts published_;  // counts_ as it was at the end of a call

@@ -31,7 +31,8 @@ LayerUnits LayerUnits::spread(Span<const uint64_t> bytes, int32_t n_away) {
 
 LayerStore::Needs LayerStore::needs(const LayerUnits& units, bool in_place) {
   const size_t n_slots = std::min(units.layers.size(), kSlots);
-  return {in_place ? 0 : n_slots * units.slot_bytes(), units.bytes()};
+  if (in_place) return {0, units.bytes()};
+  return {n_slots * units.slot_bytes(), align_up(units.bytes(), kv::kHostAlignment)};
 }
 
 LayerStore::LayerStore(LayerUnits units, kv::IoThread* io) : units_(std::move(units)), io_(io), slot_bytes_(units_.slot_bytes()) {

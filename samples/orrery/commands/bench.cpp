@@ -60,14 +60,17 @@ orrery_streaming_info streaming_of(const orrery_model* model) {
   return info;
 }
 
-// What a generated token brought of the layers that lie in host memory.
+// What a generated token brought of the layers that lie in host memory, and what the processor computed of them.
 struct LayersOfToken {
-  uint64_t n_layers = 0;
-  double link_bytes = 0, stall_us = 0;
+  uint64_t n_layers = 0, n_divided = 0;
+  double link_bytes = 0, stall_us = 0, host_us = 0;
   LayersOfToken() = default;
   LayersOfToken(const orrery_streaming_info& before, const orrery_streaming_info& after, uint64_t n_tokens)
-      : n_layers(after.n_layers), link_bytes(static_cast<double>(after.link_bytes - before.link_bytes) / static_cast<double>(n_tokens)),
-        stall_us(static_cast<double>(after.stall_us - before.stall_us) / static_cast<double>(n_tokens)) {}
+      : n_layers(after.n_layers), n_divided(after.n_divided) {
+    const auto mean = [n_tokens](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / static_cast<double>(n_tokens); };
+    link_bytes = mean(before.link_bytes, after.link_bytes), stall_us = mean(before.stall_us, after.stall_us);
+    host_us = mean(before.host_us, after.host_us);
+  }
 };
 
 struct Measured {
@@ -236,8 +239,12 @@ int bench(const Args& args, Output& out) {
         rows.back()["experts_of_token"] = {
             {"hits", e.hits},         {"late", e.late},       {"missed", e.missed},  {"wasted", e.wasted}, {"link_bytes", e.link_bytes},
             {"stall_us", e.stall_us}, {"by_host", e.by_host}, {"host_us", e.host_us}};
-      if (const LayersOfToken& l = measured.layers; l.n_layers > 0)
-        rows.back()["layers_of_token"] = {{"layers", l.n_layers}, {"link_bytes", l.link_bytes}, {"stall_us", l.stall_us}};
+      if (const LayersOfToken& l = measured.layers; l.n_layers + l.n_divided > 0)
+        rows.back()["layers_of_token"] = {{"layers", l.n_layers},
+                                          {"link_bytes", l.link_bytes},
+                                          {"stall_us", l.stall_us},
+                                          {"divided", l.n_divided},
+                                          {"host_us", l.host_us}};
       if (trace) rows.back()["trace"] = trace->json(read);
       continue;
     }
@@ -256,6 +263,9 @@ int bench(const Args& args, Output& out) {
       out.write(format("%8s  %llu layers in host memory: %s over the link for a token, %.2f ms waited\n", "",
                        static_cast<unsigned long long>(l.n_layers), human_bytes(static_cast<uint64_t>(l.link_bytes)).c_str(),
                        l.stall_us / 1000));
+    if (const LayersOfToken& l = measured.layers; l.n_divided > 0)
+      out.write(format("%8s  %llu layers with columns that the processor computed, in %.2f ms of a token\n", "",
+                       static_cast<unsigned long long>(l.n_divided), l.host_us / 1000));
     if (trace) out.text(trace->empty() ? "the backend does not measure its steps\n" : trace->table(read) + "\n");
     out.flush();
   }

@@ -22,7 +22,7 @@ struct Row {
   uint64_t bytes;
 };
 
-// What the reservoir has beside KV: weights, and work memory of experts that the processor computes.
+// What the reservoir has beside KV: weights, and work memory of what the processor computes beside the device.
 struct BesideKv {
   uint64_t weights = 0, work = 0;
   uint64_t bytes() const { return weights + work; }
@@ -40,7 +40,7 @@ void print_table(const orrery_plan_result& plan, const BesideKv& beside, const o
   const Row outside[] = {{"weights, mapped or read", plan.weights_mapped_bytes},
                          {pinned ? "KV reservoir, pinned" : "KV reservoir, pageable", plan.reservoir_bytes - beside.bytes()},
                          {"weights in the reservoir", beside.weights},
-                         {"work memory of experts", beside.work},
+                         {"work memory of the processor", beside.work},
                          {"tables and buffers", plan.host_bytes}};
   const auto line = [&](const char* name, uint64_t bytes) {
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));

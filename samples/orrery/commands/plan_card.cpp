@@ -85,7 +85,7 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
                      card->memory_gib, budget / kGib, rates.read / 1e9, rates.link / 1e9));
     out.write(format("Predicted, behind half of %s tokens\n\n", grouped(plan.n_context).c_str()));
     out.write(format("%-16s %9s %9s %9s  %8s %8s %8s %8s  %9s%s\n", (std::string(units) + " there").c_str(), "number", "GiB", "in all",
-                     "weights", "KV", "experts", "waiting", "tokens/s", mixture ? "  by cache   by host" : ""));
+                     "weights", "KV", "experts", "waiting", "tokens/s", mixture ? "  by cache   by host" : "   by host"));
   }
   for (const CardRow& row : divisions_of(division, fitting)) {
     const TokenTime t = division.time(rates, row.n_on_device, Reuse::uniform),
@@ -103,16 +103,17 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
                       {"exposed_ms", t.exposed * 1e3},
                       {"tokens_per_second", 1 / t.total()},
                       {"tokens_per_second_reused", 1 / cached.total()}});
-      if (mixture) rows.back()["tokens_per_second_by_host"] = 1 / division.time_by_host(rates, row.n_on_device).total();
+      rows.back()["tokens_per_second_by_host"] = 1 / division.time_by_host(rates, row.n_on_device).total();
       continue;
     }
     const auto ms = [](double seconds) { return format("%.2f ms", seconds * 1e3); };
-    out.write(
-        format("%-16s %9s %9.2f %9.2f  %8s %8s %8s %8s  %9.1f%s%s\n", row.name, grouped(row.n_on_device).c_str(), units_gib,
-               division.bytes(row.n_on_device) / kGib, ms(t.weights).c_str(), ms(t.kv).c_str(), ms(t.experts).c_str(),
-               ms(t.exposed).c_str(), 1 / t.total(),
-               mixture ? format(" %9.1f %9.1f", 1 / cached.total(), 1 / division.time_by_host(rates, row.n_on_device).total()).c_str() : "",
-               division.bytes(row.n_on_device) <= budget ? "" : "  does not fit"));
+    out.write(format("%-16s %9s %9.2f %9.2f  %8s %8s %8s %8s  %9.1f%s%s\n", row.name, grouped(row.n_on_device).c_str(), units_gib,
+                     division.bytes(row.n_on_device) / kGib, ms(t.weights).c_str(), ms(t.kv).c_str(), ms(t.experts).c_str(),
+                     ms(t.exposed).c_str(), 1 / t.total(),
+                     ((mixture ? format(" %9.1f", 1 / cached.total()) : std::string()) +
+                      format(" %9.1f", 1 / division.time_by_host(rates, row.n_on_device).total()))
+                         .c_str(),
+                     division.bytes(row.n_on_device) <= budget ? "" : "  does not fit"));
   }
   const double now = tokens_per_second(division, rates, std::max(least, fitting), Reuse::reused),
                then = tokens_per_second(division, rates, more, Reuse::reused);
@@ -137,10 +138,14 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
   if (mixture)
     out.write(
         "\nwaiting: for experts over the link, if each is chosen as often as another. by cache: if they are chosen again as often\n"
-        "as published models were seen to do. by host: if the processor computes the experts that are not there (--host-experts), and\n"
+        "as published models were seen to do. by host: if the processor computes the experts that are not there (--host-computes), and\n"
         "reads 60 GB/s. There is no cache then, and prompts compute on both sides, too.\n");
   else
-    out.write("\nwaiting: for layers over the link, each of which crosses it once for a token, or for all tokens of a prompt's chunk.\n");
+    out.write(
+        "\nwaiting: for layers over the link, each of which crosses it once for a token, or for all tokens of a prompt's chunk. by host: "
+        "if\n"
+        "the processor computes as much of the feed-forward blocks (--host-computes), and reads 60 GB/s; only prompts cross the link "
+        "then.\n");
   if (!fits) {
     out.write(format("It does not fit: %s are missing.\n", human_bytes(static_cast<uint64_t>(division.bytes(least) - budget)).c_str()));
     return kExitDoesNotFit;

@@ -78,6 +78,17 @@ TokenTime Division::time(const Rates& rates, uint64_t n_on_device, double hit) c
 // The layer takes as long as the slower side.
 TokenTime Division::time_by_host(const Rates& rates, uint64_t n_on_device) const {
   TokenTime t = time(rates, n_units(), 1.0);
+  if (!mixture()) {
+    if (n_on_device >= n_units()) return t;
+    const double blocks = static_cast<double>(work.block_bytes), away = static_cast<double>(n_units() - n_on_device) * unit_bytes();
+    const double on_host = std::min(away, blocks);
+    t.weights = (static_cast<double>(work.bytes()) - on_host) / rates.read;
+    const double host = on_host / rates.host + static_cast<double>(work.n_layers) * rates.round_trip;
+    t.exposed = std::max(0.0, host - (blocks - on_host) / rates.read);
+    t.link = (away - on_host) / rates.link;
+    t.exposed += std::max(0.0, t.link - t.total());
+    return t;
+  }
   if (n_on_device >= n_units() || work.expert_layers == 0) return t;
   const auto layers = static_cast<double>(work.expert_layers);
   const auto k = static_cast<int>(std::lround(static_cast<double>(work.used_experts) / layers));

@@ -63,7 +63,8 @@ struct Division {
   TokenTime time(const Rates& rates, uint64_t n_on_device, double hit) const;
   TokenTime time(const Rates& rates, uint64_t n_on_device, Reuse reuse) const;
   // The same if the processor computes the experts that are not there, each chosen as often as another. exposed: what the layers' experts take
-  // longer than all of them there; less than 0 where the processor is faster.
+  // longer than all of them there; less than 0 where the processor is faster. Of a dense model, if it computes as many bytes of feed-forward
+  // blocks as the layers have that are not there; where the blocks have fewer, the rest crosses the link.
   TokenTime time_by_host(const Rates& rates, uint64_t n_on_device) const;
 };
 

@@ -44,6 +44,7 @@ Work work_per_token(const Json& description) {
     if (!guesses && !rows_alone) (of_experts ? work.expert_bytes : work.resident_bytes) += bytes;
     if (!guesses && !of_experts && layer >= 0 && tensor.at("shape").size() >= 2 && !contains(name, ".ffn_gate_inp."))
       work.layer_bytes += bytes;
+    if (!guesses && (contains(name, ".ffn_gate.") || contains(name, ".ffn_up.") || contains(name, ".ffn_down."))) work.block_bytes += bytes;
     if (!guesses && of_experts && contains(name, "ffn_down_exps."))
       ++work.expert_layers, work.n_experts += n_experts, work.used_experts += n_used;
     if (rows_alone || guesses) continue;

@@ -21,6 +21,7 @@ struct Work {
   uint64_t resident_bytes = 0, expert_bytes = 0;
   uint64_t n_experts = 0, used_experts = 0, expert_layers = 0;  // counted over all layers; layers that have some
   uint64_t n_layers = 0, layer_bytes = 0;                       // of resident_bytes, the layers' matrices, which may lie in host memory
+  uint64_t block_bytes = 0;  // of layer_bytes, dense feed-forward blocks, of which the host may compute a part
 
   uint64_t bytes() const { return weights_bytes + state_bytes; }
 };

@@ -1,4 +1,4 @@
-// Weights in host memory that cross a link, experts of a mixture and layers of a dense model alike: with KV on the same link, with other
+// Weights in host memory that cross a link, experts of a mixture, layers of a dense model and columns of its blocks alike: with KV on the same link, with other
 // sessions, with adapters, guesses and encoders, and with transfers that are late, fail, never end or are cancelled.
 #include <gtest/gtest.h>
 
@@ -33,6 +33,8 @@ const Kind kKinds[] = {
     {"experts", "qwen3moe", with_experts(16), "experts", "a transfer of experts to the device (expert ", 97, 600, 0, 30, 1},
     // What is on its way for the next step may be stuck, too: the next call gives it up.
     {"layers", "llama-plain", with_layers(0), "weights", "a transfer of weights to the device (layer ", 17, UINT64_MAX, 3, 30, 3},
+    // Generated tokens ask the link for nothing.
+    {"columns", "llama-plain", with_columns(50), "weights", "a transfer of weights to the device (layer ", 3, 30, 0, 2, 3},
 };
 
 class WeightsAway : public ::testing::TestWithParam<Kind> {
@@ -40,14 +42,21 @@ class WeightsAway : public ::testing::TestWithParam<Kind> {
   const std::vector<std::byte> file_ = deep_model_gguf(GetParam().spec);
   std::shared_ptr<engine::LanguageModel> open(const engine::RuntimeOptions& runtime = linked_options()) const {
     auto model = open_with(file_, runtime, GetParam().options);
-    EXPECT_TRUE(model->weights().experts || model->weights().layers);
+    EXPECT_TRUE(model->weights().experts || model->weights().layers || model->weights().columns);
     return model;
+  }
+  static bool divided() { return GetParam().options.host_computes; }
+  // All weights on the device; or, where a block's sums have another order then, divided in the same way, by a fast link.
+  std::shared_ptr<engine::LanguageModel> reference() const {
+    engine::RuntimeOptions fast = linked_options();
+    fast.link.bytes_per_second = uint64_t{200} << 30;
+    return divided() ? open(fast) : open_bytes(file_, linked_options());
   }
 };
 
 // KV and weights cross one link, under every kind of policy; infinigen asks the next layer's weights ahead.
 TEST_P(WeightsAway, PoliciesShareTheLink) {
-  const auto whole = open_bytes(file_, linked_options()), away = open();
+  const auto whole = reference(), away = open();
   const std::vector<int32_t> prompt = random_prompt(150, 3);
   for (const char* name :
        {"streaming", "heterocache", "synckv_every_step", "auto_by_window", "freekv", "auto_by_codes", "infinigen", "shadowkv"}) {
@@ -79,17 +88,17 @@ TEST_P(WeightsAway, PromptsTakeTurns) {
   std::thread other([&] { trace(1); });
   trace(0);
   other.join();
-  const auto whole = open_bytes(file_);
+  const auto whole = reference();
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(found[i], traced_logits(whole, prompts[i], 16))) << i;
 }
 
 TEST_P(WeightsAway, AdaptersAddTheSame) {
   std::vector<float> traces[2];
   for (const bool away : {false, true}) {
-    const auto model = away ? open() : open_bytes(file_, linked_options());
+    const auto model = away ? open() : reference();
     AdapterSpec spec;
     spec.takes = [](const std::string& name) {
-      return name.find("attn") != std::string::npos || name.find("ffn_down.") != std::string::npos;
+      return name.find("attn") != std::string::npos || (!divided() && name.find("ffn_down.") != std::string::npos);
     };
     engine::SessionOptions options;
     options.n_context = 128;
@@ -106,7 +115,7 @@ class WeightsFaults : public WeightsAway {
  protected:
   using Fault = kv::IoThread::Fault;
   WeightsFaults() {
-    expected_ = traced_logits(open_bytes(file_), prompt_);
+    expected_ = traced_logits(reference(), prompt_);
     engine::RuntimeOptions runtime = linked_options();
     runtime.io_wait_limit_us = 100'000;
     runtime.io_fault = [this](const kv::IoRequest& request) {
@@ -142,6 +151,7 @@ class WeightsFaults : public WeightsAway {
 
   uint64_t stalls_us() const {
     const model::Model& m = model_->weights();
+    if (m.columns) return m.columns->prompts().stall_us;
     return m.experts ? m.experts->counts().stall_us : m.layers->counts().decode.stall_us;
   }
 
@@ -167,7 +177,7 @@ TEST_P(WeightsFaults, LateOnesAreWaitedFor) {
 TEST_P(WeightsFaults, FailedOnesAreNamedAndTriedAgain) {
   fault_ = [](uint64_t n) {
     Fault fault;
-    if (n % GetParam().fails_every == 7 && n < GetParam().fails_to)
+    if (n % GetParam().fails_every == 7 % GetParam().fails_every && n < GetParam().fails_to)
       fault.kind = Fault::Kind::fail, fault.status = error(Code::device_lost, "the cable is out");
     return fault;
   };
@@ -196,6 +206,7 @@ TEST_P(WeightsFaults, OnesThatNeverComeAreGivenUp) {
 // A wait for weights ends when the generation is cancelled, in a prompt and in an answer.
 TEST_P(WeightsFaults, WaitsAreCancelled) {
   for (const bool in_answer : {false, true}) {
+    if (in_answer && divided()) continue;
     SCOPED_TRACE(in_answer ? "in an answer" : "in a prompt");
     engine::RuntimeOptions runtime = linked_options();
     runtime.io_wait_limit_us = 2'000'000;

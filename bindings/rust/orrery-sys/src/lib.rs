@@ -488,9 +488,10 @@ pub struct orrery_model_options {
     pub rope_base: f32,
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
-    /// 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
-    /// may be on the device, and the division is fixed. 0: they cross the link
-    pub host_experts: u32,
+    /// 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
+    /// columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is
+    /// fixed. 0: experts and layers cross the link
+    pub host_computes: u32,
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
     /// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     pub experts_on_device: i64,
@@ -500,8 +501,11 @@ pub struct orrery_model_options {
     /// number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the
     /// link in each step. -1 (default): all that fit. orrery_model_streaming()
     pub layers_on_device: i64,
+    /// with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in the arena.
+    /// -1 (default): all that fit. orrery_model_streaming()
+    pub columns_on_device: i64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_model_options>() == 72);
+const _: () = assert!(std::mem::size_of::<orrery_model_options>() == 80);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -959,9 +963,9 @@ pub struct orrery_streaming_info {
     pub in_place: u32,
     /// that lie in the reservoir; 0: none
     pub n_layers: u64,
-    /// of the arena: room for two of them
+    /// of the arena: room for two of them; and the blocks' columns there, with room for the others of three layers
     pub device_bytes: u64,
-    /// of the reservoir
+    /// of the reservoir, of both
     pub reservoir_bytes: u64,
     /// layers that steps of generated tokens came to, since the model was opened
     pub n_steps_layers: u64,
@@ -971,12 +975,18 @@ pub struct orrery_streaming_info {
     pub link_bytes: u64,
     /// time that steps waited for them
     pub stall_us: u64,
-    /// the same of prompts
+    /// the same of prompts, to which columns cross, too
     pub prompt_link_bytes: u64,
-    /// the same of prompts
+    /// the same of prompts, to which columns cross, too
     pub prompt_stall_us: u64,
+    /// layers of whose blocks the processor computes columns for generated tokens; 0: none
+    pub n_divided: u64,
+    /// such layers that steps of generated tokens came to
+    pub n_by_host: u64,
+    /// time that the processor took
+    pub host_us: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_streaming_info>() == 80);
+const _: () = assert!(std::mem::size_of::<orrery_streaming_info>() == 104);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

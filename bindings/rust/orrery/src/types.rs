@@ -500,9 +500,10 @@ pub struct ModelOptions {
     pub rope_base: f32,
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
-    /// 1: the processor computes the experts that are not on the device, beside it, from the reservoir. Then any number
-    /// may be on the device, and the division is fixed. 0: they cross the link
-    pub host_experts: u32,
+    /// 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
+    /// columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is
+    /// fixed. 0: experts and layers cross the link
+    pub host_computes: u32,
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
     /// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     pub experts_on_device: i64,
@@ -512,6 +513,9 @@ pub struct ModelOptions {
     /// number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the
     /// link in each step. -1 (default): all that fit. orrery_model_streaming()
     pub layers_on_device: i64,
+    /// with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in the arena.
+    /// -1 (default): all that fit. orrery_model_streaming()
+    pub columns_on_device: i64,
 }
 
 impl Default for ModelOptions {
@@ -525,10 +529,11 @@ impl Default for ModelOptions {
             rope_scale: raw.rope_scale,
             rope_base: raw.rope_base,
             rope_original_context: raw.rope_original_context,
-            host_experts: raw.host_experts,
+            host_computes: raw.host_computes,
             experts_on_device: raw.experts_on_device,
             sessions_bytes: raw.sessions_bytes,
             layers_on_device: raw.layers_on_device,
+            columns_on_device: raw.columns_on_device,
         }
     }
 }
@@ -547,10 +552,11 @@ impl ModelOptions {
         raw.rope_scale = self.rope_scale;
         raw.rope_base = self.rope_base;
         raw.rope_original_context = self.rope_original_context;
-        raw.host_experts = self.host_experts;
+        raw.host_computes = self.host_computes;
         raw.experts_on_device = self.experts_on_device;
         raw.sessions_bytes = self.sessions_bytes;
         raw.layers_on_device = self.layers_on_device;
+        raw.columns_on_device = self.columns_on_device;
         Ok(raw)
     }
 
@@ -582,8 +588,8 @@ impl ModelOptions {
                 Ok(value) => self.rope_original_context = value,
                 Err(_) => return false,
             },
-            "host_experts" => match text.parse() {
-                Ok(value) => self.host_experts = value,
+            "host_computes" => match text.parse() {
+                Ok(value) => self.host_computes = value,
                 Err(_) => return false,
             },
             "experts_on_device" => match text.parse() {
@@ -596,6 +602,10 @@ impl ModelOptions {
             },
             "layers_on_device" => match text.parse() {
                 Ok(value) => self.layers_on_device = value,
+                Err(_) => return false,
+            },
+            "columns_on_device" => match text.parse() {
+                Ok(value) => self.columns_on_device = value,
                 Err(_) => return false,
             },
             _ => return false,
@@ -1933,9 +1943,9 @@ pub struct StreamingInfo {
     pub in_place: u32,
     /// that lie in the reservoir; 0: none
     pub n_layers: u64,
-    /// of the arena: room for two of them
+    /// of the arena: room for two of them; and the blocks' columns there, with room for the others of three layers
     pub device_bytes: u64,
-    /// of the reservoir
+    /// of the reservoir, of both
     pub reservoir_bytes: u64,
     /// layers that steps of generated tokens came to, since the model was opened
     pub n_steps_layers: u64,
@@ -1945,10 +1955,16 @@ pub struct StreamingInfo {
     pub link_bytes: u64,
     /// time that steps waited for them
     pub stall_us: u64,
-    /// the same of prompts
+    /// the same of prompts, to which columns cross, too
     pub prompt_link_bytes: u64,
-    /// the same of prompts
+    /// the same of prompts, to which columns cross, too
     pub prompt_stall_us: u64,
+    /// layers of whose blocks the processor computes columns for generated tokens; 0: none
+    pub n_divided: u64,
+    /// such layers that steps of generated tokens came to
+    pub n_by_host: u64,
+    /// time that the processor took
+    pub host_us: u64,
 }
 
 impl StreamingInfo {
@@ -1966,6 +1982,9 @@ impl StreamingInfo {
             stall_us: raw.stall_us,
             prompt_link_bytes: raw.prompt_link_bytes,
             prompt_stall_us: raw.prompt_stall_us,
+            n_divided: raw.n_divided,
+            n_by_host: raw.n_by_host,
+            host_us: raw.host_us,
         })
     }
 
@@ -1982,6 +2001,9 @@ impl StreamingInfo {
             "stall_us" => Value::Integer(self.stall_us.into()),
             "prompt_link_bytes" => Value::Integer(self.prompt_link_bytes.into()),
             "prompt_stall_us" => Value::Integer(self.prompt_stall_us.into()),
+            "n_divided" => Value::Integer(self.n_divided.into()),
+            "n_by_host" => Value::Integer(self.n_by_host.into()),
+            "host_us" => Value::Integer(self.host_us.into()),
             _ => return None,
         })
     }
