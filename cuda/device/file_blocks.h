@@ -16,6 +16,13 @@ namespace orrery::cuda::file_blocks {
 
 using Type = TensorType;
 
+template <Type type>
+struct FileBlock {
+  static constexpr PlaneBytes kPlanes = plane_bytes(type);
+  static constexpr int kBytes = static_cast<int>(type_traits(type)->block_bytes),
+                       kGroups = static_cast<int>(type_traits(type)->block_elements / 32);
+};
+
 // Where the bytes of a block go, in each plane: those of its first group.
 struct Planes {
   uint8_t *codes, *high, *group, *block;
@@ -161,7 +168,7 @@ ORRERY_HOST_DEVICE void put_block(const uint8_t* p, const Planes& to) {
     std::memcpy(to.group, p, 2);
     std::memcpy(to.codes, p + 2, 16), std::memcpy(to.high, p + 18, 16);
   } else if constexpr (type == Type::q4_0 || type == Type::q4_1 || type == Type::q5_0 || type == Type::q5_1) {
-    constexpr int scales = plane_bytes(type).group, bits = plane_bytes(type).high;
+    constexpr int scales = FileBlock<type>::kPlanes.group, bits = FileBlock<type>::kPlanes.high;
     std::memcpy(to.group, p, scales);
     if constexpr (bits > 0) put_bits_of_group(p + scales, to.high);
     std::memcpy(to.codes, p + scales + bits, 16);  // they lie as in the file

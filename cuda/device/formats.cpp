@@ -14,12 +14,12 @@ using file_blocks::Planes;
 
 template <Type type>
 void put_blocks(int64_t n_groups, const uint8_t* from, Planes to) {
-  constexpr TypeTraits traits = *type_traits(type);
-  constexpr PlaneBytes bytes = plane_bytes(type);
-  constexpr int of_block = static_cast<int>(traits.block_elements / 32);
+  using Block = file_blocks::FileBlock<type>;
+  constexpr PlaneBytes bytes = Block::kPlanes;
+  constexpr int of_block = Block::kGroups;
   for (int64_t group = 0; group < n_groups; group += of_block) {
     file_blocks::put_block<type>(from, to);
-    from += traits.block_bytes;
+    from += Block::kBytes;
     to.codes += of_block * bytes.codes, to.high += of_block * bytes.high, to.group += of_block * bytes.group, to.block += bytes.block;
   }
 }

@@ -79,15 +79,15 @@ __device__ inline void clear(uint8_t* from, const uint8_t* end) {
 
 template <TensorType kType>
 __global__ void __launch_bounds__(RepackGeometry::kThreads) repack_blocks_kernel(RepackArgs a) {
-  constexpr PlaneBytes bytes = Format<kType>::kPlanes;
-  constexpr int kBlockBytes = static_cast<int>(type_traits(kType)->block_bytes),
-                kGroups = static_cast<int>(type_traits(kType)->block_elements / 32);
+  using Block = file_blocks::FileBlock<kType>;
+  constexpr PlaneBytes bytes = Block::kPlanes;
+  constexpr int kGroups = Block::kGroups;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * RepackGeometry::kThreads + static_cast<int>(threadIdx.x);
   if (i >= a.n_threads) return;
   const int64_t row = i / a.of_row;
   const int block = static_cast<int>(i - row * a.of_row), group = block * kGroups;
   uint8_t* const to = reinterpret_cast<uint8_t*>(a.to + row * a.planes.bytes);
-  file_blocks::put_block<kType>(reinterpret_cast<const uint8_t*>(a.from + row * a.from_bytes) + block * kBlockBytes,
+  file_blocks::put_block<kType>(reinterpret_cast<const uint8_t*>(a.from + row * a.from_bytes) + block * Block::kBytes,
                                 {to + group * bytes.codes, to + a.planes.high + group * bytes.high,
                                  to + a.planes.group + group * bytes.group, to + a.planes.block + group / 8 * bytes.block});
   if (block > 0) return;
