@@ -10,8 +10,8 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
   ORRERY_TRY(read_options(given, &orrery_model_options_init, "orrery_model_options", &o));
   if (o.load > ORRERY_LOAD_READ)
     return option_error(Code::invalid_argument, "load", "load is %u, expected ORRERY_LOAD_MAP or ORRERY_LOAD_READ", o.load);
-  if (o.host_computes > 1)
-    return option_error(Code::invalid_argument, "host_computes", "host_computes is %u, expected 0 or 1", o.host_computes);
+  if (o.host_computes > 2)
+    return option_error(Code::invalid_argument, "host_computes", "host_computes is %u, expected 0 to 2", o.host_computes);
   if (!(o.rope_base >= 0.0f && o.rope_base <= 1e12f))
     return option_error(Code::invalid_argument, "rope_base", "rope_base is %g, expected 0 to 1e12", static_cast<double>(o.rope_base));
   engine::ModelOptions out;
@@ -21,7 +21,8 @@ Result<engine::ModelOptions> model_options(const orrery_model_options* given) {
     return option_error(Code::invalid_argument, "experts_on_device", "experts_on_device is %lld, expected -1 or a number of experts",
                         static_cast<long long>(o.experts_on_device));
   out.experts_on_device = o.experts_on_device;
-  out.host_computes = o.host_computes != 0;
+  using engine::HostComputes;
+  out.host_computes = o.host_computes == 0 ? HostComputes::automatic : o.host_computes == 1 ? HostComputes::always : HostComputes::never;
   if (o.layers_on_device < -1)
     return option_error(Code::invalid_argument, "layers_on_device", "layers_on_device is %lld, expected -1 or a number of layers",
                         static_cast<long long>(o.layers_on_device));

@@ -607,7 +607,8 @@ type ModelOptions struct {
 	RopeOriginalContext uint32
 	// 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
 	// columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is
-	// fixed. 0: experts and layers cross the link
+	// fixed. 2: experts and layers cross the link. 0 (default): 1 for dense models on a GPU that do not fit, if
+	// layers_on_device is -1; else 2
 	HostComputes uint32
 	// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
 	// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()

@@ -88,10 +88,10 @@ OptionGroup model_group() {
        {"--experts-on-device", "N",
         "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
         "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
-       {"--host-computes", nullptr,
+       {"--host-computes", "WHEN",
         "The processor computes, beside the device, what is not in the budget: experts of a mixture, or columns of a dense model's "
         "feed-forward blocks. For answers where host memory is faster than the link. Of a prompt it computes experts, too; columns cross "
-        "the link."},
+        "the link. always, never, or auto (default): for dense models on a GPU."},
        {"--sessions-memory", "SIZE",
         "What weights leave of the budget to the KV and the work of sessions (default: experts and columns leave what a session of 8,192 "
         "tokens needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},
@@ -99,7 +99,8 @@ OptionGroup model_group() {
         "Layers whose matrices have room in the budget; the others are in host memory and cross the link in each step (default: all "
         "if they fit, else as many as fit beside --sessions-memory)."},
        {"--columns-on-device", "PERCENT",
-        "With --host-computes, of a dense model: how much of each feed-forward block has room in the budget (default: all if it fits, "
+        "With --host-computes always, of a dense model: how much of each feed-forward block has room in the budget (default: all if it "
+        "fits, "
         "else as much as fits beside --sessions-memory)."}}};
 }
 
@@ -182,7 +183,7 @@ orrery_model_options model_options(const Args& args) {
   options.rope_original_context = static_cast<uint32_t>(args.tokens("--rope-original-context", 0, kMaxTokens, 0));
   if (args.has("--experts-on-device"))
     options.experts_on_device = static_cast<int64_t>(args.integer("--experts-on-device", 0, uint64_t{1} << 20, 0));
-  options.host_computes = args.has("--host-computes") ? 1 : 0;
+  options.host_computes = static_cast<uint32_t>(args.choice("--host-computes", {"auto", "always", "never"}, 0));
   if (args.has("--layers-on-device"))
     options.layers_on_device = static_cast<int64_t>(args.integer("--layers-on-device", 0, uint64_t{1} << 20, 0));
   if (args.has("--columns-on-device")) options.columns_on_device = static_cast<int64_t>(args.integer("--columns-on-device", 0, 100, 0));

@@ -650,7 +650,7 @@ TEST_F(Arguments, ModelOptionsOutOfRange) {
   using O = orrery_model_options;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(with(&O::load, 2u), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::host_computes, 2u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::host_computes, 3u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::rope_scaling, 6u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::rope_base, -1.0f), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::rope_base, nan), ORRERY_INVALID_ARGUMENT);

@@ -93,7 +93,7 @@ TEST_F(Options, OfAModel) {
              {"experts_on_device", [](O* o) { o->experts_on_device = 8; }},  // the model has none
              {"layers_on_device", [](O* o) { o->layers_on_device = -2; }},
              {"layers_on_device", [](O* o) { o->layers_on_device = 1000; }},  // the model has fewer
-             {"host_computes", [](O* o) { o->host_computes = 2; }},
+             {"host_computes", [](O* o) { o->host_computes = 3; }},
              {"columns_on_device", [](O* o) { o->columns_on_device = -2; }},
              {"columns_on_device", [](O* o) { o->host_computes = 1, o->columns_on_device = 101; }},
              {"columns_on_device", [](O* o) { o->columns_on_device = 50; }}},  // nobody would compute the others

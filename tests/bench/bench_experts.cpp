@@ -105,7 +105,7 @@ Opened open(const Wishes& w, double link, int64_t experts, bool by_host = false)
   options.device_budget_bytes = static_cast<uint64_t>(w.budget_gib * 1024 * 1024 * 1024);
   if (link > 0) options.link = {static_cast<uint64_t>(link * 1e9), static_cast<uint32_t>(w.latency_us)};
   engine::ModelOptions model;
-  model.experts_on_device = experts, model.host_computes = by_host;
+  model.experts_on_device = experts, model.host_computes = by_host ? engine::HostComputes::always : engine::HostComputes::never;
   engine::ModelSource source;
   source.path = w.path;
   Opened o;

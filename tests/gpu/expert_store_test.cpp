@@ -69,7 +69,7 @@ TEST(GpuHostExperts, TheProcessorComputesItsShare) {
     for (const int64_t on_device : {0, 7}) {
       if (on_device == 0 && std::string(spec) != "qwen3moe") continue;
       engine::ModelOptions options = with_experts(on_device);
-      options.host_computes = true;
+      options.host_computes = engine::HostComputes::always;
       const auto model = open_with(file, on_cuda(), options);
       ASSERT_TRUE(model->weights().host);
       const std::vector<float> found = logits(model);
@@ -94,7 +94,7 @@ TEST(GpuExpertStore, PlannedBytesAreTakenBytes) {
   engine::SessionOptions session;
   session.n_context = 128;
   for (const bool by_host : {false, true}) {
-    options.host_computes = by_host;
+    options.host_computes = by_host ? engine::HostComputes::always : engine::HostComputes::never;
     const kv::Plan plan = unwrap(engine::plan_file(source, on_cuda(), options, session));
     const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), source, options));
     const auto opened = unwrap(engine::Session::open(model, session));

@@ -41,7 +41,7 @@ inline engine::ModelOptions with_layers(int64_t on_device) {
 // The processor computes the other columns of dense feed-forward blocks.
 inline engine::ModelOptions with_columns(int64_t percent) {
   engine::ModelOptions options;
-  options.columns_on_device = percent, options.host_computes = true;
+  options.columns_on_device = percent, options.host_computes = engine::HostComputes::always;
   return options;
 }
 

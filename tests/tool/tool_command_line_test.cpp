@@ -407,12 +407,13 @@ TEST(Models, PlanNamesExpertsInHostMemory) {
                  "--experts-on-device is 63: of 768 experts at least 64 are on the device, twice those of a layer");
   expect_failure({"plan", "--shape", "qwen3-8b", "--experts-on-device", "8"}, 2, "--experts-on-device is 8, but the model has no experts");
   const Finished by_host = run({"plan", "--shape", "gpt-oss-20b", "--context", "8k", "--budget", "64GiB", "--link", "25GB/s",
-                                "--experts-on-device", "63", "--host-computes"});
+                                "--experts-on-device", "63", "--host-computes", "always"});
   EXPECT_NE(by_host.out.find("\n  work memory of the processor "), std::string::npos) << by_host.out << by_host.err;
   EXPECT_EQ(by_host.out.find("\n  KV reservoir"), std::string::npos) << by_host.out;
-  expect_failure({"plan", "--shape", "qwen3-8b", "--columns-on-device", "50"}, 2, "--columns-on-device is 50, but --host-computes is 0");
+  expect_failure({"plan", "--shape", "qwen3-8b", "--columns-on-device", "50"}, 2,
+                 "--columns-on-device is 50, but --host-computes is not 1");
   const Finished divided = run({"plan", "--shape", "qwen3-8b", "--context", "8k", "--budget", "64GiB", "--link", "25GB/s",
-                                "--host-computes", "--columns-on-device", "50"});
+                                "--host-computes", "always", "--columns-on-device", "50"});
   EXPECT_NE(divided.out.find("\n  columns "), std::string::npos) << divided.out << divided.err;
 }
 

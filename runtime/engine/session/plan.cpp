@@ -246,10 +246,13 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   std::unique_ptr<Backend> host;
-  if (model.host_computes) {
+  if (model.host_computes == HostComputes::always) {
     ORRERY_ASSIGN(host, make_host_backend(runtime));
   }
   ORRERY_ASSIGN(const model::WeightsPlace place, place_model(file, description, *backend, runtime, budget, model, host.get()));
+  if (place.columns != model::WeightsPlace::kAll && !host) {
+    ORRERY_ASSIGN(host, make_host_backend(runtime));
+  }
   ORRERY_ASSIGN(const WeightsMemory weights, weights_of(file, description, *backend, budget, place));
   session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
@@ -267,7 +270,9 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_TRY(check_draft(draft_description, *of_draft, *vocabulary));
     // The model's weights take their part of the arena first.
     const uint64_t taken = weights.all_arena();
-    ORRERY_ASSIGN(const model::WeightsPlace draft_place, place_model(draft, draft_description, *backend, runtime, budget, {}));
+    ModelOptions of_draft_model;
+    of_draft_model.host_computes = HostComputes::never;
+    ORRERY_ASSIGN(const model::WeightsPlace draft_place, place_model(draft, draft_description, *backend, runtime, budget, of_draft_model));
     ORRERY_ASSIGN(const WeightsMemory draft_weights,
                   weights_of(draft, draft_description, *backend, budget - std::min(budget, taken), draft_place));
     input.draft = {&draft_description, {}, draft_weights};

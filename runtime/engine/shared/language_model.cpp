@@ -99,34 +99,43 @@ Status place_columns(const gguf::File& file, const model::Description& d, const 
     return layer.has_ffn() && !layer.experts && layer.feed_forward.gated;
   });
   const bool mixture = static_cast<bool>(d.experts());
-  if (options.host_computes && !mixture && (d.encoder || !dense))
+  const bool always = options.host_computes == HostComputes::always;
+  if (always && !mixture && (d.encoder || !dense))
     return option_error(Code::unsupported, "host_computes",
                         "host_computes is 1, but the model has neither experts nor gated feed-forward blocks of a generator");
   const int64_t percent = options.columns_on_device;
-  if (percent >= 0 && (mixture || !options.host_computes))
+  if (percent >= 0 && (mixture || !always))
     return option_error(Code::invalid_argument, "columns_on_device",
                         mixture ? "columns_on_device is %lld, but the model is a mixture: expected -1, and experts_on_device"
-                                : "columns_on_device is %lld, but host_computes is 0: nobody would compute the others",
+                                : "columns_on_device is %lld, but host_computes is not 1: nobody is told to compute the others",
                         static_cast<long long>(percent));
-  if (!place->host || mixture) return ok_status();
+  const bool automatic =
+      options.host_computes == HostComputes::automatic && !device.info().reads_host_memory && options.layers_on_device < 0;
+  if (mixture || place->in_place || (!always && !automatic) || d.encoder || !dense) return ok_status();
   constexpr int64_t kWhole = model::HostColumns::kWhole;
   int64_t n = percent < 0 ? kWhole : percent * kWhole / 100;
   if (percent < 0) {
     const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kUsualContext);
     Status status;
-    const auto fits = [&](const model::WeightsPlace& as) {
+    const uint64_t least = options.sessions_bytes ? options.sessions_bytes : least_bytes(d, device);
+    const auto leaves = [&](const model::WeightsPlace& as, uint64_t sessions_bytes) {
       auto placement = model::place_weights(file, d, device, arena_bytes, as);
       if (!placement.ok()) status = placement.take_status();
-      return placement.ok() &&
-             (!placement.value().repacks || (sessions <= arena_bytes && placement.value().all_arena_bytes() <= arena_bytes - sessions));
+      return placement.ok() && (!placement.value().repacks ||
+                                (sessions_bytes <= arena_bytes && placement.value().all_arena_bytes() <= arena_bytes - sessions_bytes));
     };
-    if (fits(*place) || !status.ok()) return status;
-    place->embedding_away = true;  // the embedding leaves before any column does
-    if (fits(*place) || !status.ok()) return status;
     model::WeightsPlace as = *place;
+    for (const bool embedding_away : {false, true}) {  // the embedding leaves before any column does
+      as.embedding_away = embedding_away;
+      if (leaves(as, automatic ? least : sessions)) {
+        place->embedding_away = embedding_away;
+        return status;
+      }
+      if (!status.ok()) return status;
+    }
     n = model::divide_columns([&](int64_t share) {
       as.columns = share;
-      return fits(as);
+      return leaves(as, sessions);
     });
     if (!status.ok()) return status;
   }
@@ -140,7 +149,7 @@ Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Des
                                         const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options, Backend* host) {
   model::WeightsPlace place;
   place.in_place = device.info().reads_host_memory && moves_directly(runtime);
-  if (options.host_computes && !place.in_place) place.host = host;
+  if (!place.in_place) place.host = host;
   ORRERY_TRY(place_experts(file, d, device, arena_bytes, options, &place));
   ORRERY_TRY(place_columns(file, d, device, arena_bytes, options, &place));
   place.layers = options.layers_on_device;
@@ -194,11 +203,14 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, load.rope, load.families));
   Backend* host = nullptr;
-  if (options.host_computes) {
+  if (options.host_computes == HostComputes::always) {
     ORRERY_ASSIGN(host, runtime->host_backend());
-    load.sides = runtime->host_sides();
   }
   ORRERY_ASSIGN(load.place, place_model(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options, host));
+  if (load.place.columns != model::WeightsPlace::kAll && !load.place.host) {
+    ORRERY_ASSIGN(load.place.host, runtime->host_backend());
+  }
+  load.sides = runtime->host_sides();
   load.reservoir = &runtime->reservoir();
   if (load.place.away() && !load.place.in_place) {
     ORRERY_ASSIGN(load.io, runtime->io());

@@ -22,14 +22,18 @@
 
 namespace orrery::engine {
 
+// Whether the processor computes the experts or columns that are not on the device. automatic: columns of dense models, on a GPU, where some
+// must leave and the caller has fixed no number of layers.
+enum class HostComputes : uint8_t { automatic, always, never };
+
 struct ModelOptions {
   gguf::Load load = gguf::Load::map;
   model::LoadOptions weights;
   int64_t experts_on_device = -1;  // of all layers together; -1: as many as fit beside sessions_bytes
   int64_t layers_on_device = -1;   // whose matrices are there; -1: the same
-  int64_t columns_on_device = -1;  // of dense feed-forward blocks, per cent, with host_computes; -1: the same
-  bool host_computes = false;      // the processor computes the experts or columns that are not on the device
-  uint64_t sessions_bytes = 0;     // of the arena, which weights leave free; 0: what a session of kUsualContext tokens needs
+  int64_t columns_on_device = -1;  // of dense feed-forward blocks, per cent, with HostComputes::always; -1: the same
+  HostComputes host_computes = HostComputes::automatic;
+  uint64_t sessions_bytes = 0;  // of the arena, which weights leave free; 0: what a session of kUsualContext tokens needs
 };
 
 // The context of a session that experts and columns leave room for, or the model's if that is smaller. Layers stay where the shortest session fits
@@ -38,7 +42,7 @@ struct ModelOptions {
 inline constexpr uint32_t kUsualContext = 8192, kShortContext = 2048;
 // Where a model's weights lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs, or more layers
 // than the model has; a wish for the processor or for columns that the model cannot fulfil. host: make_host_backend(), with
-// ModelOptions::host_computes.
+// HostComputes::always. Without it, WeightsPlace::columns may need one all the same.
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& description, const Device& device,
                                         const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options,
                                         Backend* host = nullptr);

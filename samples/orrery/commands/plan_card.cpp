@@ -115,8 +115,10 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
                          .c_str(),
                      division.bytes(row.n_on_device) <= budget ? "" : "  does not fit"));
   }
-  const double now = tokens_per_second(division, rates, std::max(least, fitting), Reuse::reused),
-               then = tokens_per_second(division, rates, more, Reuse::reused);
+  const auto speed = [&](uint64_t n) {
+    return mixture ? tokens_per_second(division, rates, n, Reuse::reused) : 1 / division.time_by_host(rates, n).total();
+  };
+  const double now = speed(std::max(least, fitting)), then = speed(more);
   if (const std::string* picture = args.find("--card-picture"))
     draw_card(*picture, path.substr(path.find_last_of('/') + 1) + " on " + card->name, division, rates, budget);
   if (args.has("--json")) {
@@ -138,19 +140,18 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
   if (mixture)
     out.write(
         "\nwaiting: for experts over the link, if each is chosen as often as another. by cache: if they are chosen again as often\n"
-        "as published models were seen to do. by host: if the processor computes the experts that are not there (--host-computes), and\n"
-        "reads 60 GB/s. There is no cache then, and prompts compute on both sides, too.\n");
+        "as published models were seen to do. by host: if the processor computes the experts that are not there\n"
+        "(--host-computes always), and reads 60 GB/s. There is no cache then, and prompts compute on both sides, too.\n");
   else
     out.write(
-        "\nwaiting: for layers over the link, each of which crosses it once for a token, or for all tokens of a prompt's chunk. by host: "
-        "if\n"
-        "the processor computes as much of the feed-forward blocks (--host-computes), and reads 60 GB/s; only prompts cross the link "
-        "then.\n");
+        "\nwaiting: for layers over the link, each of which crosses it once for a token, or for all tokens of a prompt's chunk\n"
+        "(--host-computes never). by host: if the processor computes as much of the feed-forward blocks, and reads 60 GB/s; only\n"
+        "prompts cross the link then.\n");
   if (!fits) {
     out.write(format("It does not fit: %s are missing.\n", human_bytes(static_cast<uint64_t>(division.bytes(least) - budget)).c_str()));
     return kExitDoesNotFit;
   }
-  if (fitting < all) out.write(format("One more GiB would bring %.1f tokens/s%s.\n", then - now, mixture ? " (by cache)" : ""));
+  if (fitting < all) out.write(format("One more GiB would bring %.1f tokens/s%s.\n", then - now, mixture ? " (by cache)" : " (by host)"));
   return kExitOk;
 }
 

@@ -74,7 +74,7 @@ TEST(EngineHostExperts, WhoComputesChangesNoBit) {
     const auto n = static_cast<int64_t>(units_of(file).n_units());
     for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
       engine::ModelOptions options = with_experts(on_device);
-      options.host_computes = true;
+      options.host_computes = engine::HostComputes::always;
       const auto model = open_with(file, linked_options(), options);
       const model::HostExperts* host = model->weights().host.get();
       ASSERT_TRUE(host && !model->weights().experts);
@@ -90,7 +90,7 @@ TEST(EngineHostExperts, WhoComputesChangesNoBit) {
 TEST(EngineHostExperts, SessionsDecodeTogetherAndUnderPolicies) {
   const std::vector<std::byte> file = deep_model_gguf("gpt-oss");
   engine::ModelOptions options = with_experts(9);
-  options.host_computes = true;
+  options.host_computes = engine::HostComputes::always;
   const auto model = open_with(file, linked_options(), options), whole = open_bytes(file, linked_options());
   std::vector<std::vector<int32_t>> prompts;
   for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
@@ -111,7 +111,7 @@ TEST(EngineHostExperts, ModelsShareTheProcessor) {
   const std::vector<std::byte> files[] = {deep_model_gguf("qwen3moe", {TensorType::q8_0}), deep_model_gguf("gemma4-moe")};
   const auto runtime = unwrap(engine::Runtime::create(linked_options()));
   engine::ModelOptions options = with_experts(5);
-  options.host_computes = true;
+  options.host_computes = engine::HostComputes::always;
   const TempDir dir;
   std::vector<std::shared_ptr<LanguageModel>> models;
   for (const auto& file : files) {
@@ -133,7 +133,7 @@ TEST(EngineHostExperts, AsManyAsFit) {
   const model::ExpertUnits units = units_of(file);
   engine::RuntimeOptions runtime = linked_options();
   engine::ModelOptions options;
-  options.host_computes = true;
+  options.host_computes = engine::HostComputes::always;
   const auto all = unwrap(testing::try_open(file, runtime, options));
   EXPECT_FALSE(all->weights().host) << "they fit";
   const uint64_t used = all->runtime().arena().used();
@@ -163,7 +163,7 @@ TEST(EngineExpertStore, PlannedBytesAreTakenBytes) {
       engine::RuntimeOptions runtime = where != in_place ? linked_options() : runtime_options();
       engine::ModelOptions options;
       options.experts_on_device = on_device;
-      options.host_computes = where == by_host;
+      options.host_computes = where == by_host ? engine::HostComputes::always : engine::HostComputes::never;
       auto plan = engine::plan_file(source, runtime, options, session);
       if (where == over_link && on_device == 0) {
         ASSERT_FALSE(plan.ok());

@@ -45,7 +45,7 @@ class WeightsAway : public ::testing::TestWithParam<Kind> {
     EXPECT_TRUE(model->weights().experts || model->weights().layers || model->weights().columns);
     return model;
   }
-  static bool divided() { return GetParam().options.host_computes; }
+  static bool divided() { return GetParam().options.host_computes == engine::HostComputes::always; }
   // All weights on the device; or, where a block's sums have another order then, divided in the same way, by a fast link.
   std::shared_ptr<engine::LanguageModel> reference() const {
     engine::RuntimeOptions fast = linked_options();
