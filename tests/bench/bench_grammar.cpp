@@ -1,8 +1,9 @@
-// Grammars on published schemas and instances, on one thread: bench_grammar VOCABULARY.gguf PART [FOLDER] [list=0] [every=1] [worst=0] [digests=FILE].
+// Grammars on published schemas and instances, on one thread: bench_grammar VOCABULARY.gguf PART [FOLDER] [list=0] [any_order=0] [every=1] [worst=0] [digests=FILE].
 //   suite FOLDER       files of JSON-Schema-Test-Suite, tests/draft2020-12: lists of {schema, tests: [{data, valid}]}
 //   instances FOLDER   files of MaskBench, maskbench/data: one {schema, tests} each. Times every compilation, mask and token
 //   vocabulary         the first use of a vocabulary
 //   tools              compiles calls of 1 to 128 tools of ten properties, up to the first mask
+//   any_order=1        objects' keys may come in any order
 //   list=1             prints each refusal and each difference; every=N reads every Nth file only
 //   worst=N            prints the N longest masks, compilations and refusals by name
 //   digests=FILE       writes a line for each schema: its name, its refusal or a digest of all its masks. Two versions compare by `diff`
@@ -137,7 +138,7 @@ class Worst {
 
 struct BenchOptions {
   size_t every = 1, worst = 0;
-  bool list = false;
+  bool list = false, any_order = false;
   std::string digests;
 };
 
@@ -145,7 +146,7 @@ class Bench {
  public:
   Bench(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, const BenchOptions& options)
       : worst_masks(options.worst), worst_compiles(options.worst), worst_refusals(options.worst), trie_(std::move(trie)),
-        tokenizer_(tokenizer), list_(options.list) {
+        tokenizer_(tokenizer), list_(options.list), any_order_(options.any_order) {
     if (!options.digests.empty()) digests_.open(options.digests, std::ios::binary);
   }
 
@@ -157,6 +158,7 @@ class Bench {
     const std::vector<Value>& items = tests->as_items();
     GrammarOptions options;
     options.language = Language::json_schema;
+    options.schema.any_order = any_order_;
     const std::string source = dump_json(*schema).value();
     const double start = now_us();
     auto grammar = Grammar::compile(source, options, trie_);
@@ -249,7 +251,7 @@ class Bench {
 
   const std::shared_ptr<const TokenTrie> trie_;
   const Tokenizer& tokenizer_;
-  const bool list_;
+  const bool list_, any_order_;
   std::ofstream digests_;
   Hash128 masks_;  // of one schema
 };
@@ -432,6 +434,7 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::strncmp(argv[i], "every=", 6) == 0) options.every = static_cast<size_t>(std::max(1, std::atoi(argv[i] + 6)));
     else if (std::strncmp(argv[i], "list=", 5) == 0) options.list = std::atoi(argv[i] + 5) != 0;
+    else if (std::strncmp(argv[i], "any_order=", 10) == 0) options.any_order = std::atoi(argv[i] + 10) != 0;
     else if (std::strncmp(argv[i], "worst=", 6) == 0) options.worst = static_cast<size_t>(std::max(0, std::atoi(argv[i] + 6)));
     else if (std::strncmp(argv[i], "digests=", 8) == 0) options.digests = argv[i] + 8;
     else words.emplace_back(argv[i]);
