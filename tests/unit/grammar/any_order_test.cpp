@@ -47,6 +47,7 @@ struct Form {
   std::vector<Key> keys;
   std::vector<std::string> others;  // keys of a pattern, with the value 7
   size_t least = 0, most = 0;
+  bool spaced = false;
 
   std::string schema() const {
     std::string out = "{\"type\":\"object\",\"properties\":{", required;
@@ -67,12 +68,12 @@ struct Form {
       whole = whole && (!keys[k].required || std::find(used->begin(), used->end(), k) != used->end());
     if (whole) out->insert(so_far + "}");
     if (used->size() == most) return;
-    const std::string comma = used->empty() ? "" : ",";
+    const std::string comma = used->empty() ? "" : spaced ? ", " : ",", colon = spaced ? ": " : ":";
     for (size_t k = 0; k < keys.size() + others.size(); ++k) {
       const bool declared = k < keys.size();
       if (declared && std::find(used->begin(), used->end(), k) != used->end()) continue;
       used->push_back(k);
-      const std::string head = so_far + comma + "\"" + (declared ? keys[k].name : others[k - keys.size()]) + "\":";
+      const std::string head = so_far + comma + "\"" + (declared ? keys[k].name : others[k - keys.size()]) + "\"" + colon;
       for (const std::string& value : declared ? keys[k].values : Texts{"7"}) add_texts(head + value, used, out);
       used->pop_back();
     }
@@ -85,16 +86,17 @@ struct Form {
   }
 };
 
-Form random_form(std::mt19937* random, int depth) {
+Form random_form(std::mt19937* random, int depth, bool spaced = false) {
   const auto below = [&](size_t n) { return static_cast<size_t>((*random)() % n); };
   static const char* const kNames[] = {"a", "ab", "abc", "b", "ba"};
   Form form;
+  form.spaced = spaced;
   const size_t n = below(depth == 0 ? 5 : 3);
   for (size_t i = 0; i < n; ++i) {
     Form::Key key{kNames[i], "{\"enum\":[1,12]}", {"1", "12"}, below(3) == 0};
     if (below(2) == 0) key.schema = "{\"const\":2}", key.values = {"2"};
     if (depth == 0 && below(4) == 0) {
-      const Form inner = random_form(random, 1);
+      const Form inner = random_form(random, 1, spaced);
       key.schema = inner.schema(), key.values = inner.texts();
     }
     form.keys.push_back(key);
@@ -153,11 +155,12 @@ TEST(GrammarAnyOrder, MasksAndClosingAreThoseOfAList) {
   std::mt19937 random(2);
   size_t masks = 0, allowed_tokens = 0, rewound = 0;
   for (int round = 0; round < 60; ++round) {
-    Form form = random_form(&random, 0);
+    const bool spaced = round % 2 == 0;
+    Form form = random_form(&random, 0, spaced);
     Texts texts = form.texts();
     std::string schema = form.schema();
     if (round % 4 == 0) {  // two objects at once
-      const Form other = random_form(&random, 0);
+      const Form other = random_form(&random, 0, spaced);
       const Texts more = other.texts();
       texts.insert(more.begin(), more.end());
       schema = "{\"anyOf\":[" + schema + "," + other.schema() + "]}";
@@ -169,7 +172,9 @@ TEST(GrammarAnyOrder, MasksAndClosingAreThoseOfAList) {
       words.push_back(text.substr(random() % text.size(), 2 + random() % 9));
     }
     const auto trie = trie_of(words), bytes = trie_of({});
-    auto grammar = compiled(schema, trie, round % 3 == 0 ? 1u << 12 : 8u << 20), by_bytes = compiled(schema, bytes);
+    const auto whitespace = spaced ? SchemaOptions::Whitespace::spaced : SchemaOptions::Whitespace::compact;
+    auto grammar = compiled(schema, trie, round % 3 == 0 ? 1u << 12 : 8u << 20, whitespace),
+         by_bytes = compiled(schema, bytes, 8u << 20, whitespace);
     ASSERT_TRUE(grammar.ok() && by_bytes.ok()) << schema;
     for (int answer = 0; answer < 3; ++answer) {
       Matcher matcher = (*grammar)->matcher(), closing = (*by_bytes)->matcher();
