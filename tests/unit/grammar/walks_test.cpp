@@ -15,29 +15,9 @@ namespace {
 std::vector<std::string> make_vocabulary(size_t n_words, uint32_t odd, uint32_t seed) {
   static const char* const kPieces[] = {"a", "b", "c", "net",      "dir_",         "drv_",
                                         "7", "-", " ", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
-  static const char* const kEnds[] = {"\"",
-                                      "\":",
-                                      "\":7",
-                                      "\":n",
-                                      "\":t",
-                                      "\\",
-                                      "\\n",
-                                      "\\\"x",
-                                      "\x7F",
-                                      "\n",
-                                      "\xE2\x82",
-                                      "\xF0\x9F",
-                                      "\xC3",
-                                      "\xE2\x82\n",
-                                      "\xC3<(",
-                                      "\x82"
-                                      "a",
-                                      "\xE2\x82<(e",
-                                      "\xF0\x9F\"",
-                                      "\xC3\xA9\n",
-                                      "<(t",
-                                      "<a",
-                                      "\nab"};
+  static const char* const kEnds[] = {"\"",          "\":",        "\":7",       "\":n",     "\":t", "\\",         "\\n",    "\\\"x",
+                                      "\x7F",        "\n",         "\xE2\x82",   "\xF0\x9F", "\xC3", "\xE2\x82\n", "\xC3<(", "\x82z",
+                                      "\xE2\x82<(e", "\xF0\x9F\"", "\xC3\xA9\n", "<(t",      "<a",   "\nab"};
   std::mt19937 twister(seed);
   const auto draw = [&] { return static_cast<uint32_t>(twister()); };
   std::vector<std::string> out;

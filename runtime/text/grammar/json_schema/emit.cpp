@@ -570,7 +570,7 @@ class SchemaEmitter {
     std::vector<uint32_t> others;
     ORRERY_TRY(other_members(o, properties, &others));
     if (any_order()) {
-      for (const uint32_t other : others) in_any_order.push_back({own_rule("members", other), false, true});
+      for (const uint32_t other : others) in_any_order.push_back({tree_.nodes[other].a, false, true});
       return members_in_any_order(std::move(in_any_order), o.least, o.most);
     }
 
@@ -628,6 +628,20 @@ class SchemaEmitter {
     }
     return at->second;
   }
+  // The same of keys that are not declared.
+  Result<uint32_t> members_rule(const CharDfa& keys, Conjunction c) {
+    std::vector<uint32_t> words;
+    for (const CharDfa::State& s : keys.states) {
+      words.push_back(static_cast<uint32_t>(2 * s.edges.size() + s.final));
+      for (const CharDfa::Edge& e : s.edges) words.insert(words.end(), {e.first, e.last, e.target});
+    }
+    const auto [at, is_new] = others_rules_.emplace(std::pair(std::move(words), c), 0);
+    if (is_new) {
+      ORRERY_ASSIGN(const uint32_t key, key_of(keys));
+      at->second = own_rule("members", tree_.sequence({key, colon(), value(c)}));
+    }
+    return at->second;
+  }
   Result<uint32_t> members_in_any_order(std::vector<Members::Member> list, uint32_t least, uint32_t most) {
     const auto repeating = static_cast<uint32_t>(std::count_if(list.begin(), list.end(), [](const auto& m) { return m.repeats; }));
     if (list.size() > Members::kMost)
@@ -655,6 +669,11 @@ class SchemaEmitter {
     for (const auto& p : properties) names.push_back(p.first);
     const CharDfa declared = CharDfa::of_texts(names);
     const auto add = [&](const CharDfa& keys, Conjunction c) -> Status {
+      if (any_order()) {
+        ORRERY_ASSIGN(const uint32_t rule, members_rule(keys, c));
+        others->push_back(tree_.rule(rule));
+        return ok_status();
+      }
       ORRERY_ASSIGN(const uint32_t key, key_of(keys));
       others->push_back(tree_.sequence({key, colon(), value(c)}));
       return ok_status();
@@ -667,7 +686,7 @@ class SchemaEmitter {
     }
     ORRERY_ASSIGN(const bool none, document_.is_nothing(o.rest));
     if (none) return ok_status();
-    if (names.empty() && o.classes.empty() && notation_ == Notation::json) {
+    if (names.empty() && o.classes.empty() && notation_ == Notation::json && !any_order()) {
       others->push_back(tree_.sequence({quoted(StringForm()), colon(), value(o.rest)}));
       return ok_status();
     }
@@ -832,6 +851,7 @@ class SchemaEmitter {
   CharSet escaped_letters_;
   uint32_t escaped_ = kNoNode;  // a backslash and one of escaped_letters_
   std::map<std::pair<std::string, Conjunction>, uint32_t> member_rules_;
+  std::map<std::pair<std::vector<uint32_t>, Conjunction>, uint32_t> others_rules_;
   uint32_t open_rule_ = kNoNode, separator_rule_ = kNoNode, close_rule_ = kNoNode, close_empty_rule_ = kNoNode;
   uint32_t space_rule_ = kNoNode, string_rule_ = kNoNode, number_rule_ = kNoNode, integer_rule_ = kNoNode;
 };

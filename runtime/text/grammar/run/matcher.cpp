@@ -162,16 +162,21 @@ bool Matcher::add_together(uint32_t* words, Pace* pace, bool* together) {
     nodes.push_back(item.node);
     unknown += !masks_->knows_leaf(item.state);
   }
-  if (unknown < 2 || states.size() > LeafStates::kMostTogether) return true;
-  const auto mask = masks_->leaf_together(states, pace);
-  if (!mask) return !pace->stopped();
-  *together = true;
-  mask->tokens.add_to(words);
-  for (uint32_t i = 0; i < states.size(); ++i) {
-    const uint32_t below = space_.after_pop(nodes[i]);
-    for (const LeafMask::Rounds& p : mask->pending)
-      if ((p.rounds >> i & 1) != 0 && !add_pending(below, p.at, words, pace)) return false;
+  if (unknown < 2) return true;
+  for (size_t first = 0; first < states.size(); first += LeafStates::kMostTogether) {
+    const size_t n = std::min(LeafStates::kMostTogether, states.size() - first);
+    const auto begin = states.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto mask =
+        n == 1 ? masks_->leaf(states[first], pace) : masks_->leaf_together({begin, begin + static_cast<std::ptrdiff_t>(n)}, pace);
+    if (!mask) return !pace->stopped();  // too many joint states: each text has a walk of its own
+    mask->tokens.add_to(words);
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t below = space_.after_pop(nodes[first + i]);
+      for (const LeafMask::Rounds& p : mask->pending)
+        if ((n == 1 || (p.rounds >> i & 1) != 0) && !add_pending(below, p.at, words, pace)) return false;
+    }
   }
+  *together = true;
   return true;
 }
 
