@@ -543,6 +543,7 @@ class SchemaEmitter {
     std::sort(names.begin(), names.end());
     for (const std::string& name : o.required)
       if (!std::binary_search(names.begin(), names.end(), name)) properties.emplace_back(name, o.of(name));
+    ORRERY_TRY(check_others(o, names));
     if (sorts_keys()) sort_keys(&properties);
     std::vector<std::string> required_names = o.required;
     std::sort(required_names.begin(), required_names.end());
@@ -660,6 +661,14 @@ class SchemaEmitter {
     members.open = open_rule_, members.separator = separator_rule_;
     members.close = close_rule_, members.close_empty = close_empty_rule_;
     return tree_.members(std::move(members));
+  }
+
+  // Refuses what other_members() would refuse after all members have been read, with much less memory: other keys need a state for each
+  // beginning of a declared key. Names: sorted.
+  Status check_others(const ObjectForm& o, const std::vector<std::string>& names) {
+    if (!o.classes.empty() || CharDfa::size_of(names) <= CharDfa::kMostStates) return ok_status();
+    ORRERY_ASSIGN(const bool none, document_.is_nothing(o.rest));
+    return none ? ok_status() : CharDfa::too_large();
   }
 
   // Keys that are not declared, by what their values must satisfy.
