@@ -18,6 +18,7 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
                                                  bool last_has_reasoning) {
   orrery_generate_options o;
   ORRERY_TRY(read_options(given, &orrery_generate_options_init, "orrery_generate_options", &o));
+  if (o.reserved != 0) return option_error(Code::unsupported, "reserved", "orrery_generate_options.reserved is not zero");
   engine::GenerateOptions out;
   out.max_tokens = o.max_tokens;
   out.ignore_end = o.ignore_end != 0;

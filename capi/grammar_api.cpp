@@ -21,6 +21,7 @@ Result<grammar::GrammarOptions> grammar_options(const orrery_generate_options& o
   constexpr Whitespace kWhitespace[] = {Whitespace::free, Whitespace::compact, Whitespace::spaced};
   options.language = kLanguages[o.grammar_kind];
   options.schema.whitespace = kWhitespace[o.grammar_whitespace];
+  options.schema.any_order = o.grammar_any_order != 0;
   if (o.grammar_root) {
     ORRERY_TRY(about_option("grammar_root", check_utf8(o.grammar_root, "grammar_root")));
     options.root = o.grammar_root;

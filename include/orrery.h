@@ -786,6 +786,8 @@ typedef struct orrery_generate_options {
                                         a limit, an edit, or a beginning that the caller wrote. The new text joins that message, and is what
                                         events have; `grammar` begins with the message's content. Reasoning in the message
                                         (reasoning_content) needs no split_reasoning: it is then 1. Default 0 */
+  uint32_t grammar_any_order;        /* JSON schema: 1: the keys of an object may come in any order, at most 512 of them; default 0: the schema's */
+  uint32_t reserved;
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
 

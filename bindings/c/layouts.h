@@ -301,9 +301,10 @@ static const field_layout generate_options_fields[] = {
     {"split_reasoning", FIELD_U32, 148, 4, 0, 0, 0, 0, 0},
     {"max_reasoning_tokens", FIELD_U32, 152, 4, 0, 0, 0, 0, 0},
     {"continue_last", FIELD_U32, 156, 4, 0, 0, 0, 0, 0},
+    {"grammar_any_order", FIELD_U32, 160, 4, 0, 0, 0, 0, 0},
 };
 static void init_generate_options(void *p) { orrery_generate_options_init(p, sizeof(orrery_generate_options)); }
-static const struct_layout generate_options_layout = {"generate_options", 160, 26, generate_options_fields, init_generate_options};
+static const struct_layout generate_options_layout = {"generate_options", 168, 27, generate_options_fields, init_generate_options};
 
 static const field_layout event_fields[] = {
     {"type", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

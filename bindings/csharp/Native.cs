@@ -653,6 +653,8 @@ internal unsafe struct orrery_generate_options {
     public uint @split_reasoning;
     public uint @max_reasoning_tokens;
     public uint @continue_last;
+    public uint @grammar_any_order;
+    public uint @reserved;
     public static orrery_generate_options New() {
         var value = new orrery_generate_options();
         Native.orrery_generate_options_init(ref value, (UIntPtr)sizeof(orrery_generate_options));
@@ -1545,6 +1547,9 @@ public sealed class GenerateOptions {
     /// events have; `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
     /// split_reasoning: it is then 1. Default 0</summary>
     public uint ContinueLast;
+    /// <summary>JSON schema: 1: the keys of an object may come in any order, at most 512 of them; default 0: the
+    /// schema's</summary>
+    public uint GrammarAnyOrder;
     public GenerateOptions() {
         var raw = orrery_generate_options.New();
         MaxTokens = raw.max_tokens;
@@ -1567,6 +1572,7 @@ public sealed class GenerateOptions {
         SplitReasoning = raw.split_reasoning;
         MaxReasoningTokens = raw.max_reasoning_tokens;
         ContinueLast = raw.continue_last;
+        GrammarAnyOrder = raw.grammar_any_order;
     }
     internal orrery_generate_options ToNative(Keep keep) {
         var raw = orrery_generate_options.New();
@@ -1598,6 +1604,7 @@ public sealed class GenerateOptions {
         raw.split_reasoning = SplitReasoning;
         raw.max_reasoning_tokens = MaxReasoningTokens;
         raw.continue_last = ContinueLast;
+        raw.grammar_any_order = GrammarAnyOrder;
         return raw;
     }
 }

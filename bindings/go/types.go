@@ -907,6 +907,8 @@ type GenerateOptions struct {
 	// `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
 	// split_reasoning: it is then 1. Default 0
 	ContinueLast uint32
+	// JSON schema: 1: the keys of an object may come in any order, at most 512 of them; default 0: the schema's
+	GrammarAnyOrder uint32
 }
 
 // DefaultGenerateOptions has the library's defaults.
@@ -935,6 +937,7 @@ func DefaultGenerateOptions() GenerateOptions {
 	o.SplitReasoning = uint32(p.split_reasoning)
 	o.MaxReasoningTokens = uint32(p.max_reasoning_tokens)
 	o.ContinueLast = uint32(p.continue_last)
+	o.GrammarAnyOrder = uint32(p.grammar_any_order)
 	return o
 }
 
@@ -994,6 +997,7 @@ func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	p.split_reasoning = C.uint32_t(o.SplitReasoning)
 	p.max_reasoning_tokens = C.uint32_t(o.MaxReasoningTokens)
 	p.continue_last = C.uint32_t(o.ContinueLast)
+	p.grammar_any_order = C.uint32_t(o.GrammarAnyOrder)
 	return p
 }
 

@@ -522,6 +522,8 @@ export interface GenerateOptions {
    * then 1. Default 0
    */
   continueLast?: number;
+  /** JSON schema: 1: the keys of an object may come in any order, at most 512 of them; default 0: the schema's */
+  grammarAnyOrder?: number;
 }
 export interface CalibrateOptions {
   /** tokens decoded behind each text, 1 to 1024; default 99 */

@@ -109,7 +109,8 @@ OptionGroup grammar_group() {
           {{"--schema", "FILE", "The answer is JSON that fits the JSON schema in FILE; a text that begins with { is the schema itself."},
            {"--grammar", "FILE", "The answer follows the GBNF grammar in FILE; a text with ::= is the grammar itself."},
            {"--regex", "EXPR", "The whole answer matches the regular expression (ECMA-262)."},
-           {"--whitespace", "HOW", "With --schema, white space between the parts: free (default), compact or spaced."}}};
+           {"--whitespace", "HOW", "With --schema, white space between the parts: free (default), compact or spaced."},
+           {"--any-order", nullptr, "With --schema, the keys of an object may come in any order (default: the schema's)."}}};
 }
 
 OptionGroup calls_group() {
@@ -162,10 +163,12 @@ Grammar::Grammar(const Args& args) {
   if ((schema != nullptr) + (gbnf != nullptr) + (regex != nullptr) > 1) throw UsageError("give one of --schema, --grammar and --regex");
   const std::string* spaces = args.find("--whitespace");
   if (spaces && !schema) throw UsageError("--whitespace needs --schema");
+  if (args.has("--any-order") && !schema) throw UsageError("--any-order needs --schema");
   if (schema) *this = of_schema(*schema);
   if (gbnf) source = gbnf->find("::=") != std::string::npos ? *gbnf : read_text(*gbnf), given = true;
   if (regex) source = *regex, kind = ORRERY_GRAMMAR_REGEX, given = true;
   if (spaces) whitespace = static_cast<uint32_t>(parse_choice(*spaces, "--whitespace", {"free", "compact", "spaced"}));
+  any_order = args.has("--any-order");
 }
 
 void Grammar::put(orrery_generate_options* options) const {
@@ -173,6 +176,7 @@ void Grammar::put(orrery_generate_options* options) const {
   options->grammar = source.c_str();
   options->grammar_kind = kind;
   options->grammar_whitespace = whitespace;
+  options->grammar_any_order = any_order;
 }
 
 Sampling::Sampling(const Args& args, const SamplingDefaults& defaults) : grammar_(args), calls_(args) {

@@ -23,14 +23,14 @@ constexpr SamplingDefaults kGreedy{};                         // scripts: the sa
 constexpr SamplingDefaults kChatting{0.7, 0.95, 1024, true};  // as samples/chat.c
 
 OptionGroup sampling_group(const SamplingDefaults& defaults);  // --max-tokens --temperature ...
-OptionGroup grammar_group();                                   // --schema --grammar --regex --whitespace
+OptionGroup grammar_group();                                   // --schema --grammar --regex --whitespace --any-order
 OptionGroup calls_group();                                     // --tool-choice --one-call --split-thinking --max-thinking
 
 // What an answer may be: a source, and options for orrery_generate_options.
 struct Grammar {
   std::string source;
   uint32_t kind = ORRERY_GRAMMAR_GBNF, whitespace = ORRERY_WHITESPACE_FREE;
-  bool given = false;
+  bool given = false, any_order = false;
   Grammar() = default;
   explicit Grammar(const Args& args);
   static Grammar of_schema(const std::string& file_or_json);

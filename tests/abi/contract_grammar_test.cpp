@@ -116,8 +116,8 @@ using MatcherHandle = std::unique_ptr<orrery_matcher, FreeMatcher>;
 
 class Matchers : public Grammars {
  protected:
-  MatcherHandle make(uint32_t kind, const char* grammar) {
-    orrery_generate_options o = under(kind, grammar);
+  MatcherHandle make(uint32_t kind, const char* grammar) { return make(under(kind, grammar)); }
+  MatcherHandle make(const orrery_generate_options& o) {
     orrery_vocab* vocab = orrery_model_vocab(model.get());
     orrery_matcher* h = nullptr;
     Error e;
@@ -144,6 +144,27 @@ class Matchers : public Grammars {
   }
   Error error;
 };
+
+TEST_F(Matchers, KeysComeInAnyOrderWhereTheyMay) {
+  orrery_generate_options o = under(ORRERY_GRAMMAR_JSON_SCHEMA, R"({"type": "object", "properties": {"n": {"const": 1}, "b": {"const": 2}},
+                                                                     "required": ["n", "b"], "additionalProperties": false})");
+  const auto fits = [&](const std::string& text) {
+    const MatcherHandle matcher = make(o);
+    size_t n = 0;
+    uint32_t complete = 0;
+    EXPECT_EQ(orrery_matcher_match(matcher.get(), text.data(), text.size(), &n, &complete, nullptr), ORRERY_OK);
+    return complete == 1;
+  };
+  EXPECT_TRUE(fits(R"({"n": 1, "b": 2})"));
+  EXPECT_FALSE(fits(R"({"b": 2, "n": 1})"));
+  o.grammar_any_order = 1;  // the schema was compiled before: the two are told apart
+  EXPECT_TRUE(fits(R"({"n": 1, "b": 2})"));
+  EXPECT_TRUE(fits(R"({"b": 2, "n": 1})"));
+  EXPECT_FALSE(fits(R"({"b": 2, "b": 2, "n": 1})"));
+  EXPECT_FALSE(fits(R"({"b": 2})"));
+  const std::string text = answer(o).text();
+  EXPECT_TRUE(fits(text)) << text;
+}
 
 TEST_F(Matchers, MasksFollowTheText) {
   const MatcherHandle m = make(ORRERY_GRAMMAR_GBNF, "root ::= \"ab\" [0-9]? ");

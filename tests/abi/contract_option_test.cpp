@@ -185,7 +185,8 @@ TEST_F(Options, OfAnAnswer) {
        {"tools", [](O* o) { o->tools = ORRERY_TOOLS_REQUIRED; }},
        {"tool_name", [](O* o) { o->tool_name = "f"; }},
        {"max_reasoning_tokens", [](O* o) { o->max_reasoning_tokens = 5; }},
-       {"continue_last", [](O* o) { o->continue_last = 1; }}},
+       {"continue_last", [](O* o) { o->continue_last = 1; }},
+       {"reserved", [](O* o) { o->reserved = 1; }}},
       [&](const O* o, orrery_error* e) {
         orrery_generation* h = nullptr;
         const orrery_status s = orrery_generate(session.get(), o, &h, e);

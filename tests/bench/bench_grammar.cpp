@@ -1,8 +1,10 @@
-// Grammars on published schemas and instances, on one thread: bench_grammar VOCABULARY.gguf PART [FOLDER] [list=0] [every=1] [worst=0] [digests=FILE].
+// Grammars on published schemas and instances, on one thread: bench_grammar VOCABULARY.gguf PART [FOLDER] [list=0] [any_order=0] [every=1] [worst=0] [digests=FILE].
 //   suite FOLDER       files of JSON-Schema-Test-Suite, tests/draft2020-12: lists of {schema, tests: [{data, valid}]}
 //   instances FOLDER   files of MaskBench, maskbench/data: one {schema, tests} each. Times every compilation, mask and token
 //   vocabulary         the first use of a vocabulary
-//   tools              compiles calls of 1 to 128 tools of ten properties, up to the first mask
+//   tools              compiles calls of 1 to 128 tools of ten properties, up to the first mask.
+//   tagged             the same of calls with a mark around each argument
+//   any_order=1        objects' keys may come in any order
 //   list=1             prints each refusal and each difference; every=N reads every Nth file only
 //   worst=N            prints the N longest masks, compilations and refusals by name
 //   digests=FILE       writes a line for each schema: its name, its refusal or a digest of all its masks. Two versions compare by `diff`
@@ -137,7 +139,7 @@ class Worst {
 
 struct BenchOptions {
   size_t every = 1, worst = 0;
-  bool list = false;
+  bool list = false, any_order = false;
   std::string digests;
 };
 
@@ -145,7 +147,7 @@ class Bench {
  public:
   Bench(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, const BenchOptions& options)
       : worst_masks(options.worst), worst_compiles(options.worst), worst_refusals(options.worst), trie_(std::move(trie)),
-        tokenizer_(tokenizer), list_(options.list) {
+        tokenizer_(tokenizer), list_(options.list), any_order_(options.any_order) {
     if (!options.digests.empty()) digests_.open(options.digests, std::ios::binary);
   }
 
@@ -157,6 +159,7 @@ class Bench {
     const std::vector<Value>& items = tests->as_items();
     GrammarOptions options;
     options.language = Language::json_schema;
+    options.schema.any_order = any_order_;
     const std::string source = dump_json(*schema).value();
     const double start = now_us();
     auto grammar = Grammar::compile(source, options, trie_);
@@ -249,7 +252,7 @@ class Bench {
 
   const std::shared_ptr<const TokenTrie> trie_;
   const Tokenizer& tokenizer_;
-  const bool list_;
+  const bool list_, any_order_;
   std::ofstream digests_;
   Hash128 masks_;  // of one schema
 };
@@ -339,16 +342,38 @@ std::string tools_of_ten(size_t n) {
   return out + "]";
 }
 
-int tools(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer) {
-  format::ChatFormat chat;
+// Calls as one JSON object, or with a mark around each argument.
+format::CallFormat call_format(bool tagged) {
   format::CallFormat call;
-  call.first = "<tool_call>\n{\"name\": \"";
   call.fields = {format::Field::name, format::Field::arguments};
+  call.many = call.with_content = true;
+  if (tagged) {
+    TaggedFormat t;
+    t.open = t.next_key = "<parameter=";
+    t.to_value[0] = t.to_value[1] = ">\n";
+    t.close[0] = t.close[1] = "\n</parameter>\n";
+    t.string_end = "\n</parameter>\n";
+    t.words[0] = "True", t.words[1] = "False", t.words[2] = "None";
+    t.lists = t.objects = Notation::json;
+    call.tagged = t;
+    call.first = "<tool_call>\n<function=";
+    call.between = {">\n"};
+    call.last = "</function>\n</tool_call>";
+    call.next = "</function>\n</tool_call>\n<tool_call>\n<function=";
+    call.after_content = "\n" + call.first;
+    return call;
+  }
+  call.first = "<tool_call>\n{\"name\": \"";
   call.between = {"\", \"arguments\": "};
   call.last = "}\n</tool_call>";
   call.next = "}\n</tool_call>\n<tool_call>\n{\"name\": \"";
   call.after_content = "\n" + call.first;
-  call.many = call.with_content = true;
+  return call;
+}
+
+int tools(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer, bool tagged) {
+  format::ChatFormat chat;
+  const format::CallFormat call = call_format(tagged);
   chat.call = call;
   std::printf(
       "| tools | compiled | read, ms | tree, ms | automata, ms | first mask, ms | to the first token, ms | a call, ms | states |\n"
@@ -383,15 +408,21 @@ int tools(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer) {
         return format::answer_tree(&rules, nullptr, &tokenizer, limits, &notices, &compiled);
       };
       auto grammar = Grammar::of_tree(*tree, options, trie, std::move(notices), grow);
-      if (!grammar.ok()) return std::fprintf(stderr, "%s\n", grammar.status().message()), 1;
+      if (!grammar.ok()) {
+        std::printf("| %d | %s | refused: %s |\n", n, deferred ? "on demand" : "at once", grammar.status().message());
+        break;
+      }
       lap(2);
       Matcher matcher = (*grammar)->matcher();
       if (!matcher.mask().ok()) return 1;
       lap(3);
       const std::string last = std::to_string(n - 1);
       std::vector<int32_t> tokens;
-      const std::string text =
-          call.first + "tool_" + last + call.between[0] + R"({"name)" + last + R"(": "Paris", "count": 7, "share": 0.5})" + call.last;
+      const std::string arguments = tagged ? "<parameter=name" + last +
+                                                 ">\nParis\n</parameter>\n<parameter=count>\n7\n</parameter>\n<parameter=share>\n0.5\n"
+                                                 "</parameter>\n"
+                                           : R"({"name)" + last + R"(": "Paris", "count": 7, "share": 0.5})";
+      const std::string text = call.first + "tool_" + last + call.between[0] + arguments + call.last;
       if (!tokenizer.encode(text, {}, &tokens).ok()) return 1;
       for (const int32_t token : tokens) {
         auto mask = matcher.mask();
@@ -401,6 +432,7 @@ int tools(std::shared_ptr<const TokenTrie> trie, const Tokenizer& tokenizer) {
       lap(4);
       states = (*grammar)->network().n_states();
     }
+    if (states == 0) continue;
     std::printf("| %d | %s | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %u |\n", n, deferred ? "on demand" : "at once", best[0], best[1],
                 best[2], best[3], best[0] + best[1] + best[2] + best[3], best[4], states);
   }
@@ -432,15 +464,16 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::strncmp(argv[i], "every=", 6) == 0) options.every = static_cast<size_t>(std::max(1, std::atoi(argv[i] + 6)));
     else if (std::strncmp(argv[i], "list=", 5) == 0) options.list = std::atoi(argv[i] + 5) != 0;
+    else if (std::strncmp(argv[i], "any_order=", 10) == 0) options.any_order = std::atoi(argv[i] + 10) != 0;
     else if (std::strncmp(argv[i], "worst=", 6) == 0) options.worst = static_cast<size_t>(std::max(0, std::atoi(argv[i] + 6)));
     else if (std::strncmp(argv[i], "digests=", 8) == 0) options.digests = argv[i] + 8;
     else words.emplace_back(argv[i]);
   }
   const bool groups = words.size() == 3 && words[1] == "suite", instances = words.size() == 3 && words[1] == "instances";
-  if (!groups && !instances && !(words.size() == 2 && (words[1] == "vocabulary" || words[1] == "tools"))) {
+  if (!groups && !instances && !(words.size() == 2 && (words[1] == "vocabulary" || words[1] == "tools" || words[1] == "tagged"))) {
     std::fprintf(stderr,
-                 "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools [FOLDER] [list=0] [every=1] [worst=0] "
-                 "[digests=FILE]; see its first lines\n");
+                 "usage: bench_grammar VOCABULARY.gguf suite|instances|vocabulary|tools|tagged [FOLDER] [list=0] [any_order=0] [every=1] "
+                 "[worst=0] [digests=FILE]; see its first lines\n");
     return 2;
   }
   Result<gguf::File> file = gguf::File::open(words[0]);
@@ -450,7 +483,7 @@ int run(int argc, char** argv) {
   if (words[1] == "vocabulary") return vocabulary(*tokenizer);
   auto trie = TokenTrie::make(*tokenizer);
   if (!trie.ok()) return std::fprintf(stderr, "%s\n", trie.status().message()), 1;
-  if (words[1] == "tools") return tools(*trie, *tokenizer);
+  if (words[1] == "tools" || words[1] == "tagged") return tools(*trie, *tokenizer, words[1] == "tagged");
   Bench bench(*trie, *tokenizer, options);
   return read_files(&bench, words[2], groups, options.every);
 }

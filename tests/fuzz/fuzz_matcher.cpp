@@ -17,11 +17,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       {grammar::Language::json_schema,
        R"({"$defs": {"t": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/t"}, "minItems": 1}]}}, "$ref": "#/$defs/t"})"},
   };
-  constexpr size_t kCount = sizeof kForms / sizeof *kForms;
+  static constexpr const char* kAnyOrder =
+      R"({"$defs": {"t": {"type": "object", "properties": {"a": {"$ref": "#/$defs/t"}, "ab": {"type": "integer"}, "abc": {}},
+          "required": ["ab"], "maxProperties": 4}}, "$ref": "#/$defs/t"})";
+  constexpr size_t kCount = sizeof kForms / sizeof *kForms + 1;
   static std::shared_ptr<grammar::Grammar> compiled[kCount];
   if (size == 0) return 0;
   const size_t which = data[0] % kCount;
-  if (!compiled[which]) compiled[which] = compile_or_refuse(kForms[which].second, kForms[which].first, 2);
+  if (!compiled[which])
+    compiled[which] = which + 1 == kCount ? compile_or_refuse(kAnyOrder, grammar::Language::json_schema, 2, true)
+                                          : compile_or_refuse(kForms[which].second, kForms[which].first, 2);
   if (!compiled[which]) std::abort();
   walk(*compiled[which], data + 1, size - 1, std::min<size_t>(4 * size, 400));
   return 0;

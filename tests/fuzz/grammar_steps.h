@@ -33,9 +33,11 @@ inline std::shared_ptr<grammar::TokenTrie> fuzz_trie() {
 }
 
 // size: of its limits, in powers of two; 0: small grammars, for which a run takes milliseconds.
-inline std::shared_ptr<grammar::Grammar> compile_or_refuse(std::string_view source, grammar::Language language, int size = 0) {
+inline std::shared_ptr<grammar::Grammar> compile_or_refuse(std::string_view source, grammar::Language language, int size = 0,
+                                                           bool any_order = false) {
   grammar::GrammarOptions options;
   options.language = language;
+  options.schema.any_order = any_order;
   options.limits.states = 1u << (12 + size);
   options.limits.edges = 1u << (14 + size);
   options.limits.memory_bytes = 1u << 20;

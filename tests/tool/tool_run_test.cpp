@@ -214,6 +214,10 @@ TEST(Run, AnswersHaveTheirForm) {
   EXPECT_NE(faulty.err.find("column 14"), std::string::npos) << faulty.err;
   EXPECT_EQ(ask({"--prompt", question, "--grammar", gbnf, "--regex", "a"}).code, 2);
   EXPECT_EQ(ask({"--prompt", question, "--whitespace", "compact"}).code, 2);
+  EXPECT_EQ(ask({"--prompt", question, "--any-order"}).code, 2);
+  const std::string pair =
+      R"({"properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"], "additionalProperties": false})";
+  EXPECT_TRUE(ask_json({"--prompt", question, "--schema", pair, "--any-order", "--max-tokens", "40"})["complete"]);
   EXPECT_EQ(ask({"--prompt", question, "--schema", R"({"uniqueItems": true})"}).code, 3);
 }
 
@@ -256,6 +260,9 @@ TEST(Grammar, TriesTexts) {
   EXPECT_NE(described.out.find("states"), std::string::npos) << described.out;
   EXPECT_NE(described.err.find("nonsense"), std::string::npos) << described.err;
   EXPECT_EQ(run({"grammar", model, "{\"n\": 12}", "--schema", schema}).out, "the text fits\n");
+  const std::string pair = R"({"required": ["a", "b"], "properties": {"a": {}, "b": {}}})", turned = R"({"b": 1, "a": 2})";
+  EXPECT_EQ(run({"grammar", model, turned, "--schema", pair, "--any-order"}).out, "the text fits\n");
+  EXPECT_EQ(run({"grammar", model, turned, "--schema", pair}).code, 1);
   const Finished half = run({"grammar", model, "{\"n\": 1", "--schema", schema});
   EXPECT_EQ(half.code, 1);
   EXPECT_EQ(half.out, "the text is the beginning of one that fits\n");

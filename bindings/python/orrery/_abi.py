@@ -730,6 +730,8 @@ class orrery_generate_options(Structure):
         ("split_reasoning", c_uint32),
         ("max_reasoning_tokens", c_uint32),
         ("continue_last", c_uint32),
+        ("grammar_any_order", c_uint32),
+        ("reserved", c_uint32),
     ]
     INIT = "orrery_generate_options_init"
     COUNTS: dict[str, str] = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
@@ -1313,6 +1315,8 @@ class GenerateOptions(TypedDict, total=False):
     begins with the message's content. Reasoning in the message (reasoning_content) needs no split_reasoning: it is then
     1. Default 0
     """
+    grammar_any_order: int
+    """JSON schema: 1: the keys of an object may come in any order, at most 512 of them; default 0: the schema's"""
 
 
 class CalibrateOptions(TypedDict, total=False):

@@ -28,8 +28,8 @@ Result<std::shared_ptr<text::grammar::Grammar>> Grammars::get(const text::Tokeni
     return memory_error(Code::unsupported, source.size(), options.limits.source_bytes, "the grammar has %zu bytes, at most %zu are taken",
                         source.size(), options.limits.source_bytes);
   std::string key = std::to_string(static_cast<uint32_t>(options.language)) + ',' +
-                    std::to_string(static_cast<uint32_t>(options.schema.whitespace)) + ',' + std::to_string(options.limits.memory_bytes) +
-                    ',' + options.root + '\0';
+                    std::to_string(static_cast<uint32_t>(options.schema.whitespace)) + ',' + std::to_string(options.schema.any_order) +
+                    ',' + std::to_string(options.limits.memory_bytes) + ',' + options.root + '\0';
   key += source;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -177,8 +177,11 @@ class AnswerTree {
   Result<uint32_t> arguments_of(Tool* tool) {
     const CallFormat& f = *rules_.format.call;
     const auto number = static_cast<uint32_t>(tool - rules_.tools.data());
-    if (compiled_ != nullptr && !f.tagged && tool->plain_bytes && !std::binary_search(compiled_->begin(), compiled_->end(), number))
-      return tree_.rule(tree_.deferred_rule("arguments of " + tool->name, number, *tool->plain_bytes));
+    if (compiled_ != nullptr && tool->plain_bytes && !std::binary_search(compiled_->begin(), compiled_->end(), number)) {
+      const std::optional<uint32_t> bytes =
+          f.tagged ? grammar::plain_tagged_bytes(tool->parameters, *f.tagged, &tool->is_string) : tool->plain_bytes;
+      if (bytes) return tree_.rule(tree_.deferred_rule("arguments of " + tool->name, number, *bytes));
+    }
     grammar::SchemaOptions options;
     options.formats = &formats_;
     options.whitespace = f.compact ? grammar::SchemaOptions::Whitespace::compact : grammar::SchemaOptions::Whitespace::spaced;
@@ -245,6 +248,7 @@ Result<std::vector<Tool>> tools_of(const Value& list) {
     const Value whole = Value::map(std::move(schema));
     tool.plain_bytes = grammar::plain_bytes(whole);
     ORRERY_ASSIGN(tool.schema, dump_json(whole));
+    tool.parameters = whole;
     tools.push_back(std::move(tool));
   }
   return tools;

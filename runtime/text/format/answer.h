@@ -22,6 +22,7 @@ enum class ToolChoice : uint32_t { ignored = 0, automatic = 1, none = 2, require
 struct Tool {
   std::string name;
   std::string schema;                                  // of its arguments: JSON
+  Value parameters;                                    // the same as `schema`
   std::optional<uint32_t> plain_bytes;                 // of grammar::plain_bytes()
   std::map<std::string, bool, std::less<>> is_string;  // of tagged arguments, by key; filled in by answer_tree()
 };
@@ -42,8 +43,7 @@ struct AnswerRules {
 // The answers that the rules allow; ends of turns are cut off the rules' format. `content`: what the content must be; null: any text
 // without the marks of calls. `tokenizer` knows which marks are control tokens; null: none is. Errors: those of schemas, with the tool's
 // name; unsupported, where the template has no calls. `compiled`: the tools, by their places in the list, whose arguments have their rules.
-// Arguments of other tools are deferred rules with the tool's number, if they are JSON and their schema is plain. Null: all have their
-// rules.
+// Arguments of other tools are deferred rules with the tool's number, if their schema is plain. Null: all have their rules.
 Result<grammar::Tree> answer_tree(AnswerRules* rules, const grammar::Tree* content, const Tokenizer* tokenizer,
                                   const grammar::CompileLimits& limits, std::vector<std::string>* notices,
                                   const std::vector<uint32_t>* compiled = nullptr);

@@ -94,15 +94,20 @@ std::vector<Named> formats() {
   ChatFormat ids = joined;  // a token may end an id and begin the arguments
   ids.call->fields = {Field::name, Field::id, Field::arguments};
   ids.call->between = {"#", "="};
-  std::vector<Named> all = {{"ids", ids}, {"counted", derived(kCountedTemplate)}, {"bare", derived(kBareTemplate)}, {"joined", joined}};
-  for (const Named& one : all) EXPECT_TRUE(one.format.call && !one.format.call->tagged) << one.name;
-  return all;
+  return {{"ids", ids},
+          {"counted", derived(kCountedTemplate)},
+          {"bare", derived(kBareTemplate)},
+          {"joined", joined},
+          {"tagged", derived(kTaggedTemplate)},
+          {"bare marks", derived(kBareMarksTemplate)},
+          {"python", derived(kPythonTemplate)}};
 }
 
 TEST(DeferredTools, AreTheGrammarThatIsCompiledAtOnce) {
   std::mt19937 random(4);
   size_t n_grown = 0, n_calls = 0;
   for (const Named& one : formats()) {
+    const size_t grown_before = n_grown;
     for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required}) {
       const AnswerRules rules = rules_of(one.format, choice);
       const auto at_once = compiled(rules, false, &n_grown), deferred = compiled(rules, true, &n_grown);
@@ -131,7 +136,7 @@ TEST(DeferredTools, AreTheGrammarThatIsCompiledAtOnce) {
           ASSERT_FALSE(step < most && !refused.empty() && takes(&b, refused[random() % refused.size()]));
           // Answers come to calls sooner where every third token is the one that leads to a call.
           int32_t token = allowed[random() % allowed.size()];
-          for (const char* wish : {"<c>", "<", "{", "a", "say_it\", \"arguments\": {\"of\"", "={\"", "z={\"", "\": {\""})
+          for (const char* wish : {"\n", "=", "<c>", "<", "{", "a", "say_it\", \"arguments\": {\"of\"", "={\"", "z={\"", "\": {\""})
             if (random() % 3 == 0)
               if (const int32_t id = deferred->trie().longest_prefix(wish); std::find(allowed.begin(), allowed.end(), id) != allowed.end())
                 token = id;
@@ -155,6 +160,7 @@ TEST(DeferredTools, AreTheGrammarThatIsCompiledAtOnce) {
         n_calls += parser.calls().size();
       }
     }
+    EXPECT_GT(n_grown, grown_before) << one.name;
   }
   EXPECT_GT(n_calls, 100u);
   EXPECT_GT(n_grown, 6u);
@@ -206,6 +212,24 @@ TEST(DeferredTools, RefusalsComeFirst) {
 }
 
 Value number(int64_t n) { return Value::integer(n); }
+
+TEST(DeferredTools, TheParserKnowsWhichArgumentsAreStrings) {
+  for (const char* source : {kTaggedTemplate, kBareMarksTemplate, kPythonTemplate}) {
+    AnswerRules at_once = rules_of(derived(source), ToolChoice::automatic), deferred = at_once;
+    std::vector<std::string> notices;
+    const std::vector<uint32_t> none;
+    ASSERT_TRUE(answer_tree(&at_once, nullptr, nullptr, {}, &notices).ok());
+    auto tree = answer_tree(&deferred, nullptr, nullptr, {}, &notices, &none);
+    ASSERT_TRUE(tree.ok());
+    size_t n = 0;
+    for (const grammar::Rule& rule : tree->rules) n += rule.deferred != grammar::kNoNode;
+    EXPECT_EQ(n, source == kTaggedTemplate   ? 4u
+                 : source == kPythonTemplate ? 3u
+                                             : 2u)
+        << "all but a pattern, and what is not written as JSON";
+    for (size_t i = 0; i < at_once.tools.size(); ++i) EXPECT_EQ(at_once.tools[i].is_string, deferred.tools[i].is_string);
+  }
+}
 
 // Schemas of all plain keywords, as they come.
 Value random_schema(std::mt19937* random, int depth) {
@@ -270,6 +294,60 @@ TEST(PlainSchemas, CompileAndHaveAValueOfSoManyBytes) {
     EXPECT_LE(least, *said) << source;
     EXPECT_GE(2 * least + 8, *said) << source;
   }
+}
+
+Value parameters_with(const std::string& value) {
+  return parse_json(R"({"type": "object", "properties": {"k": )" + value + R"(}, "required": ["k"]})").value();
+}
+
+// The same of arguments with a key and a value of their own.
+TEST(PlainSchemas, CompileAsTaggedArguments) {
+  std::mt19937 random(10);
+  size_t plain = 0;
+  std::vector<Value> given;
+  for (const char* name : {"date", "time", "date-time", "email", "ipv4", "uuid", "uri", "hostname"})
+    given.push_back(parameters_with(std::string(R"({"type": "string", "format": ")") + name + "\"}"));
+  for (const char* value : {R"({"type": "string", "minLength": 500})", R"({"type": "string", "maxLength": 500})",
+                            R"({"type": "string", "minLength": 100, "maxLength": 500})"})
+    given.push_back(parameters_with(value));
+  while (given.size() < 150) {
+    const Value schema = random_schema(&random, 0);
+    if (schema.find("properties") != nullptr) given.push_back(schema);
+  }
+  for (const char* source : {kTaggedTemplate, kBareMarksTemplate, kPythonTemplate}) {
+    for (const Value& parameters : given) {
+      Map function;
+      function.set("name", Value::string("f"));
+      function.set("parameters", parameters);
+      AnswerRules rules = rules_of(derived(source), ToolChoice::required);
+      rules.tools = tools_of(Value::list({Value::map(std::move(function))})).value();
+      std::map<std::string, bool, std::less<>> is_string;
+      const auto said = grammar::plain_tagged_bytes(rules.tools[0].parameters, *rules.format.call->tagged, &is_string);
+      ASSERT_TRUE(said || &parameters >= &given[11]) << rules.tools[0].schema;
+      if (!said) continue;
+      ++plain;
+      std::vector<std::string> notices;
+      const std::vector<uint32_t> none;
+      AnswerRules later = rules;
+      auto at_once = answer_tree(&rules, nullptr, nullptr, {}, &notices),
+           deferred = answer_tree(&later, nullptr, nullptr, {}, &notices, &none);
+      ASSERT_TRUE(at_once.ok() && deferred.ok()) << rules.tools[0].schema << ": " << at_once.status().message();
+      EXPECT_EQ(is_string, rules.tools[0].is_string) << rules.tools[0].schema;
+      auto form = Grammar::of_tree(*at_once, {}, tokens(), notices);
+      ASSERT_TRUE(form.ok()) << rules.tools[0].schema << ": " << form.status().message();
+      auto skeleton = Grammar::of_tree(*deferred, {}, tokens(), notices,
+                                       [](const auto&, const auto&) { return Result<grammar::Tree>(grammar::Tree()); });
+      ASSERT_TRUE(skeleton.ok());
+      const auto least = [](const Grammar& g) {
+        const grammar::Costs costs(g.network(), g.trie());
+        grammar::Space space(g.network());
+        return grammar::Closing(g.network(), g.trie()).bytes(costs, space, space.start());
+      };
+      EXPECT_LE(least(**form), least(**skeleton)) << rules.tools[0].schema;
+      EXPECT_GE(2 * least(**form) + 40, least(**skeleton)) << rules.tools[0].schema;
+    }
+  }
+  EXPECT_GT(plain, 150u);
 }
 
 TEST(PlainSchemas, OthersAreCompiledAtOnce) {

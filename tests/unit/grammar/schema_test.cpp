@@ -23,9 +23,10 @@ std::shared_ptr<const TokenTrie> byte_trie() {
   return trie;
 }
 
-Result<std::shared_ptr<Grammar>> compiled(const std::string& schema,
-                                          SchemaOptions::Whitespace whitespace = SchemaOptions::Whitespace::free) {
+Result<std::shared_ptr<Grammar>> compiled(const std::string& schema, SchemaOptions::Whitespace whitespace = SchemaOptions::Whitespace::free,
+                                          bool any_order = false) {
   GrammarOptions options;
+  options.schema.any_order = any_order;
   options.language = Language::json_schema;
   options.schema.whitespace = whitespace;
   return Grammar::compile(schema, options, byte_trie());
@@ -474,8 +475,12 @@ TEST(GrammarSchema, HostileSchemas) {
              "}, {\"minimum\": " + std::to_string(i) + "}]}";
   for (int i = 0; i < 5000; ++i) chain += "\"d" + std::to_string(i) + "\": {\"$ref\": \"#/$defs/d" + std::to_string(i + 1) + "\"},";
   chain += "\"d5000\": {}}}";
+  std::string objects = "{\"enum\": [";
+  for (int i = 0; i < 4000; ++i)
+    objects += (i ? ",{\"a" : "{\"a") + std::to_string(i) + "\": 1, \"b\": {\"c\": 2, \"d" + std::to_string(i) + "\": 3}}";
   const std::pair<const char*, std::string> sources[] = {
       {"50,000 properties", properties + "}}"},
+      {"4,000 objects", objects + "]}"},
       {"50,000 required", properties + "}, \"minProperties\": 49999}"},
       {"100,000 values", values + "]}"},
       {"brackets", repeat("[", 4u << 20)},
@@ -494,9 +499,10 @@ TEST(GrammarSchema, HostileSchemas) {
        "\"j\":[\"k\"],\"k\":[\"l\"],\"l\":[\"m\"],\"m\":[\"n\"]}}"},
       {"numbers", "{\"minimum\": 1e308, \"maximum\": 1.7e308, \"multipleOf\": 1e-300}"},
   };
-  for (const auto& [name, source] : sources) {
+  for (size_t i = 0; i < 2 * std::size(sources); ++i) {
+    const auto& [name, source] = sources[i / 2];
     const auto start = std::chrono::steady_clock::now();
-    auto grammar = compiled(source);
+    auto grammar = compiled(source, SchemaOptions::Whitespace::free, i % 2 != 0);
     const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::string outcome =
         grammar.ok() ? "compiled, " + std::to_string((*grammar)->memory_bytes()) + " bytes" : grammar.status().message();

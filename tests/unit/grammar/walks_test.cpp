@@ -15,8 +15,9 @@ namespace {
 std::vector<std::string> make_vocabulary(size_t n_words, uint32_t odd, uint32_t seed) {
   static const char* const kPieces[] = {"a", "b", "c", "net",      "dir_",         "drv_",
                                         "7", "-", " ", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
-  static const char* const kEnds[] = {"\"",    "\":",  "\":7", "\":n",     "\":t",     "\\",  "\\n",
-                                      "\\\"x", "\x7F", "\n",   "\xE2\x82", "\xF0\x9F", "\xC3"};
+  static const char* const kEnds[] = {"\"",          "\":",        "\":7",       "\":n",     "\":t", "\\",         "\\n",    "\\\"x",
+                                      "\x7F",        "\n",         "\xE2\x82",   "\xF0\x9F", "\xC3", "\xE2\x82\n", "\xC3<(", "\x82z",
+                                      "\xE2\x82<(e", "\xF0\x9F\"", "\xC3\xA9\n", "<(t",      "<a",   "\nab"};
   std::mt19937 twister(seed);
   const auto draw = [&] { return static_cast<uint32_t>(twister()); };
   std::vector<std::string> out;
@@ -39,12 +40,17 @@ std::shared_ptr<const TokenTrie> trie_of(const std::vector<std::string>& tokens)
 
 std::shared_ptr<Grammar> compile(const std::string& schema, std::shared_ptr<const TokenTrie> trie) {
   GrammarOptions options;
-  options.language = Language::json_schema;
+  options.language = schema[0] == '{' ? Language::json_schema : Language::gbnf;
   auto grammar = Grammar::compile(schema, options, std::move(trie));
   EXPECT_TRUE(grammar.ok()) << (grammar.ok() ? "" : grammar.status().message());
   return grammar.value();
 }
 
+// Text without a mark, then what begins with the mark: one rule, which calls another. And a text as a rule, which may end anywhere.
+const char* const kFreeText = "root ::= ([^<] | \"<\" [^(])* (\"<(\" tree)?\ntree ::= \"(\" tree? \")\" | \"t\" tree";
+const char* const kRawText = "root ::= raw \"\\n\" raw \"\\\"\" tree\nraw ::= [^\\n\"]{0,} | raw tree\ntree ::= \"(\" tree? \")\"";
+
+// JSON schemas and GBNF.
 const char* const kSchemas[] = {
     R"({"type":"string"})",
     R"({"type":"string","minLength":3,"maxLength":9})",
@@ -57,6 +63,14 @@ const char* const kSchemas[] = {
         "net[a-c]+7":{"type":"boolean"}}})s",
     R"({"type":"object","properties":{"net":{"type":"string"},"dir_a":{"enum":["a","b"]}},"additionalProperties":{"type":"string"}})",
     R"({"type":"object","patternProperties":{"^.{1,20}$":{"type":"string"}}})",
+    kFreeText,
+    kRawText,
+    // Texts that lack some of the characters of several bytes, or end within them.
+    "root ::= [^\xE2\x82\xAC"
+    "n]* (\"n\" tree)?\ntree ::= \"(\" tree? \")\" | \"e\" tree",
+    "root ::= text \"_\" text \"\\\"\"\ntext ::= [a-z\xC3\xA9"
+    "\xF0\x9F\x98\x80"
+    "]{0,400} [^_\"]*",
 };
 
 // Along drawn answers, each mask has exactly the tokens whose bytes can be read, wherever the matcher has moved meanwhile.
@@ -106,9 +120,13 @@ uint64_t steps(const std::string& schema, const std::shared_ptr<const TokenTrie>
   std::vector<uint32_t> states;
   for (uint32_t i = 0; i < space.n_items(at); ++i) {
     const Item item = space.items(at)[i];
-    EXPECT_TRUE(MaskMaker::has_leaf(grammar->network().rules[grammar->network().states[item.state].rule]));
+    if (!MaskMaker::has_leaf(grammar->network().rules[grammar->network().states[item.state].rule])) {
+      EXPECT_NE(maker.local(item, &pace), nullptr);
+      continue;
+    }
     states.push_back(item.state);
   }
+  if (states.empty()) return maker.n_steps();
   EXPECT_NE(states.size() == 1 ? maker.leaf(states[0], &pace) : maker.leaf_together(states, &pace), nullptr);
   return maker.n_steps();
 }
@@ -122,6 +140,8 @@ TEST(GrammarWalks, PassByPlainText) {
   EXPECT_LT(steps(R"({"type":"string","maxLength":5000})", trie, "\""), nodes / 2);
   EXPECT_LT(steps(R"({"type":"string","pattern":"net7net"})", trie, "\""), nodes);  // the start, then the state behind the word
   EXPECT_LT(steps(R"({"type":"string","minLength":300,"pattern":"a|[^a]"})", trie, "\"abc"), nodes / 2);
+  // A text without a mark, in a rule that calls others.
+  EXPECT_LT(steps("root ::= [^<]* (\"<\" tree)?\ntree ::= \"(\" tree? \")\"", trie, "abc"), nodes / 2);
   // Four keys' patterns: one walk.
   EXPECT_LT(steps(kSchemas[7], trie, "{\""), nodes);
 }

@@ -806,8 +806,11 @@ pub struct orrery_generate_options {
     /// `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
     /// split_reasoning: it is then 1. Default 0
     pub continue_last: u32,
+    /// JSON schema: 1: the keys of an object may come in any order, at most 512 of them; default 0: the schema's
+    pub grammar_any_order: u32,
+    pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 160);
+const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 168);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

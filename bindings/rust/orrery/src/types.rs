@@ -947,6 +947,8 @@ pub struct GenerateOptions {
     /// `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
     /// split_reasoning: it is then 1. Default 0
     pub continue_last: u32,
+    /// JSON schema: 1: the keys of an object may come in any order, at most 512 of them; default 0: the schema's
+    pub grammar_any_order: u32,
 }
 
 impl Default for GenerateOptions {
@@ -979,6 +981,7 @@ impl Default for GenerateOptions {
             split_reasoning: raw.split_reasoning,
             max_reasoning_tokens: raw.max_reasoning_tokens,
             continue_last: raw.continue_last,
+            grammar_any_order: raw.grammar_any_order,
         }
     }
 }
@@ -1028,6 +1031,7 @@ impl GenerateOptions {
         raw.split_reasoning = self.split_reasoning;
         raw.max_reasoning_tokens = self.max_reasoning_tokens;
         raw.continue_last = self.continue_last;
+        raw.grammar_any_order = self.grammar_any_order;
         Ok(raw)
     }
 
@@ -1121,6 +1125,10 @@ impl GenerateOptions {
             },
             "continue_last" => match text.parse() {
                 Ok(value) => self.continue_last = value,
+                Err(_) => return false,
+            },
+            "grammar_any_order" => match text.parse() {
+                Ok(value) => self.grammar_any_order = value,
                 Err(_) => return false,
             },
             _ => return false,

@@ -3,6 +3,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "runtime/text/grammar/automata/nfa.h"
 #include "runtime/text/pace.h"
@@ -56,7 +57,8 @@ class Lowering {
     size_t states = 0;
     for (size_t i = 0; i < out_.list.size(); ++i) {  // the list grows
       Nfa nfa;
-      build(todo_bodies_[i], &nfa);
+      if (out_.list[i].members) build_members(i, &nfa);
+      else build(todo_bodies_[i], &nfa);
       if (pace_.look()) return error(Code::cancelled, "compiling a grammar was cancelled");
       states += nfa.n_states;
       edges_ += nfa.edges.size();
@@ -91,6 +93,11 @@ class Lowering {
     }
   }
 
+  static void add_rules(const Members& members, std::vector<uint32_t>* names) {
+    names->insert(names->end(), {members.open, members.separator, members.close, members.close_empty});
+    for (const Members::Member& m : members.list) names->push_back(m.rule);
+  }
+
   // Tarjan's strongly connected components, callees first, without recursion.
   Status measure() {
     const auto n = static_cast<uint32_t>(tree_.rules.size());
@@ -109,6 +116,7 @@ class Lowering {
         if (seen[i] == r) continue;
         seen[i] = r;
         if (tree_.nodes[i].type == NodeType::rule) names[r].push_back(tree_.nodes[i].a);
+        if (tree_.nodes[i].type == NodeType::members) add_rules(tree_.member_lists[tree_.nodes[i].a], &names[r]);
         each_child(i, [&](uint32_t c) { todo.push_back(c); });
       }
     }
@@ -206,7 +214,8 @@ class Lowering {
         text = !copied(node.a) ? false : text_[tree_.rules[node.a].body];
         size = copied(node.a) ? size_[tree_.rules[node.a].body] : 1;
         break;
-      case NodeType::tokens: break;
+      case NodeType::tokens:
+      case NodeType::members: break;
       case NodeType::graph:
         size = tree_.graphs[node.a].edges.size() + 1;
         text = size > kMostCopied;
@@ -282,6 +291,31 @@ class Lowering {
     return at->second;
   }
 
+  uint32_t automaton_of_members(uint32_t node) {
+    const auto [at, is_new] = members_.emplace(node, static_cast<uint32_t>(out_.list.size()));
+    if (is_new) {
+      Automaton automaton;
+      automaton.name = out_.list[current_].name;
+      automaton.line = out_.list[current_].line;
+      automaton.column = out_.list[current_].column;
+      automaton.members = tree_.member_lists[tree_.nodes[node].a];
+      out_.list.push_back(std::move(automaton));
+      todo_bodies_.push_back(node);
+    }
+    return at->second;
+  }
+  // Members that derive no text are left out.
+  void build_members(size_t i, Nfa* nfa) {
+    current_ = building_++;
+    Members made = std::exchange(*out_.list[i].members, {});
+    const std::vector<Members::Member> list = std::exchange(made.list, {});
+    for (uint32_t* part : {&made.open, &made.separator, &made.close, &made.close_empty}) *part = automaton_of_rule(*part);
+    for (const Members::Member& m : list)
+      if (facts_.productive[tree_.rules[m.rule].body]) made.list.push_back({automaton_of_rule(m.rule), m.required, m.repeats});
+    nfa->edges.push_back({Nfa::kStart, Nfa::kFinal, made.open, NfaEdge::call, 0, 0});
+    out_.list[i].members = std::move(made);
+  }
+
   bool is_counted(uint32_t i) const { return tree_.nodes[i].type == NodeType::repeat && copies_of(tree_.nodes[i]) == 0; }
   bool is_text(uint32_t i) const { return tree_.nodes[i].type == NodeType::literal && tree_.nodes[i].b > 0; }
 
@@ -317,6 +351,7 @@ class Lowering {
         case NodeType::repeat: repeat(task.node, from, to, nfa, &todo); break;
         case NodeType::graph: graph(tree_.graphs[node.a], from, to, nfa); break;
         case NodeType::machine: machine(tree_.machines[node.a], from, to, nfa, &todo); break;
+        case NodeType::members: nfa->edges.push_back({from, to, automaton_of_members(task.node), NfaEdge::call, 0, 0}); break;
         case NodeType::rule:
           if (copied(node.a)) {
             todo.push_back({tree_.rules[node.a].body, from, to});
@@ -424,7 +459,7 @@ class Lowering {
   std::vector<bool> recursive_;  // (rules)
   Automata out_;
   std::vector<uint32_t> todo_bodies_;  // (automata) the node that each automaton is made of
-  std::map<uint32_t, uint32_t> rules_;
+  std::map<uint32_t, uint32_t> rules_, members_;
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> repeats_;
   std::unordered_map<uint64_t, uint32_t> rests_;  // of the automaton under construction: the states before the second part of a pair
   uint32_t current_ = 0, building_ = 0;

@@ -12,8 +12,9 @@ namespace orrery::text::grammar {
 
 struct Edge {
   // A counted rule's boundary is the state between two rounds. An edge that begins a round is taken while fewer than `most` have begun, and
-  // counts it; an edge that leaves is taken once `least` rounds have begun.
-  enum Action : uint8_t { none, begins_round, leaves_rounds };
+  // counts it; an edge that leaves is taken once `least` rounds have begun. A rule with members in any order only calls: a member that may
+  // still come, the separator while some member may, what closes it once all is there that must be.
+  enum Action : uint8_t { none, begins_round, leaves_rounds, takes_member, goes_on, closes };
   uint8_t first, last;
   Action action;
   uint32_t target;
@@ -22,6 +23,7 @@ struct Edge {
 struct Call {
   uint32_t rule, target;
   Edge::Action action;
+  uint16_t member = 0;  // of takes_member: in NetworkMembers::list
 };
 
 struct TokenEdge {
@@ -47,7 +49,17 @@ struct NetworkRule {
   bool deterministic = true;                        // at most one edge for a byte
   bool leaf = true;                                 // calls no rule and reads no whole token
   bool whole_rounds = true;                         // counted: no state that ends a round reads on within the round
+  bool any_order = false;                           // `boundary` is a number in Network::members
   uint32_t deferred = kNoNode, deferred_bytes = 0;  // as of the tree's rule
+};
+
+// Members in any order. The rule's states from its start: before `open`, before the first member, behind a member, behind a separator, at its
+// end. They read nothing but by calls.
+struct NetworkMembers : Members {
+  enum Place : uint32_t { start, opened, behind_member, behind_separator, end, n_places };
+  uint32_t rule = 0;
+  uint32_t n_needed = 0, n_once = 0;  // members that are required, that do not repeat
+  std::vector<uint64_t> required;     // (members) as bits
 };
 
 struct Network {
@@ -56,6 +68,7 @@ struct Network {
   std::vector<Call> calls;
   std::vector<TokenEdge> token_edges;
   std::vector<NetworkRule> rules;
+  std::vector<NetworkMembers> members;
   std::vector<TokenSet> token_sets;
   uint32_t root = 0;
   bool root_nullable = false;

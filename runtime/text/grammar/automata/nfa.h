@@ -3,6 +3,7 @@
 // the call.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -48,6 +49,7 @@ struct Automaton {
   uint32_t least = 0, most = 0;                     // counted
   std::string prefix, suffix;                       // counted
   uint32_t deferred = kNoNode, deferred_bytes = 0;  // as of the tree's rule
+  std::optional<Members> members;                   // with automata as its rules. `nfa` then has only what it begins with: a call of `open`
 };
 
 struct Automata {

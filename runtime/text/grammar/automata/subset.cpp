@@ -319,6 +319,7 @@ class Compiler {
 
   Status add_rule(const Automaton& automaton, uint32_t r) {
     NetworkRule& rule = out_.rules[r];
+    if (automaton.members) return add_members(*automaton.members, r);
     Part body;
     ORRERY_TRY(make_part(automaton.nfa, &rule, &body));
     if (!automaton.counted) {
@@ -387,6 +388,35 @@ class Compiler {
     return check_size(r);
   }
 
+  Status add_members(const Members& of, uint32_t r) {
+    NetworkMembers members;
+    static_cast<Members&>(members) = of;
+    members.rule = r;
+    members.required.assign((of.list.size() + 63) / 64, 0);
+    Part part;
+    part.states.resize(NetworkMembers::n_places);
+    part.states[NetworkMembers::start].calls = {{of.open, NetworkMembers::opened, Edge::none}};
+    part.states[NetworkMembers::behind_member].calls = {{of.separator, NetworkMembers::behind_separator, Edge::goes_on},
+                                                        {of.close, NetworkMembers::end, Edge::closes}};
+    auto& first = part.states[NetworkMembers::opened].calls;
+    for (size_t i = 0; i < of.list.size(); ++i) {
+      const Members::Member& m = of.list[i];
+      first.push_back({m.rule, NetworkMembers::behind_member, Edge::takes_member, static_cast<uint16_t>(i)});
+      members.n_once += !m.repeats;
+      members.n_needed += m.required;
+      if (m.required) members.required[i / 64] |= uint64_t{1} << (i % 64);
+    }
+    part.states[NetworkMembers::behind_separator].calls = first;
+    first.push_back({of.close_empty, NetworkMembers::end, Edge::closes});
+    part.states[NetworkMembers::end].final = true;
+    NetworkRule& rule = out_.rules[r];
+    rule.any_order = true;
+    rule.boundary = static_cast<uint32_t>(out_.members.size());
+    rule.start = append(part, r, false);
+    out_.members.push_back(std::move(members));
+    return check_size(r);
+  }
+
   Status check_size(uint32_t r) {
     if (pace_.look()) return error(Code::cancelled, "compiling a grammar was cancelled");
     if (out_.states.size() > limits_.states || out_.edges.size() + out_.calls.size() > limits_.edges) return too_large(out_.rules[r]);
@@ -452,6 +482,8 @@ class Compiler {
 size_t Network::memory_bytes() const {
   size_t bytes = states.size() * sizeof(State) + edges.size() * sizeof(Edge) + calls.size() * sizeof(Call) +
                  token_edges.size() * sizeof(TokenEdge) + rules.size() * sizeof(NetworkRule);
+  for (const NetworkMembers& m : members)
+    bytes += sizeof m + m.list.size() * sizeof(Members::Member) + m.required.size() * sizeof(uint64_t);
   for (const TokenSet& set : token_sets) bytes += set.ids.size() * sizeof(int32_t);
   return bytes;
 }

@@ -1,4 +1,5 @@
-// Forms -> rules. Keys come in the schema's order, then required ones that it does not declare, then others; white space is bounded.
+// Forms -> rules. Keys come in the schema's order, then required ones that it does not declare, then others, unless any order is asked for;
+// white space is bounded.
 #include <algorithm>
 
 #include "runtime/text/grammar/json_schema/reader.h"
@@ -261,6 +262,15 @@ class SchemaEmitter {
       if (v.is_string() && notation_ != Notation::json) return written(CharDfa::of_texts({std::string(v.as_string())}));
       ORRERY_ASSIGN(const std::string text, dump_json(v));
       return tree_.literal(text);
+    }
+    if (v.is_map() && any_order() && v.as_map().size() > 1) {
+      std::vector<Members::Member> members;
+      for (const auto& [key, item] : v.as_map().entries()) {
+        ORRERY_ASSIGN(const std::string name, dump_json(key));
+        ORRERY_ASSIGN(const uint32_t node, constant(item, depth + 1));
+        members.push_back({own_rule("member", tree_.sequence({tree_.literal(name), colon(), node})), true, false});
+      }
+      return members_in_any_order(std::move(members), 0, kUnbounded);
     }
     if (v.is_list() ? v.as_items().empty() : v.as_map().size() == 0)
       return tree_.sequence({tree_.literal(v.is_list() ? "[" : "{"), space(), tree_.literal(v.is_list() ? "]" : "}")});
@@ -533,15 +543,22 @@ class SchemaEmitter {
     std::sort(names.begin(), names.end());
     for (const std::string& name : o.required)
       if (!std::binary_search(names.begin(), names.end(), name)) properties.emplace_back(name, o.of(name));
+    ORRERY_TRY(check_others(o, names));
     if (sorts_keys()) sort_keys(&properties);
     std::vector<std::string> required_names = o.required;
     std::sort(required_names.begin(), required_names.end());
     std::vector<Member> members;
+    std::vector<Members::Member> in_any_order;
     for (const auto& [name, c] : properties) {
       const bool required = std::binary_search(required_names.begin(), required_names.end(), name);
       ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
       if (none && required) return tree_.nothing();
       if (none) continue;
+      if (any_order()) {
+        ORRERY_ASSIGN(const uint32_t rule, member_rule(name, c));
+        in_any_order.push_back({rule, required, false});
+        continue;
+      }
       uint32_t key;
       if (notation_ == Notation::json) {
         ORRERY_ASSIGN(const std::string text, dump_json(Value::string(name)));
@@ -553,6 +570,10 @@ class SchemaEmitter {
     }
     std::vector<uint32_t> others;
     ORRERY_TRY(other_members(o, properties, &others));
+    if (any_order()) {
+      for (const uint32_t other : others) in_any_order.push_back({tree_.nodes[other].a, false, true});
+      return members_in_any_order(std::move(in_any_order), o.least, o.most);
+    }
 
     const uint32_t cap = std::max({1u, o.least, o.most == kUnbounded ? 0 : o.most});
     const auto n = static_cast<uint32_t>(members.size());
@@ -598,6 +619,58 @@ class SchemaEmitter {
     return tree_.machine(std::move(machine));
   }
 
+  bool any_order() const { return options_.any_order && notation_ == Notation::json; }
+  // A declared key with its value. Objects share it: choices of a schema mostly have the same members.
+  Result<uint32_t> member_rule(const std::string& name, Conjunction c) {
+    const auto [at, is_new] = member_rules_.emplace(std::pair(name, c), 0);
+    if (is_new) {
+      ORRERY_ASSIGN(const std::string key, dump_json(Value::string(name)));
+      at->second = own_rule("member", tree_.sequence({tree_.literal(key), colon(), value(c)}));
+    }
+    return at->second;
+  }
+  // The same of keys that are not declared.
+  Result<uint32_t> members_rule(const CharDfa& keys, Conjunction c) {
+    std::vector<uint32_t> words;
+    for (const CharDfa::State& s : keys.states) {
+      words.push_back(static_cast<uint32_t>(2 * s.edges.size() + s.final));
+      for (const CharDfa::Edge& e : s.edges) words.insert(words.end(), {e.first, e.last, e.target});
+    }
+    const auto [at, is_new] = others_rules_.emplace(std::pair(std::move(words), c), 0);
+    if (is_new) {
+      ORRERY_ASSIGN(const uint32_t key, key_of(keys));
+      at->second = own_rule("members", tree_.sequence({key, colon(), value(c)}));
+    }
+    return at->second;
+  }
+  Result<uint32_t> members_in_any_order(std::vector<Members::Member> list, uint32_t least, uint32_t most) {
+    const auto repeating = static_cast<uint32_t>(std::count_if(list.begin(), list.end(), [](const auto& m) { return m.repeats; }));
+    if (list.size() > Members::kMost)
+      return refuse(("an object has more than " + std::to_string(Members::kMost) + " keys, which may come in any order").c_str());
+    Members members;
+    members.list = std::move(list);
+    members.least = least;
+    members.most = most;
+    if (members.n_required() > most || least > most || (repeating == 0 && least > members.list.size())) return tree_.nothing();
+    if (open_rule_ == kNoNode) {
+      open_rule_ = own_rule("{", tree_.sequence({tree_.literal("{"), space()}));
+      separator_rule_ = own_rule("comma", comma());
+      close_rule_ = own_rule("}", tree_.sequence({space(), tree_.literal("}")}));
+      close_empty_rule_ = own_rule("}", tree_.literal("}"));
+    }
+    members.open = open_rule_, members.separator = separator_rule_;
+    members.close = close_rule_, members.close_empty = close_empty_rule_;
+    return tree_.members(std::move(members));
+  }
+
+  // Refuses what other_members() would refuse after all members have been read, with much less memory: other keys need a state for each
+  // beginning of a declared key. Names: sorted.
+  Status check_others(const ObjectForm& o, const std::vector<std::string>& names) {
+    if (!o.classes.empty() || CharDfa::size_of(names) <= CharDfa::kMostStates) return ok_status();
+    ORRERY_ASSIGN(const bool none, document_.is_nothing(o.rest));
+    return none ? ok_status() : CharDfa::too_large();
+  }
+
   // Keys that are not declared, by what their values must satisfy.
   Status other_members(const ObjectForm& o, const std::vector<std::pair<std::string, Conjunction>>& properties,
                        std::vector<uint32_t>* others) {
@@ -605,6 +678,11 @@ class SchemaEmitter {
     for (const auto& p : properties) names.push_back(p.first);
     const CharDfa declared = CharDfa::of_texts(names);
     const auto add = [&](const CharDfa& keys, Conjunction c) -> Status {
+      if (any_order()) {
+        ORRERY_ASSIGN(const uint32_t rule, members_rule(keys, c));
+        others->push_back(tree_.rule(rule));
+        return ok_status();
+      }
       ORRERY_ASSIGN(const uint32_t key, key_of(keys));
       others->push_back(tree_.sequence({key, colon(), value(c)}));
       return ok_status();
@@ -617,7 +695,7 @@ class SchemaEmitter {
     }
     ORRERY_ASSIGN(const bool none, document_.is_nothing(o.rest));
     if (none) return ok_status();
-    if (names.empty() && o.classes.empty() && notation_ == Notation::json) {
+    if (names.empty() && o.classes.empty() && notation_ == Notation::json && !any_order()) {
       others->push_back(tree_.sequence({quoted(StringForm()), colon(), value(o.rest)}));
       return ok_status();
     }
@@ -781,6 +859,9 @@ class SchemaEmitter {
   std::vector<Todo> todo_;
   CharSet escaped_letters_;
   uint32_t escaped_ = kNoNode;  // a backslash and one of escaped_letters_
+  std::map<std::pair<std::string, Conjunction>, uint32_t> member_rules_;
+  std::map<std::pair<std::vector<uint32_t>, Conjunction>, uint32_t> others_rules_;
+  uint32_t open_rule_ = kNoNode, separator_rule_ = kNoNode, close_rule_ = kNoNode, close_empty_rule_ = kNoNode;
   uint32_t space_rule_ = kNoNode, string_rule_ = kNoNode, number_rule_ = kNoNode, integer_rule_ = kNoNode;
 };
 

@@ -89,6 +89,7 @@ using FormatTexts = std::map<std::string_view, StringForm>;
 
 struct SchemaOptions {
   enum class Whitespace : uint32_t { free, compact, spaced } whitespace = Whitespace::free;
+  bool any_order = false;                 // of an object's keys; otherwise the schema's order
   const TaggedOptions* tagged = nullptr;  // of the root, which is then an object; null: JSON
   FormatTexts* formats = nullptr;         // null: the schema's own
 };

@@ -16,7 +16,10 @@ constexpr int kMostDepth = 32;
 constexpr int64_t kMostCount = 10000, kMostNumber = 1000000000000000;
 constexpr uint32_t kMostBytes = 1u << 20;
 constexpr size_t kMostValues = 256;
+constexpr int64_t kMostTaggedLength = 500;  // of a string: its automaton has a state for each length and part of a mark
 
+// What the texts of formats that are counted here consist of: none of them holds the end of a raw string.
+constexpr std::string_view kInFormats = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-:.@/";
 // A text of each format, with its quotes.
 constexpr std::pair<std::string_view, uint32_t> kFormats[] = {{"date", 12}, {"time", 11}, {"date-time", 22}, {"email", 5},
                                                               {"ipv4", 9},  {"uuid", 38}, {"uri", 5},        {"hostname", 3}};
@@ -68,7 +71,67 @@ class Plain {
     return least;
   }
 
+  // Arguments with a key and a value of their own. Of those that are required; the others need none.
+  Bytes tagged(const Value& schema, const TaggedFormat& format, std::map<std::string, bool, std::less<>>* is_string) {
+    const Value *type = schema.find("type"), *properties = schema.find("properties"), *required = schema.find("required");
+    const bool object = type != nullptr && type->is_string() && type->as_string() == "object" && schema.find("enum") == nullptr;
+    if (!object || !bytes(schema, 0) || format.string_end.find_first_not_of(kInFormats) == std::string::npos) return std::nullopt;
+    std::set<std::string_view> names;
+    if (required != nullptr)
+      for (const Value& name : required->as_items()) names.insert(name.as_string());
+    uint64_t all = 0;
+    if (properties != nullptr)
+      for (const auto& [key, value] : properties->as_map().entries()) {
+        const std::string_view name = key.as_string();
+        if (name.empty() || name.find(format.key_end()) != std::string_view::npos) return std::nullopt;
+        bool raw = false;
+        const Bytes its = argument(value, format, &raw);
+        if (!its) return std::nullopt;
+        (*is_string)[std::string(name)] = raw;
+        if (names.count(name) == 0) continue;
+        all += (all == 0 ? format.open : format.next_key).size() + name.size() + *its;
+        all += format.to_value[raw ? 0 : 1].size() + format.close[raw ? 0 : 1].size();
+        if (all > kMostBytes) return std::nullopt;
+      }
+    return static_cast<uint32_t>(all == 0 ? format.none.size() : all + format.end.size());
+  }
+
  private:
+  // raw: it is a string. What may be a string is one.
+  Bytes argument(const Value& schema, const TaggedFormat& format, bool* raw) {
+    if (!schema.is_map()) return std::nullopt;
+    Bytes least;
+    const auto at_most = [&](size_t n) { least = std::min(least.value_or(kMostBytes), static_cast<uint32_t>(n)); };
+    if (const Value* values = schema.find("enum"); values != nullptr) {
+      for (const Value& value : values->as_items())
+        if (value.as_string().find(format.string_end) == std::string_view::npos) at_most(value.as_string().size());
+      *raw = true;
+      return least;
+    }
+    const Value& type = *schema.find("type");
+    const std::vector<Value> types = type.is_list() ? type.as_items() : std::vector<Value>{type};
+    for (const Value& name : types) *raw = *raw || name.as_string() == "string";
+    if (*raw) {
+      const Value *shortest = schema.find("minLength"), *longest = schema.find("maxLength");
+      for (const Value* length : {shortest, longest})
+        if (length != nullptr && length->as_int() > kMostTaggedLength) return std::nullopt;
+      const Bytes quoted = string(schema);
+      return quoted ? Bytes(*quoted - 2) : quoted;
+    }
+    for (const Value& name : types) {
+      if (name.as_string() == "boolean") {
+        at_most(std::min(format.words[0].size(), format.words[1].size()));
+      } else if (name.as_string() == "null") {
+        at_most(format.words[2].size());
+      } else {
+        if (name.as_string() == "array" && format.lists != Notation::json) return std::nullopt;
+        if (name.as_string() == "object" && format.objects != Notation::json) return std::nullopt;
+        at_most(of_type(schema, name.as_string(), 1).value_or(kMostBytes));
+      }
+    }
+    return least;
+  }
+
   Bytes of_type(const Value& schema, std::string_view type, int depth) {
     if (type == "object") return object(schema, depth);
     if (type == "array") return array(schema, depth);
@@ -155,5 +218,10 @@ class Plain {
 }  // namespace
 
 std::optional<uint32_t> plain_bytes(const Value& schema) { return Plain().bytes(schema, 0); }
+
+std::optional<uint32_t> plain_tagged_bytes(const Value& schema, const TaggedFormat& format,
+                                           std::map<std::string, bool, std::less<>>* is_string) {
+  return Plain().tagged(schema, format, is_string);
+}
 
 }  // namespace orrery::text::grammar

@@ -6,13 +6,8 @@
 #include "runtime/text/unicode/utf8.h"
 
 namespace orrery::text::grammar {
-namespace {
 
-Status dfa_too_large() {
-  return error(Code::unsupported, "the patterns of a text need more than %zu states together", CharDfa::kMostStates);
-}
-
-}  // namespace
+Status CharDfa::too_large() { return error(Code::unsupported, "the patterns of a text need more than %zu states together", kMostStates); }
 
 CharDfa CharDfa::all() {
   CharDfa dfa;
@@ -44,6 +39,17 @@ CharDfa CharDfa::of_texts(const std::vector<std::string>& texts) {
   for (size_t s = 0; s < next.size(); ++s)
     for (const auto& [c, to] : next[s]) dfa.states[s].edges.push_back({c, c, to});
   return dfa;
+}
+
+size_t CharDfa::size_of(const std::vector<std::string>& sorted) {
+  size_t n = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    size_t same = 0;
+    while (i > 0 && same < sorted[i].size() && same < sorted[i - 1].size() && sorted[i][same] == sorted[i - 1][same]) ++same;
+    n += static_cast<size_t>(
+        std::count_if(sorted[i].begin() + static_cast<std::ptrdiff_t>(same), sorted[i].end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  }
+  return n;
 }
 
 bool CharDfa::matches(std::string_view text) const {
@@ -236,7 +242,7 @@ Result<CharDfa> CharDfa::combine(const CharDfa& a, const CharDfa& b, Combine how
     }
     n_edges += state.edges.size();
     out.states.push_back(std::move(state));
-    if (pairs.size() > kMostStates || n_edges > kMostEdges) return dfa_too_large();
+    if (pairs.size() > kMostStates || n_edges > kMostEdges) return too_large();
   }
   out.trim();
   return out;
@@ -262,7 +268,7 @@ Result<CharDfa> CharDfa::of_length(uint32_t least, uint32_t most) const {
       }
     }
     out.states.push_back(std::move(state));
-    if (pairs.size() > kMostStates) return dfa_too_large();
+    if (pairs.size() > kMostStates) return too_large();
   }
   out.trim();
   return out;

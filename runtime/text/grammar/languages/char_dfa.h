@@ -26,6 +26,7 @@ struct CharDfa {
 
   static CharDfa all();                                            // every text
   static CharDfa of_texts(const std::vector<std::string>& texts);  // UTF-8
+  static size_t size_of(const std::vector<std::string>& sorted);   // at most the states of of_texts()
   static CharDfa without(const std::vector<std::string>& texts);   // the texts that contain none of these, which are UTF-8 and not empty
   bool empty() const { return states.empty(); }
   bool matches(std::string_view text) const;
@@ -34,7 +35,8 @@ struct CharDfa {
   Graph graph(Tree* tree) const;
 
   enum class Combine { both, either, first_only };
-  // unsupported beyond kMostStates.
+  static Status too_large();  // unsupported
+  // too_large() beyond kMostStates.
   static Result<CharDfa> combine(const CharDfa& a, const CharDfa& b, Combine how);
   Result<CharDfa> complement() const { return combine(all(), *this, Combine::first_only); }
   // The texts of `least` to `most` characters.

@@ -51,6 +51,7 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
       if (s == rule.start) at_most(s, rule.deferred_bytes);
       continue;
     }
+    if (rule.any_order) continue;
     const bool boundary = rule.counted && s == rule.boundary;
     const auto end_of = [&](Edge::Action action) {
       return action == Edge::begins_round ? round + state.rule : action == Edge::leaves_rounds ? leave + state.rule : s;
@@ -70,7 +71,7 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
   }
   for (uint32_t r = 0; r < n_rules; ++r) {
     const NetworkRule& rule = network.rules[r];
-    if (!rule.counted) sums.push_back({whole + r, rule.start, kNever, 0});
+    if (!rule.counted && !rule.any_order) sums.push_back({whole + r, rule.start, kNever, 0});
   }
   for (const Sum& x : sums) {
     ++begin[x.a + 1];
@@ -89,6 +90,46 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
     if (!rule.counted || !settled[rule.start] || !settled[leave + r] || (rule.least > 0 && !settled[round + r])) return;
     at_most(whole + r, sum(sum(cost[rule.start], cost[leave + r]), times(rule.least, cost[round + r])));
   };
+  // Members in any order: all that are required, and the cheapest ones of the others that `least` asks for. They settle in rising order.
+  struct Part {
+    uint32_t list, member;  // member: kNoNode is what stands around members
+  };
+  struct Rest {
+    uint32_t around, required, others, sum;  // what is not settled; what the others cost
+  };
+  std::vector<std::vector<Part>> parts(network.members.empty() ? 0 : n_rules);
+  std::vector<Rest> rests;
+  for (uint32_t l = 0; l < network.members.size(); ++l) {
+    const NetworkMembers& m = network.members[l];
+    const uint32_t others = std::max(m.least, m.n_needed) - m.n_needed, needed = m.n_needed + others;
+    const uint32_t open = network.calls[network.states[network.rules[m.rule].start].calls].rule;
+    rests.push_back({needed > 1 ? 3u : 2u, m.n_needed, others, 0});
+    parts[open].push_back({l, kNoNode});
+    parts[needed > 0 ? m.close : m.close_empty].push_back({l, kNoNode});
+    if (needed > 1) parts[m.separator].push_back({l, kNoNode});
+    for (uint32_t i = 0; i < m.list.size(); ++i) parts[m.list[i].rule].push_back({l, i});
+  }
+  cheapest_.resize(network.members.size());
+  const auto settle_part = [&](const Part& part, uint32_t c) {
+    const NetworkMembers& m = network.members[part.list];
+    Rest& rest = rests[part.list];
+    if (part.member == kNoNode) {
+      --rest.around;
+    } else if (m.list[part.member].required) {
+      --rest.required;
+      rest.sum = sum(rest.sum, c);
+    } else {
+      cheapest_[part.list].push_back(part.member);
+      const uint32_t taken = std::min(rest.others, m.list[part.member].repeats ? kNever : 1);
+      rest.others -= taken;
+      rest.sum = sum(rest.sum, times(taken, c));
+    }
+    if (rest.around > 0 || rest.required > 0 || rest.others > 0) return;
+    const uint32_t needed = std::max(m.least, m.n_needed), start = network.rules[m.rule].start;
+    const uint32_t open = cost[whole + network.calls[network.states[start].calls].rule];
+    const uint32_t between = needed > 1 ? times(needed - 1, cost[whole + m.separator]) : 0;
+    at_most(whole + m.rule, sum(sum(open, between), sum(rest.sum, cost[whole + (needed > 0 ? m.close : m.close_empty)])));
+  };
   while (!queue.empty()) {
     const auto [c, v] = queue.top();
     queue.pop();
@@ -98,6 +139,8 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
       const Sum& x = sums[of[i]];
       if (settled[x.a] && (x.b == kNever || settled[x.b])) at_most(x.to, sum(sum(cost[x.a], x.b == kNever ? 0 : cost[x.b]), x.more));
     }
+    if (v >= whole && !parts.empty())
+      for (const Part& part : parts[v - whole]) settle_part(part, c);
     if (v >= leave && v < whole) try_counted((v - leave) % n_rules);
     if (v < n_states && v == network.rules[network.states[v].rule].start) try_counted(network.states[v].rule);
   }
@@ -107,9 +150,35 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
   rule_.assign(cost.begin() + whole, cost.end());
 }
 
-uint32_t Costs::to_end(uint32_t state, uint32_t count) const {
+uint32_t Costs::members_to_end(const Space& space, const NetworkMembers& members, uint32_t place, uint32_t set) const {
+  if (place == NetworkMembers::end) return 0;
+  const Space::Tally now = space.tally(members, set);
+  uint32_t n = now.missing, cost = 0;  // members to come
+  for (uint32_t i = 0, left = n; left > 0; ++i) {
+    if (!members.list[i].required || space.is_taken(set, i)) continue;
+    cost = sum(cost, rule_[members.list[i].rule]);
+    --left;
+  }
+  uint32_t others = std::max(members.least, now.taken + n) - now.taken - n;
+  if (place == NetworkMembers::behind_separator && n + others == 0) others = 1;
+  n += others;
+  for (const uint32_t i : cheapest_[network_.rules[members.rule].boundary]) {
+    if (others == 0) break;
+    if (!members.list[i].repeats && space.is_taken(set, i)) continue;
+    const uint32_t taken = std::min(others, members.list[i].repeats ? kNever : 1);
+    cost = sum(cost, times(taken, rule_[members.list[i].rule]));
+    others -= taken;
+  }
+  if (others > 0) return kNever;
+  if (place == NetworkMembers::opened && n == 0) return rule_[members.close_empty];
+  const uint32_t separators = n - (place == NetworkMembers::behind_member ? 0 : 1);
+  return sum(sum(cost, times(separators, rule_[members.separator])), rule_[members.close]);
+}
+
+uint32_t Costs::to_end(const Space& space, uint32_t state, uint32_t count) const {
   const State& s = network_.states[state];
   const NetworkRule& rule = network_.rules[s.rule];
+  if (rule.any_order) return members_to_end(space, network_.members[rule.boundary], state - rule.start, count);
   if (!rule.counted || s.suffix) return state_[state];
   return sum(sum(state_[state], leave_[s.rule]), times(rule.least - std::min(rule.least, count), round_[s.rule]));
 }
@@ -144,13 +213,13 @@ uint32_t Closing::bytes(const Costs& costs, const Space& space, uint32_t configu
           known = false;
           continue;
         }
-        its = std::min(its, sum(costs.to_end(entry.state, entry.count), below_[entry.parent]));
+        its = std::min(its, sum(costs.to_end(space, entry.state, entry.count), below_[entry.parent]));
       }
       if (!known) continue;
       below_[node] = its == kNever ? kNever - 1 : its;  // kUnset is kNever
       todo_.pop_back();
     }
-    least = std::min(least, sum(costs.to_end(item.state, item.count), below_[item.node]));
+    least = std::min(least, sum(costs.to_end(space, item.state, item.count), below_[item.node]));
   }
   return least > kMostClosing ? kNever : least;
 }

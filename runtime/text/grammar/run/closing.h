@@ -24,17 +24,20 @@ constexpr uint32_t kNever = 0xFFFFFFFF;  // no such text completes the answer, o
 class Costs {
  public:
   Costs(const Network& network, const TokenTrie& trie);
-  // From a state with a count of rounds to the end of its rule.
-  uint32_t to_end(uint32_t state, uint32_t count) const;
+  // From a state with a count, which is one of `space`, to the end of its rule.
+  uint32_t to_end(const Space& space, uint32_t state, uint32_t count) const;
   bool is_token(uint32_t byte) const { return n_tokens_[byte + 1] > n_tokens_[byte]; }
   int32_t token_of(uint32_t set) const { return token_of_[set]; }  // a token of a set that the grammar names; -1: none is counted on
 
  private:
+  uint32_t members_to_end(const Space& space, const NetworkMembers& members, uint32_t place, uint32_t set) const;
+
   const Network& network_;
-  uint32_t n_tokens_[257] = {};                 // of the bytes below each
-  std::vector<int32_t> token_of_;               // (token sets)
-  std::vector<uint32_t> state_;                 // to the end of its rule; within a counted rule's rounds: to the boundary
-  std::vector<uint32_t> leave_, round_, rule_;  // (rules) from the boundary to the rule's end, and through one round; the whole rule
+  uint32_t n_tokens_[257] = {};                  // of the bytes below each
+  std::vector<int32_t> token_of_;                // (token sets)
+  std::vector<uint32_t> state_;                  // to the end of its rule; within a counted rule's rounds: to the boundary
+  std::vector<uint32_t> leave_, round_, rule_;   // (rules) from the boundary to the rule's end, and through one round; the whole rule
+  std::vector<std::vector<uint32_t>> cheapest_;  // (Network::members) those that are not required, the cheapest ones first
 };
 
 // One matcher's. Holds for one space until forget().

@@ -10,7 +10,15 @@ namespace {
 constexpr size_t kMostRows = 4096;   // 1 KiB each
 constexpr size_t kMostShared = 512;  // states of an automaton whose masks other grammars may use
 constexpr size_t kMostSpaceBytes = 4u << 20;
+constexpr uint32_t kSmallTree = 8;    // nodes that are walked without a look at their groups
 constexpr uint32_t kKeptLimits = 64;  // numbers of rounds whose bits are kept
+
+// Without a branch: half of the nodes have a token, in no order. The number of tokens added.
+inline uint32_t add_if_token(uint32_t token, uint32_t* bits) {
+  const uint32_t is = token != TokenTrie::kNoToken;
+  bits[(token >> 5) & (0 - is)] |= is << (token & 31);
+  return is;
+}
 
 }  // namespace
 
@@ -278,8 +286,12 @@ bool MaskMaker::walk(uint32_t state, LeafMask* mask, Pace* pace) {
     if constexpr (counted) rounds_at[nodes[top].depth + 1] = rounds;
     for (size_t at = top + 1; at < end; ++at) {
       const TokenTrie::Node node = nodes[at];
-      if constexpr (counted) rounds = rounds_at[node.depth + 1] = rounds_at[node.depth] + ((node.byte & 0xC0) != 0x80);
-      if (node.token != TokenTrie::kNoToken) add(node.token, rounds);
+      if constexpr (counted) {
+        rounds = rounds_at[node.depth + 1] = rounds_at[node.depth] + ((node.byte & 0xC0) != 0x80);
+        if (node.token != TokenTrie::kNoToken) add(node.token, rounds);
+      } else {
+        n_tokens += add_if_token(node.token, bits.data());
+      }
     }
   };
   uint64_t n_steps = 0;
@@ -393,12 +405,17 @@ std::shared_ptr<const LocalMask> MaskMaker::local(const Item& item, Pace* pace) 
     counts = uint64_t{least} << 32 | most;
   }
   if (auto known = cache_.find(item.state, counts)) return known;
-  if (space_.memory_bytes() > kMostSpaceBytes) space_.clear();
+  if (space_.memory_bytes() > kMostSpaceBytes) {
+    space_.clear();
+    loops_.forget();
+  }
   const std::vector<TokenTrie::Node>& nodes = trie_.nodes();
-  std::vector<uint32_t> stack(trie_.depth() + 1), tokens;
+  const uint8_t* const groups = trie_.groups().data();
+  std::vector<uint32_t> stack(trie_.depth() + 1), tokens, bits;  // bits (n_words): once a subtree is passed by
+  size_t n_tokens = 0;                                           // in bits
   stack[0] = space_.single({item.state, item.count, Space::kUnknown});
   auto mask = std::make_shared<LocalMask>();
-  for (size_t at = 0; at < nodes.size();) {
+  for (size_t at = 0; at < nodes.size(); ++n_steps_) {
     if (pace->stop()) return nullptr;
     const TokenTrie::Node node = nodes[at];
     if (space_.deferred(stack[node.depth])) {
@@ -416,10 +433,24 @@ std::shared_ptr<const LocalMask> MaskMaker::local(const Item& item, Pace* pace) 
       at += node.size;
       continue;
     }
+    if (node.size > kSmallTree && (groups[at] & ~loops_.of(&space_, to)) == 0) {  // nothing below leads to another configuration
+      const size_t first = at + 1, end = at + node.size;
+      bits.resize(trie_.n_words(), 0);
+      for (at = first; at < end; ++at) n_tokens += add_if_token(nodes[at].token, bits.data());
+      if (!space_.escapes(to)) continue;
+      for (size_t below = first; below < end; ++below)
+        if ((groups[below] & kMidCharacter) == 0) mask->pending.push_back(static_cast<uint32_t>(below));
+      continue;
+    }
     stack[node.depth + 1] = to;
     ++at;
   }
-  mask->tokens.assign(std::move(tokens), trie_.n_words());
+  if (bits.empty()) {
+    mask->tokens.assign(std::move(tokens), trie_.n_words());
+  } else {
+    for (const uint32_t token : tokens) bits[token >> 5] |= 1u << (token & 31);
+    mask->tokens.assign_bits(std::move(bits), n_tokens + tokens.size());
+  }
   cache_.keep(item.state, counts, mask);
   return mask;
 }

@@ -130,6 +130,7 @@ class MaskMaker {
   Space space_;
   LeafStates states_;
   PlainReach plain_;
+  TextLoops loops_;
   std::vector<uint32_t> row_of_;  // (states) or kDead
   std::vector<Row> rows_;
   std::vector<uint32_t> row_states_;  // (rows)

@@ -162,16 +162,21 @@ bool Matcher::add_together(uint32_t* words, Pace* pace, bool* together) {
     nodes.push_back(item.node);
     unknown += !masks_->knows_leaf(item.state);
   }
-  if (unknown < 2 || states.size() > LeafStates::kMostTogether) return true;
-  const auto mask = masks_->leaf_together(states, pace);
-  if (!mask) return !pace->stopped();
-  *together = true;
-  mask->tokens.add_to(words);
-  for (uint32_t i = 0; i < states.size(); ++i) {
-    const uint32_t below = space_.after_pop(nodes[i]);
-    for (const LeafMask::Rounds& p : mask->pending)
-      if ((p.rounds >> i & 1) != 0 && !add_pending(below, p.at, words, pace)) return false;
+  if (unknown < 2) return true;
+  for (size_t first = 0; first < states.size(); first += LeafStates::kMostTogether) {
+    const size_t n = std::min(LeafStates::kMostTogether, states.size() - first);
+    const auto begin = states.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto mask =
+        n == 1 ? masks_->leaf(states[first], pace) : masks_->leaf_together({begin, begin + static_cast<std::ptrdiff_t>(n)}, pace);
+    if (!mask) return !pace->stopped();  // too many joint states: each text has a walk of its own
+    mask->tokens.add_to(words);
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t below = space_.after_pop(nodes[first + i]);
+      for (const LeafMask::Rounds& p : mask->pending)
+        if ((n == 1 || (p.rounds >> i & 1) != 0) && !add_pending(below, p.at, words, pace)) return false;
+    }
   }
+  *together = true;
   return true;
 }
 
@@ -196,6 +201,7 @@ bool Matcher::add_item(const Item& item, uint32_t* words, Pace* pace) {
     for (size_t i = 0; i < others.size(); ++i) words[i] |= others[i];
   }
   if (state.edges == network.states[item.state + 1].edges) return true;
+  const uint8_t* const groups = shared_->trie->groups().data();
   if (MaskMaker::has_leaf(rule)) {
     const auto mask = masks_->leaf(item.state, pace);
     if (!mask) return false;
@@ -208,8 +214,9 @@ bool Matcher::add_item(const Item& item, uint32_t* words, Pace* pace) {
       if (allowed(t)) words[t.at >> 5] |= 1u << (t.at & 31);
     if (mask->pending.empty()) return true;
     const uint32_t below = space_.after_pop(item.node);
+    const uint8_t read = groups_read(below, mask->pending.size());
     for (const LeafMask::Rounds& p : mask->pending)
-      if (allowed(p) && !add_pending(below, p.at, words, pace)) return false;
+      if ((groups[p.at] & read) != 0 && allowed(p) && !add_pending(below, p.at, words, pace)) return false;
     return true;
   }
   const auto mask = masks_->local(item, pace);
@@ -218,9 +225,17 @@ bool Matcher::add_item(const Item& item, uint32_t* words, Pace* pace) {
   met_.insert(met_.end(), mask->deferred.begin(), mask->deferred.end());
   if (mask->pending.empty()) return true;
   const uint32_t below = space_.after_pop(item.node);
+  const uint8_t read = groups_read(below, mask->pending.size());
   for (const uint32_t p : mask->pending)
-    if (!add_pending(below, p, words, pace)) return false;
+    if ((groups[p] & read) != 0 && !add_pending(below, p, words, pace)) return false;
   return true;
+}
+
+// Looks once at what can be read behind a text that ends nearly everywhere; otherwise the look costs more than it saves.
+uint8_t Matcher::groups_read(uint32_t below, size_t n_pending) {
+  constexpr size_t kFew = 256;
+  if (n_pending < kFew || below == Space::kRefused || below == Space::kTooAmbiguous || space_.deferred(below)) return 0xFF;
+  return grammar::groups_read(&space_, below);
 }
 
 // The tokens below a node whose bytes end a rule, read on from where the rule's end leads.

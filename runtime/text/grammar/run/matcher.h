@@ -55,6 +55,7 @@ class Matcher {
   bool add_item(const Item& item, uint32_t* words, Pace* pace);
   bool add_together(uint32_t* words, Pace* pace, bool* together);
   bool is_text(const Item& item) const;
+  uint8_t groups_read(uint32_t below, size_t n_pending);
   bool add_pending(uint32_t below, uint32_t node, uint32_t* words, Pace* pace);
   void make_room();
   void begin();

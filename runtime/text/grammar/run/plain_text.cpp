@@ -1,6 +1,8 @@
 #include "runtime/text/grammar/run/plain_text.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 namespace orrery::text::grammar {
 namespace {
@@ -48,6 +50,75 @@ uint8_t part_after(uint8_t part, uint8_t byte) {
 }
 
 }  // namespace
+
+uint8_t group_of(uint8_t byte) {
+  if (byte >= 0x80) return kCharacterGroup;
+  if (byte < 0x20 || byte == 0x7F) return 1 << 4;
+  for (const auto& [bytes, bit] : {std::pair("<", 1), std::pair("[]{}", 2), std::pair("\"\\`|>'", 3)})
+    if (std::string_view(bytes).find(static_cast<char>(byte)) != std::string_view::npos) return static_cast<uint8_t>(1 << bit);
+  return 1;
+}
+
+std::vector<uint8_t> groups_below(const std::vector<TokenTrie::Node>& nodes, uint32_t depth) {
+  uint8_t group[256], after[kParts + 1][128];  // after: of bytes from 0x80 on
+  for (uint32_t byte = 0; byte < 256; ++byte) group[byte] = group_of(static_cast<uint8_t>(byte));
+  for (uint8_t part = 0; part <= kBroken; ++part)
+    for (uint32_t byte = 0x80; byte < 256; ++byte) after[part][byte - 0x80] = part_after(part, static_cast<uint8_t>(byte));
+  std::vector<uint8_t> out(nodes.size());  // first each byte's own group
+  std::vector<uint8_t> part(depth + 1, kWhole);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const uint8_t from = part[nodes[i].depth], byte = static_cast<uint8_t>(nodes[i].byte);
+    const bool in_character = from != kWhole && from != kBroken;
+    const uint8_t to = byte >= 0x80 ? after[from][byte - 0x80] : in_character ? uint8_t{kBroken} : uint8_t{kWhole};
+    part[nodes[i].depth + 1] = to;
+    out[i] = static_cast<uint8_t>((to == kBroken ? kBrokenGroup : group[byte]) | (to == kWhole ? 0 : kMidCharacter));
+  }
+  std::vector<uint8_t> below(depth + 2, 0);  // by depth: of the nodes that were met since the last node above them
+  for (size_t i = nodes.size(); i-- > 0;) {
+    const uint32_t d = nodes[i].depth;
+    const uint8_t its = below[d + 1], middle = out[i] & kMidCharacter;
+    below[d + 1] = 0;
+    below[d] = static_cast<uint8_t>(below[d] | its | (out[i] & ~kMidCharacter));
+    out[i] = its | middle;
+  }
+  return out;
+}
+
+uint8_t groups_read(Space* space, uint32_t configuration) {
+  uint32_t out = kMidCharacter;
+  for (uint32_t byte = 0; byte < 256; ++byte)
+    if (space->step(configuration, static_cast<uint8_t>(byte)) != Space::kRefused)
+      out |= byte < 0x80 ? group_of(static_cast<uint8_t>(byte)) : kCharacterGroup | kBrokenGroup;
+  return static_cast<uint8_t>(out);
+}
+
+uint8_t TextLoops::find(Space* space, uint32_t configuration) {
+  constexpr size_t kMostPlaces = 64;
+  // Nearly all that do not read letters for ever are found out by one step.
+  if (space->deferred(configuration) || space->step(configuration, 'e') != configuration) return 0;
+  uint32_t out = kCharacterGroup - 1;
+  for (uint32_t byte = 0; byte < 0x80; ++byte)
+    if (space->step(configuration, static_cast<uint8_t>(byte)) != configuration) out &= ~uint32_t{group_of(static_cast<uint8_t>(byte))};
+  // Characters of several bytes: all ways on from all parts of one.
+  std::vector<std::pair<uint32_t, uint8_t>> places = {{configuration, kWhole}};
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto [from, part] = places[i];
+    for (uint32_t k = 0; k < kPartEdges[part].n; ++k) {
+      const PartEdge& edge = kPartEdges[part].edges[k];
+      for (uint32_t byte = std::max<uint32_t>(edge.first, 0x80); byte <= edge.last; ++byte) {
+        const uint32_t to = space->step(from, static_cast<uint8_t>(byte));
+        if (edge.to == kWhole ? to != configuration
+                              : to == Space::kRefused || to == Space::kTooAmbiguous || space->escapes(to) || space->deferred(to))
+          return static_cast<uint8_t>(out);
+        const std::pair<uint32_t, uint8_t> next = {to, edge.to};
+        if (edge.to == kWhole || std::find(places.begin(), places.end(), next) != places.end()) continue;
+        if (places.size() == kMostPlaces) return static_cast<uint8_t>(out);
+        places.push_back(next);
+      }
+    }
+  }
+  return static_cast<uint8_t>(out | kCharacterGroup);
+}
 
 std::vector<uint8_t> plain_heights(const std::vector<TokenTrie::Node>& nodes, uint32_t depth) {
   uint8_t after[kParts + 1][256];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/text/grammar/run/leaf_states.h"
+#include "runtime/text/grammar/run/space.h"
 #include "runtime/text/grammar/run/token_trie.h"
 
 namespace orrery::text::grammar {
@@ -15,6 +16,32 @@ namespace orrery::text::grammar {
 // character may be cut; 0 otherwise, and above kMostPlainBytes.
 constexpr uint32_t kMostPlainBytes = 254;
 std::vector<uint8_t> plain_heights(const std::vector<TokenTrie::Node>& nodes, uint32_t depth);
+
+// Bytes in groups: letters and what stands between them; characters that marks and notations begin with; white space and controls; characters
+// of several bytes. For each node of a token tree: the groups of the bytes below it. A walk passes by a subtree whose groups all lead from a
+// configuration back to it, and by one that has none of the groups that can come.
+constexpr uint8_t kCharacterGroup = 1 << 5, kBrokenGroup = 1 << 6,
+                  kMidCharacter = 1 << 7;  // the last one: the node's byte ends no character
+uint8_t group_of(uint8_t byte);
+std::vector<uint8_t> groups_below(const std::vector<TokenTrie::Node>& nodes, uint32_t depth);
+// The groups with a byte that `configuration` reads, and kMidCharacter.
+uint8_t groups_read(Space* space, uint32_t configuration);
+
+// Groups whose characters lead from configurations of one space back to the same configuration.
+class TextLoops {
+ public:
+  uint8_t of(Space* space, uint32_t configuration) {
+    if (configuration >= known_.size()) known_.resize(configuration + size_t{1}, kNotKnown);
+    if (known_[configuration] == kNotKnown) known_[configuration] = find(space, configuration);
+    return known_[configuration];
+  }
+  void forget() { known_.clear(); }  // with the space
+
+ private:
+  static constexpr uint8_t kNotKnown = 0xFF;
+  static uint8_t find(Space* space, uint32_t configuration);
+  std::vector<uint8_t> known_;
+};
 
 // How much plain text states read.
 class PlainReach {

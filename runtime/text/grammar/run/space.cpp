@@ -50,6 +50,10 @@ void Space::clear() {
   node_index_.clear();
   configuration_index_.clear();
   union_index_.clear();
+  taken_.clear();
+  taken_words_.clear();
+  taken_index_.clear();
+  taken({}, 0);
   node(nullptr, 0);
   push(kBottomState, 0, 0);
   push(kUnknownState, 0, 0);
@@ -59,7 +63,74 @@ void Space::clear() {
 size_t Space::memory_bytes() const {
   return nodes_.size() * sizeof(Node) + entries_.size() * sizeof(Entry) + configurations_.size() * sizeof(Configuration) +
          items_.size() * sizeof(Item) + rows_.size() * sizeof(uint32_t) + unions_.size() * sizeof(Union) + node_index_.memory_bytes() * 2 +
-         configuration_index_.memory_bytes() * 2 + union_index_.memory_bytes() * 2;
+         configuration_index_.memory_bytes() * 2 + union_index_.memory_bytes() * 2 + taken_.size() * sizeof(Taken) +
+         taken_words_.size() * sizeof(uint64_t) + taken_index_.memory_bytes() * 2;
+}
+
+// ---- Members in any order ----
+
+uint32_t Space::taken(const std::vector<uint64_t>& words, uint32_t n_repeated) {
+  size_t n = words.size();
+  while (n > 0 && words[n - 1] == 0) --n;
+  uint64_t hash = mix(n, n_repeated);
+  for (size_t i = 0; i < n; ++i) hash = mix(hash, words[i]);
+  const uint32_t known = taken_index_.find(hash, [&](uint32_t i) {
+    const Taken& t = taken_[i];
+    return t.n == n && t.n_repeated == n_repeated &&
+           std::equal(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(n), taken_words_.begin() + t.begin);
+  });
+  if (known != kUnset) return known;
+  const auto number = static_cast<uint32_t>(taken_.size());
+  taken_.push_back({static_cast<uint32_t>(taken_words_.size()), static_cast<uint32_t>(n), n_repeated});
+  taken_words_.insert(taken_words_.end(), words.begin(), words.begin() + static_cast<std::ptrdiff_t>(n));
+  taken_index_.insert(hash, number);
+  return number;
+}
+
+Space::Tally Space::tally(const NetworkMembers& members, uint32_t set) const {
+  const auto n_bits = [](uint64_t word) {
+    uint32_t n = 0;
+    for (; word != 0; word &= word - 1) ++n;
+    return n;
+  };
+  const Taken& t = taken_[set];
+  Tally out = {t.n_repeated, members.n_needed};
+  for (uint32_t i = 0; i < t.n; ++i) {
+    out.taken += n_bits(taken_words_[t.begin + i]);
+    out.missing -= n_bits(taken_words_[t.begin + i] & members.required[i]);
+  }
+  return out;
+}
+
+uint32_t Space::with_member(uint32_t set, const NetworkMembers& members, uint32_t member) {
+  const Taken from = taken_[set];
+  std::vector<uint64_t> words(members.required.size(), 0);
+  std::copy_n(taken_words_.begin() + from.begin, from.n, words.begin());
+  if (!members.list[member].repeats) {
+    words[member / 64] |= uint64_t{1} << (member % 64);
+    return taken(words, from.n_repeated);
+  }
+  return taken(words, members.most == kUnbounded ? std::min(from.n_repeated + 1, members.least) : from.n_repeated + 1);
+}
+
+// Whether a call may be made; the count changes with it. A member may come only if the required ones still have room behind it.
+bool Space::call(const NetworkRule& rule, const Call& call, uint32_t* count) {
+  if (!rule.any_order) return begin_round(rule, call.action, count);
+  if (call.action == Edge::none) return true;
+  const NetworkMembers& members = network_->members[rule.boundary];
+  const Tally now = tally(members, *count);
+  const bool full = members.most != kUnbounded && uint64_t{now.taken} + now.missing >= members.most;
+  if (call.action == Edge::closes) {
+    if (now.missing > 0 || now.taken < members.least) return false;
+    *count = 0;
+    return true;
+  }
+  if (call.action == Edge::goes_on)
+    return now.missing > 0 || (!full && (members.n_once < members.list.size() || now.taken < members.n_once));
+  const Members::Member& member = members.list[call.member];
+  if ((!member.repeats && is_taken(*count, call.member)) || (full && !member.required)) return false;
+  *count = with_member(*count, members, call.member);
+  return true;
 }
 
 // ---- Nodes ----
@@ -257,7 +328,7 @@ uint32_t Space::close() {
     for (uint32_t i = s.calls; i < state(item.state + 1).calls; ++i) {
       const Call call = network_->calls[i];
       uint32_t count = item.count;
-      if (!begin_round(rule, call.action, &count)) continue;
+      if (!this->call(rule, call, &count)) continue;
       add(network_->rules[call.rule].start, 0, state(call.target).tail ? item.node : push(call.target, count, item.node));
     }
   }
@@ -398,7 +469,18 @@ uint32_t Space::copy(const Space& other, uint32_t number) {
   for (size_t i = 0; i < other.nodes_.size(); ++i) {
     if (!reached[i] && i > kUnknown) continue;
     entries.assign(other.entries_.begin() + other.nodes_[i].begin, other.entries_.begin() + other.nodes_[i].begin + other.nodes_[i].n);
-    for (Entry& e : entries) e.parent = renamed[e.parent];
+    bool moved = false;  // sets of members have other numbers here
+    for (Entry& e : entries) {
+      e.parent = renamed[e.parent];
+      if (e.state >= kUnknownState || !network_->rules[state(e.state).rule].any_order) continue;
+      const Taken set = other.taken_[e.count];
+      const auto words = other.taken_words_.begin() + set.begin;
+      e.count = taken({words, words + set.n}, set.n_repeated);
+      moved = true;
+    }
+    if (moved)
+      std::sort(entries.begin(), entries.end(),
+                [](const Entry& a, const Entry& b) { return a.state != b.state ? a.state < b.state : a.count < b.count; });
     renamed[i] = node(entries.data(), entries.size());
   }
   std::vector<Item> items(other.items_.begin() + from.begin, other.items_.begin() + from.begin + from.n);

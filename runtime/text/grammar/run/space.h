@@ -4,6 +4,9 @@
 // A node is a set of stacks: for each return state (and its count of rounds) the node of the stacks below. A configuration is a set of
 // items (state, count, node). Ambiguity multiplies neither: stacks that differ only below a return state share its entry. No text makes two
 // numbers for one set, so what a configuration holds, and whether it is too large, depends on the text alone.
+//
+// In a rule with members in any order, the count is the number of the set of members that have come. Such sets are interned too, so there
+// are those that texts have led to, not all that could be.
 #pragma once
 
 #include <vector>
@@ -53,6 +56,20 @@ class Space {
   const Entry* entries(uint32_t node) const { return &entries_[nodes_[node].begin]; }
   uint32_t n_entries(uint32_t node) const { return nodes_[node].n; }
   size_t n_nodes() const { return nodes_.size(); }
+
+  // Members that have come.
+  struct Taken {
+    uint32_t begin, n;    // words in taken_words_: bits of those that come once; behind the last word all are 0
+    uint32_t n_repeated;  // the others, without upper bound as far as `least` tells them apart
+  };
+  bool is_taken(uint32_t set, uint32_t member) const {
+    const Taken& t = taken_[set];
+    return member / 64 < t.n && (taken_words_[t.begin + member / 64] >> (member % 64) & 1) != 0;
+  }
+  struct Tally {
+    uint32_t taken, missing;  // members that have come, and required ones that have not
+  };
+  Tally tally(const NetworkMembers& members, uint32_t set) const;
 
   size_t memory_bytes() const;
   void clear();
@@ -116,6 +133,9 @@ class Space {
   uint32_t configuration(const std::vector<Item>& items, bool may_end, bool escapes);
   bool too_many_reachable();
   bool begin_round(const NetworkRule& rule, Edge::Action action, uint32_t* count) const;
+  bool call(const NetworkRule& rule, const Call& call, uint32_t* count);
+  uint32_t with_member(uint32_t set, const NetworkMembers& members, uint32_t member);
+  uint32_t taken(const std::vector<uint64_t>& words, uint32_t n_repeated);
 
   const Network* network_;
   std::vector<Node> nodes_;
@@ -124,7 +144,9 @@ class Space {
   std::vector<Item> items_;
   std::vector<uint32_t> rows_;  // steps, by configuration and byte class
   std::vector<Union> unions_;
-  Index node_index_, configuration_index_, union_index_;
+  std::vector<Taken> taken_;  // 0: no member
+  std::vector<uint64_t> taken_words_;
+  Index node_index_, configuration_index_, union_index_, taken_index_;
 
   // One closure's work.
   std::vector<Item> work_;

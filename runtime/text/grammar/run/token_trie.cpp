@@ -97,6 +97,7 @@ Result<std::shared_ptr<TokenTrie>> TokenTrie::build(std::string text, std::vecto
   close(0);
   trie->nodes_.shrink_to_fit();
   trie->plain_ = plain_heights(trie->nodes_, trie->depth_);
+  trie->groups_ = groups_below(trie->nodes_, trie->depth_);
   return trie;
 }
 
@@ -133,7 +134,8 @@ std::vector<int32_t> TokenTrie::cut(std::string_view text, size_t most) const {
 }
 
 size_t TokenTrie::memory_bytes() const {
-  return nodes_.capacity() * sizeof(Node) + plain_.capacity() + text_.capacity() + offset_.capacity() * sizeof(uint32_t);
+  return nodes_.capacity() * sizeof(Node) + plain_.capacity() + groups_.capacity() + text_.capacity() +
+         offset_.capacity() * sizeof(uint32_t);
 }
 
 std::shared_ptr<LeafMask> TokenTrie::find_leaf(const std::string& digest) const {

@@ -35,8 +35,9 @@ class TokenTrie {
   uint32_t n_vocab() const { return n_vocab_; }
   size_t n_words() const { return (size_t{n_vocab_} + 31) / 32; }  // of a mask
   const std::vector<Node>& nodes() const { return nodes_; }
-  const std::vector<uint8_t>& plain() const { return plain_; }  // (nodes) plain_heights()
-  uint32_t depth() const { return depth_; }                     // bytes of the longest token
+  const std::vector<uint8_t>& plain() const { return plain_; }    // (nodes) plain_heights()
+  const std::vector<uint8_t>& groups() const { return groups_; }  // (nodes) groups_below()
+  uint32_t depth() const { return depth_; }                       // bytes of the longest token
   const std::vector<int32_t>& ends() const { return ends_; }
   std::string_view bytes(int32_t id) const {  // empty: not in the tree
     return std::string_view(text_).substr(offset_[static_cast<size_t>(id)],
@@ -58,7 +59,7 @@ class TokenTrie {
 
   uint32_t n_vocab_ = 0, depth_ = 0;
   std::vector<Node> nodes_;
-  std::vector<uint8_t> plain_;
+  std::vector<uint8_t> plain_, groups_;
   std::vector<int32_t> ends_;
   std::string text_;              // all tokens' bytes
   std::vector<uint32_t> offset_;  // (n_vocab + 1) in text_

@@ -1,5 +1,6 @@
 #include "runtime/text/grammar/tree/tree.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace orrery::text::grammar {
@@ -56,7 +57,8 @@ uint32_t Tree::graph(Graph graph) {
 uint32_t Tree::graft(const Tree& other) {
   const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
   const uint32_t n_nodes = size(nodes), n_children = size(children), n_bytes = size(bytes), n_sets = size(sets),
-                 n_token_sets = size(token_sets), n_graphs = size(graphs), n_machines = size(machines), n_rules = size(rules);
+                 n_token_sets = size(token_sets), n_graphs = size(graphs), n_machines = size(machines), n_members = size(member_lists),
+                 n_rules = size(rules);
   const auto moved = [&](uint32_t node) { return node == kNoNode ? kNoNode : node + n_nodes; };
   for (TreeNode node : other.nodes) {
     switch (node.type) {
@@ -69,6 +71,7 @@ uint32_t Tree::graft(const Tree& other) {
       case NodeType::tokens: node.a += n_token_sets; break;
       case NodeType::graph: node.a += n_graphs; break;
       case NodeType::machine: node.a += n_machines; break;
+      case NodeType::members: node.a += n_members; break;
     }
     nodes.push_back(node);
   }
@@ -84,6 +87,11 @@ uint32_t Tree::graft(const Tree& other) {
     for (Machine::Edge& edge : machine.edges) edge.node = moved(edge.node);
     machines.push_back(std::move(machine));
   }
+  for (Members members : other.member_lists) {
+    for (uint32_t* part : {&members.open, &members.separator, &members.close, &members.close_empty}) *part += n_rules;
+    for (Members::Member& member : members.list) member.rule += n_rules;
+    member_lists.push_back(std::move(members));
+  }
   for (Rule rule : other.rules) {
     rule.body = moved(rule.body);
     rules.push_back(std::move(rule));
@@ -94,6 +102,15 @@ uint32_t Tree::graft(const Tree& other) {
 uint32_t Tree::machine(Machine machine) {
   machines.push_back(std::move(machine));
   return add({NodeType::machine, static_cast<uint32_t>(machines.size() - 1), 0, 0});
+}
+
+uint32_t Tree::members(Members members) {
+  member_lists.push_back(std::move(members));
+  return add({NodeType::members, static_cast<uint32_t>(member_lists.size() - 1), 0, 0});
+}
+
+uint32_t Members::n_required() const {
+  return static_cast<uint32_t>(std::count_if(list.begin(), list.end(), [](const Member& m) { return m.required; }));
 }
 
 // Its body stands for the true one: a byte that no text has.
@@ -120,22 +137,26 @@ size_t Tree::memory_bytes() const {
   for (const CharSet& set : sets) n += sizeof set + set.ranges().capacity() * sizeof(CharRange);
   for (const Machine& m : machines) n += sizeof m + m.edges.capacity() * sizeof(Machine::Edge);
   for (const Graph& g : graphs) n += sizeof g + g.edges.capacity() * sizeof(Graph::Edge);
+  for (const Members& m : member_lists) n += sizeof m + m.list.capacity() * sizeof(Members::Member);
   return n + rules.capacity() * sizeof(Rule);
 }
 
 namespace {
 
 // The least solution: a node waits for a number of its parts, and tells the nodes that wait for it. Each edge of the tree is used once.
-std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, const TreeNode&), bool empty_repeat_is_known) {
+std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, const TreeNode&), bool empty_members_are_known) {
   const size_t n = tree.nodes.size(), n_rules = tree.rules.size();
   // Edges part -> whole, of rules too: number n + r is rule r. Behind them the states and edges of machines: a state waits for one edge
-  // that enters it, an edge for its node and for the state that it leaves.
+  // that enters it, an edge for its node and for the state that it leaves. Behind these, two of each list of members: `enough` waits for
+  // one that repeats, or for `several`, which waits for the members that `least` asks for beyond the required ones.
   std::vector<uint32_t> machine_begin;
   size_t n_all = n + n_rules;
   for (const Machine& m : tree.machines) {
     machine_begin.push_back(static_cast<uint32_t>(n_all));
     n_all += m.n_states + m.edges.size();
   }
+  const auto enough_of = [first = static_cast<uint32_t>(n_all)](uint32_t list) { return first + 2 * list; };
+  n_all += 2 * tree.member_lists.size();
   std::vector<uint32_t> start(n_all + 1, 0), whole, waits(n_all, 1);
   const auto each_edge = [&](auto&& use) {
     for (uint32_t i = 0; i < n; ++i) {
@@ -148,6 +169,10 @@ std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, co
         use(static_cast<uint32_t>(n) + node.a, i);
       } else if (node.type == NodeType::machine) {
         use(machine_begin[node.a] + Machine::kFinal, i);
+      } else if (node.type == NodeType::members) {
+        use(enough_of(node.a), i);
+        for (const Members::Member& m : tree.member_lists[node.a].list)
+          if (m.required) use(static_cast<uint32_t>(n) + m.rule, i);
       }
     }
     for (size_t m = 0; m < tree.machines.size(); ++m) {
@@ -158,6 +183,11 @@ std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, co
         if (machine.edges[e].node != kNoNode) use(machine.edges[e].node, edge);
         use(edge, machine_begin[m] + machine.edges[e].to);
       }
+    }
+    for (uint32_t l = 0; l < tree.member_lists.size(); ++l) {
+      use(enough_of(l) + 1, enough_of(l));
+      for (const Members::Member& m : tree.member_lists[l].list)
+        if (!m.required) use(static_cast<uint32_t>(n) + m.rule, enough_of(l) + !m.repeats);
     }
     for (uint32_t r = 0; r < n_rules; ++r)
       if (tree.rules[r].body != kNoNode) use(tree.rules[r].body, static_cast<uint32_t>(n) + r);
@@ -177,11 +207,19 @@ std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, co
     is[machine_begin[m] + Machine::kStart] = true;
     todo.push_back(machine_begin[m] + Machine::kStart);
   }
+  for (uint32_t l = 0; l < tree.member_lists.size(); ++l) {
+    const Members& members = tree.member_lists[l];
+    const uint32_t required = members.n_required(), several = enough_of(l) + 1;
+    waits[several] = std::max(members.least, required) - required;
+    if (waits[several] > 0 || !empty_members_are_known) continue;
+    is[several] = true;
+    todo.push_back(several);
+  }
   for (uint32_t i = 0; i < n; ++i) {
     const TreeNode& node = tree.nodes[i];
     if (node.type == NodeType::sequence) waits[i] = node.b;
-    if (known(tree, node) || (node.type == NodeType::sequence && node.b == 0) ||
-        (empty_repeat_is_known && node.type == NodeType::repeat && node.b == 0)) {
+    if (node.type == NodeType::members) waits[i] = 1 + tree.member_lists[node.a].n_required();
+    if (known(tree, node) || (node.type == NodeType::sequence && node.b == 0) || (node.type == NodeType::repeat && node.b == 0)) {
       is[i] = true;
       todo.push_back(i);
     }
@@ -210,7 +248,7 @@ TreeFacts tree_facts(const Tree& tree) {
         if (node.type == NodeType::literal) return node.b == 0;
         return node.type == NodeType::graph && t.graphs[node.a].n_states > 0 && t.graphs[node.a].final[t.graphs[node.a].start];
       },
-      true);
+      false);
   facts.productive = least_solution(
       tree,
       [](const Tree& t, const TreeNode& node) {

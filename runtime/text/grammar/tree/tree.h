@@ -1,5 +1,5 @@
 // The tree that every language becomes: rules over literals, sets of characters, sequences, choices, repetitions, references, sets of
-// tokens, and automata over characters (graphs). A node's children have smaller numbers than the node, so a loop over the numbers visits
+// tokens, automata over characters (graphs), and members in any order. A node's children have smaller numbers than the node, so a loop over the numbers visits
 // children first, and no walk recurses. Nodes may be shared: the tree is a directed graph without cycles but for references to rules.
 #pragma once
 
@@ -26,6 +26,7 @@ enum class NodeType : uint8_t {
   tokens,    // a: index in Tree::token_sets
   graph,     // a: index in Tree::graphs
   machine,   // a: index in Tree::machines
+  members,   // a: index in Tree::member_lists
 };
 
 struct TreeNode {
@@ -69,6 +70,22 @@ struct Machine {
   uint32_t state() { return n_states++; }
 };
 
+// Members in any order, as an object's are: `open`, the members with a separator between them, and `close`. Without a member, `close_empty`
+// stands behind `open`. All parts are rules with automata of their own, and none derives the empty text. No text begins two members, so what
+// has been read says which members have come.
+struct Members {
+  struct Member {
+    uint32_t rule;
+    bool required = false, repeats = false;  // without `repeats` it comes at most once; what repeats is not required
+  };
+  static constexpr uint32_t kMost = 512;
+  uint32_t open = 0, separator = 0, close = 0, close_empty = 0;
+  std::vector<Member> list;
+  uint32_t least = 0,
+           most = kUnbounded;  // least: at most the number of members, unless some repeat. most: at least those that are required
+  uint32_t n_required() const;
+};
+
 class Tree {
  public:
   uint32_t literal(std::string_view text);
@@ -83,6 +100,7 @@ class Tree {
   uint32_t tokens(TokenSet set);
   uint32_t graph(Graph graph);
   uint32_t machine(Machine machine);
+  uint32_t members(Members members);
   uint32_t add_rule(std::string name, uint32_t line = 0, uint32_t column = 0);
   uint32_t deferred_rule(std::string name, uint32_t number, uint32_t bytes);
   uint32_t add_set(CharSet set);
@@ -98,6 +116,7 @@ class Tree {
   std::vector<TokenSet> token_sets;
   std::vector<Graph> graphs;
   std::vector<Machine> machines;
+  std::vector<Members> member_lists;
   std::vector<Rule> rules;
   uint32_t root = 0;  // index in rules
 
