@@ -4,7 +4,8 @@
 //   latency_us=5      of each transfer
 //   prompt=32  tokens=256  decoded behind it; each is drawn at random, so experts are chosen as the file's weights choose
 //   repeat=3  threads=2  path=auto  budget_gib=4
-//   host=1     the processor computes the other experts beside the "device": half of the threads stand for each, and no link is used
+//   host=1     the processor computes the other experts beside the "device": half of the threads stand for each, and no link is used. Of a
+//              dense model: the other columns of its feed-forward blocks
 //
 // Each row: the time of a token (median of the runs, each of which decodes all tokens), its share of the speed of all experts in the arena,
 // what was there, on its way or missed, and the time that the plan's arithmetic (samples/orrery/measure/division.h) gives for the row's own share of
@@ -97,7 +98,7 @@ struct Opened {
   std::unique_ptr<engine::Session> session;
 };
 
-Opened open(const Wishes& w, double link, int64_t experts, bool by_host = false) {
+Opened open(const Wishes& w, double link, int64_t experts, bool by_host = false, int64_t columns = -1) {
   engine::RuntimeOptions options;
   options.n_threads = by_host ? w.threads / 2 : w.threads;
   options.n_host_threads = w.threads - options.n_threads;
@@ -106,6 +107,7 @@ Opened open(const Wishes& w, double link, int64_t experts, bool by_host = false)
   if (link > 0) options.link = {static_cast<uint64_t>(link * 1e9), static_cast<uint32_t>(w.latency_us)};
   engine::ModelOptions model;
   model.experts_on_device = experts, model.host_computes = by_host ? engine::HostComputes::always : engine::HostComputes::never;
+  model.columns_on_device = columns;
   engine::ModelSource source;
   source.path = w.path;
   Opened o;
@@ -135,32 +137,43 @@ double decode(const Wishes& w, Opened* o, uint64_t seed) {
   return static_cast<double>(now_us() - begin) / 1000 / w.tokens;
 }
 
-// Both sides compute the experts: against all of them on one side with all threads, whose rate is the sum of both sides', and with the
-// device's threads alone.
+// Microseconds in which the processor computed beside the device, and its share of what it might have computed.
+struct ByHost {
+  double us = 0, share = 0;
+};
+ByHost by_host(const Opened& o, double share_there, const model::HostExperts::Counts& before, uint64_t us_before) {
+  if (const model::HostColumns* columns = o.model->weights().columns.get())
+    return {static_cast<double>(columns->counts().host_us - us_before), 100 - share_there};
+  const model::HostExperts::Counts after = o.model->weights().host->counts();
+  const auto here = static_cast<double>(after.by_host - before.by_host), there = static_cast<double>(after.on_device - before.on_device);
+  return {static_cast<double>(after.host_us - before.host_us), 100 * here / (here + there)};
+}
+
+// Both sides compute the experts or columns: against all of them on one side with all threads, whose rate is the sum of both sides', and with
+// the device's threads alone.
 void run_by_host(const Wishes& w) {
   Wishes one_side = w;
   one_side.threads = w.threads / 2;
   Opened all = open(w, 0, -1), half = open(one_side, 0, -1);
-  const auto n_units = static_cast<double>(open(w, 0, 0).model->weights().experts->units().n_units());
+  const bool mixture = static_cast<bool>(all.model->description().experts());
+  const double n_units = mixture ? static_cast<double>(open(w, 0, 0).model->weights().experts->units().n_units()) : 0;
   std::printf("%s: %.0f experts; %d threads on each side, %s\n", w.path.c_str(), n_units, w.threads / 2,
               all.model->runtime().backend_info().instruction_set);
-  std::printf("%7s  %9s %10s %9s  %6s  %8s %8s\n", "experts", "ms/token", "both sides", "one side", "of sum", "by host", "its ms");
+  std::printf("%7s  %9s %10s %9s  %6s  %8s %8s\n", mixture ? "experts" : "columns", "ms/token", "both sides", "one side", "of sum",
+              "by host", "its ms");
   for (const double share : w.shares) {
-    Opened some = open(w, 26, static_cast<int64_t>(n_units * share / 100), true);
+    Opened some = mixture ? open(w, 26, static_cast<int64_t>(n_units * share / 100), true) : open(w, 26, -1, true, std::lround(share));
     for (Opened* o : {&some, &all, &half}) (void)decode(w, o, 1);
-    const model::HostExperts& experts = *some.model->weights().host;
-    const model::HostExperts::Counts before = experts.counts();
+    const model::HostExperts::Counts before = mixture ? some.model->weights().host->counts() : model::HostExperts::Counts{};
+    const uint64_t us_before = mixture ? 0 : some.model->weights().columns->counts().host_us;
     std::vector<double> ms[3];
     for (int i = 0; i < w.repeat; ++i) {
       const auto seed = static_cast<uint64_t>(2 + i);
       ms[0].push_back(decode(w, &some, seed)), ms[1].push_back(decode(w, &all, seed)), ms[2].push_back(decode(w, &half, seed));
     }
-    const model::HostExperts::Counts after = experts.counts();
-    const auto by_host = static_cast<double>(after.by_host - before.by_host),
-               there = static_cast<double>(after.on_device - before.on_device);
+    const ByHost host = by_host(some, share, before, us_before);
     std::printf("%6.0f%%  %9.2f %10.2f %9.2f  %5.0f%%  %7.0f%% %8.2f\n", share, median(ms[0]), median(ms[1]), median(ms[2]),
-                100 * median(ms[1]) / median(ms[0]), 100 * by_host / (by_host + there),
-                static_cast<double>(after.host_us - before.host_us) / 1000 / (static_cast<double>(w.repeat) * w.tokens));
+                100 * median(ms[1]) / median(ms[0]), host.share, host.us / 1000 / (static_cast<double>(w.repeat) * w.tokens));
     std::fflush(stdout);
   }
 }
