@@ -118,6 +118,9 @@ TEST(EngineHostColumns, AsManyAsFit) {
     before = there;
     EXPECT_LE(model->runtime().arena().used(), runtime.device_budget_bytes - options.sessions_bytes);
     EXPECT_LT(farthest(prompt_logits(model, prompt), expected), 2e-5f * largest(expected));
+    if (missing < all / 2) {  // a chunk leaves each layer, so that the next chunk's first layers are on their way
+      EXPECT_GT(model->weights().columns->prompts().bytes, model->weights().columns->layout().units.bytes());
+    }
     EXPECT_LT(farthest(decoded_logits(model, prompt), expected), 2e-3f * largest(expected)) << "as near as generated tokens are";
   }
 }
