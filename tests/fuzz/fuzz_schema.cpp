@@ -1,4 +1,4 @@
-// JSON schemas from strangers: refused with a message, or walked. Those of an odd length leave the order of keys free.
+// JSON schemas from strangers: refused with a message, or walked. Schemas of an odd length leave the order of keys free.
 #include "tests/fuzz/grammar_steps.h"
 
 using namespace orrery::fuzz;

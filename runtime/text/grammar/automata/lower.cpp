@@ -22,7 +22,10 @@ void Nfa::literal(std::string_view text, uint32_t from, uint32_t to) {
 
 void Nfa::chars(const CharSet& set, uint32_t from, uint32_t to) {
   std::vector<ByteSequence> sequences;
-  for (const CharRange& range : set.ranges()) append_utf8(range, &sequences);
+  for (const CharRange& range : set.ranges()) {
+    if (range.last <= 0x7F) bytes(from, static_cast<uint8_t>(range.first), static_cast<uint8_t>(range.last), to);
+    else append_utf8(range, &sequences);
+  }
   for (const ByteSequence& sequence : sequences) {
     uint32_t next = to;
     for (uint32_t i = sequence.n - 1; i > 0; --i) {

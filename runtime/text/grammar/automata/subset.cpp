@@ -33,7 +33,8 @@ class Subsets {
     mark(Nfa::kStart, &start);
     finish(&start);
     // The start is a state of its own: no text has been read, so the rule cannot end.
-    sets_.push_back(start);
+    add_set(start);
+    part->states.reserve(std::min<size_t>(nfa_.n_states, 4096));
     part->states.emplace_back();
     const size_t most_states = 256 + 8 * (size_t{nfa_.n_states} + nfa_.n_saved);
     for (uint32_t s = 0; s < sets_.size(); ++s) {
@@ -153,32 +154,41 @@ class Subsets {
   uint32_t number_of(const std::vector<uint32_t>& members) {
     if (sets_.size() * 2 >= slots_.size()) {
       slots_.assign(std::max<size_t>(256, slots_.size() * 2), kNoNode);
-      for (uint32_t s = 1; s < sets_.size(); ++s) *slot(sets_[s]) = s;  // 0, the start, is a state of its own
+      for (uint32_t s = 1; s < sets_.size(); ++s)
+        *slot(&members_of_sets_[sets_[s].begin], sets_[s].n) = s;  // 0, the start, is a state of its own
     }
-    uint32_t* const found = slot(members);
+    uint32_t* const found = slot(members.data(), members.size());
     if (*found != kNoNode) return *found;
     const auto number = static_cast<uint32_t>(sets_.size());
     *found = number;
     work_ += members.size();
-    sets_.push_back(members);
+    add_set(members);
     part_->states.emplace_back();
     part_->states.back().final = std::binary_search(members.begin(), members.end(), uint32_t{Nfa::kFinal});
     return number;
   }
-  uint32_t* slot(const std::vector<uint32_t>& members) {
-    uint64_t hash = members.size();
-    for (const uint32_t m : members) {
-      hash = (hash ^ m) * 0x9E3779B97F4A7C15u;
+  uint32_t* slot(const uint32_t* members, size_t n) {
+    uint64_t hash = n;
+    for (size_t i = 0; i < n; ++i) {
+      hash = (hash ^ members[i]) * 0x9E3779B97F4A7C15u;
       hash ^= hash >> 29;
     }
-    for (size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1))
-      if (slots_[at] == kNoNode || sets_[slots_[at]] == members) return &slots_[at];
+    for (size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
+      if (slots_[at] == kNoNode) return &slots_[at];
+      const Set& set = sets_[slots_[at]];
+      if (set.n == n && std::equal(members, members + n, members_of_sets_.data() + set.begin)) return &slots_[at];
+    }
+  }
+  void add_set(const std::vector<uint32_t>& members) {
+    sets_.push_back({members_of_sets_.size(), members.size()});
+    members_of_sets_.insert(members_of_sets_.end(), members.begin(), members.end());
   }
 
   void expand(uint32_t s) {
     bytes_.clear();
     std::map<uint32_t, std::vector<uint32_t>> calls, tokens;
-    for (const uint32_t m : sets_[s]) {
+    for (size_t i = 0; i < sets_[s].n; ++i) {
+      const uint32_t m = members_of_sets_[sets_[s].begin + i];
       for (uint32_t k = begin_[m]; k < begin_[m + 1]; ++k) {
         const NfaEdge& e = nfa_.edges[order_[k]];
         ++work_;
@@ -252,7 +262,11 @@ class Subsets {
   std::vector<bool> useful_, significant_;
   std::vector<uint32_t> stamp_, closure_, bytes_;
   uint32_t turn_ = 1;
-  std::vector<std::vector<uint32_t>> sets_;
+  struct Set {
+    size_t begin, n;  // in members_of_sets_
+  };
+  std::vector<Set> sets_;
+  std::vector<uint32_t> members_of_sets_;
   static constexpr uint32_t kNotMade = kNoNode - 1;
   std::vector<uint32_t> slots_;    // numbers of sets_, or kNoNode
   std::vector<uint32_t> of_one_;   // (states of the automaton) the state of one target

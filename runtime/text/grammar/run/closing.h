@@ -37,7 +37,7 @@ class Costs {
   std::vector<int32_t> token_of_;                // (token sets)
   std::vector<uint32_t> state_;                  // to the end of its rule; within a counted rule's rounds: to the boundary
   std::vector<uint32_t> leave_, round_, rule_;   // (rules) from the boundary to the rule's end, and through one round; the whole rule
-  std::vector<std::vector<uint32_t>> cheapest_;  // (Network::members) those that are not required, the cheapest ones first
+  std::vector<std::vector<uint32_t>> cheapest_;  // (Network::members) members that are not required, the cheapest ones first
 };
 
 // One matcher's. Holds for one space until forget().

@@ -94,7 +94,7 @@ uint8_t groups_read(Space* space, uint32_t configuration) {
 
 uint8_t TextLoops::find(Space* space, uint32_t configuration) {
   constexpr size_t kMostPlaces = 64;
-  // Nearly all that do not read letters for ever are found out by one step.
+  // One step finds nearly all configurations that do not read letters for ever.
   if (space->deferred(configuration) || space->step(configuration, 'e') != configuration) return 0;
   uint32_t out = kCharacterGroup - 1;
   for (uint32_t byte = 0; byte < 0x80; ++byte)

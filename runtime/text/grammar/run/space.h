@@ -5,8 +5,8 @@
 // items (state, count, node). Ambiguity multiplies neither: stacks that differ only below a return state share its entry. No text makes two
 // numbers for one set, so what a configuration holds, and whether it is too large, depends on the text alone.
 //
-// In a rule with members in any order, the count is the number of the set of members that have come. Such sets are interned too, so there
-// are those that texts have led to, not all that could be.
+// In a rule with members in any order, the count is the number of the set of members that have come. The sets are interned too, so only the sets
+// exist that texts have led to.
 #pragma once
 
 #include <vector>
