@@ -9,6 +9,7 @@
 #include "runtime/base/half.h"
 #include "tests/gpu/kv_pages.h"
 #include "tests/gpu/on_cuda.h"
+#include "tests/support/doubles.h"
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
@@ -87,11 +88,7 @@ struct Codes {
 // T x, by rows of Sylvester's matrix: entry (i, j) is -1 to the number of common bits.
 Doubles rotated(const Doubles& x, int32_t block) {
   Doubles out(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const size_t of_block = static_cast<size_t>(block), first = i / of_block * of_block;
-    for (size_t j = 0; j < of_block; ++j)
-      out[i] += x[first + j] * (__builtin_popcountll((i - first) & j) % 2 ? -1 : 1) / std::sqrt(static_cast<double>(block));
-  }
+  sylvester(x.data(), x.size(), static_cast<size_t>(block), out.data());
   return out;
 }
 

@@ -135,7 +135,7 @@ class NoKernels final : public emulated::Device {
   std::map<const void*, size_t> pinned_;
 };
 
-constexpr uint32_t kLongPrompt = (128 << 10) + 3;  // the steps complete no page
+constexpr uint32_t kLongPrompt = (32 << 10) + 3;  // the steps complete no page
 
 struct LongBound {
   const char *name, *policy;

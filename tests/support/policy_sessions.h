@@ -156,6 +156,11 @@ inline std::shared_ptr<engine::LanguageModel> open_demo(const engine::RuntimeOpt
   return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), source_path("samples/models/demo-q8_0.gguf"), {}));
 }
 
+// Six layers with twelve KV heads, at a small part of the demo model's work: for tests of what moves in many heads, under every policy.
+inline std::shared_ptr<engine::LanguageModel> open_deep(const engine::RuntimeOptions& options = runtime_options()) {
+  return open_bytes(deep_model_gguf("qwen3"), options);
+}
+
 inline std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {
   Random random(seed);
   std::vector<int32_t> tokens(n);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/support/bf16.h"
+#include "tests/support/doubles.h"
 #include "tests/unit/cpu/tokens.h"
 
 namespace orrery::compensation_tokens_test {
@@ -158,32 +159,22 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
         for (int32_t t = 0; t < n_slots[h]; ++t) tokens.push_back(heads[h]->token(t));
         tokens.emplace_back(means[h]->data(), means[h]->data() + n_values);
         if (has_values(h)) std::copy_n(values.data() + head * dim, dim, tokens.back().begin() + dim);
-        std::vector<double> sums(static_cast<size_t>(dim));
-        double l = 0, most = -INFINITY;
-        const auto score = [&](const std::vector<float>& x) {
-          double dot = 0;
-          for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(query[i]) * x[static_cast<size_t>(i)];
-          return dot * static_cast<double>(scale);
-        };
-        for (const auto& x : tokens) most = std::max(most, score(x));
-        double error = 0;  // of a score
-        for (const auto& x : tokens)
-          error = std::max(error, word_error(GetParam(), type, query, x.data(), static_cast<size_t>(dim)) * static_cast<double>(scale));
-        for (size_t t = 0; t < tokens.size(); ++t) {
-          const double weight = std::exp(score(tokens[t]) - most) * (t + 1 < tokens.size() ? 1.0 : static_cast<double>(weights[h]));
-          l += weight;
-          for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * tokens[t][static_cast<size_t>(dim) + i];
+        const auto n_dims = static_cast<size_t>(dim);
+        std::vector<double> scores, sums(n_dims), sizes(n_dims);  // sizes: sums of weights * |v|
+        double l = 0, most = -INFINITY, error = 0;                // error: of a score
+        for (const auto& x : tokens) {
+          scores.push_back(dot(query, x.data(), n_dims) * static_cast<double>(scale));
+          most = std::max(most, scores.back());
+          error = std::max(error, word_error(GetParam(), type, query, x.data(), n_dims) * static_cast<double>(scale));
         }
-        const auto weighed = [&](size_t i) {  // sum of weights * |v|: weights are off by e to the power of twice an error
-          double sum = 0;
-          for (size_t t = 0; t < tokens.size(); ++t)
-            sum += std::exp(score(tokens[t]) - most) * (t + 1 < tokens.size() ? 1.0 : static_cast<double>(weights[h])) *
-                   std::fabs(static_cast<double>(tokens[t][static_cast<size_t>(dim) + i]));
-          return sum;
-        };
-        for (size_t i = 0; i < sums.size(); ++i)
-          ASSERT_NEAR(out[static_cast<size_t>(head * dim) + i], sums[i] / l,
-                      1e-5 + (error > 0 ? std::expm1(2 * error) * weighed(i) / l : 0))
+        for (size_t t = 0; t < tokens.size(); ++t) {
+          const double weight = std::exp(scores[t] - most) * (t + 1 < tokens.size() ? 1.0 : static_cast<double>(weights[h]));
+          l += weight;
+          add_times(weight, tokens[t].data() + n_dims, n_dims, sums.data());
+          add_size_times(weight, tokens[t].data() + n_dims, n_dims, sizes.data());
+        }
+        for (size_t i = 0; i < sums.size(); ++i)  // weights are off by e to the power of twice an error
+          ASSERT_NEAR(out[static_cast<size_t>(head * dim) + i], sums[i] / l, 1e-5 + (error > 0 ? std::expm1(2 * error) * sizes[i] / l : 0))
               << "type " << static_cast<int>(type) << ", dim " << dim << ", head " << head << ", value " << i;
       }
     }

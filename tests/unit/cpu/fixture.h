@@ -45,7 +45,7 @@ class Guarded {
     DWORD before;
     VirtualProtect(base_ + bytes, page, PAGE_NOACCESS, &before);
 #else
-    base_ = static_cast<std::byte*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ = static_cast<std::byte*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
     if (base_ == MAP_FAILED) throw std::bad_alloc();
     mprotect(base_ + bytes, page, PROT_NONE);
 #endif

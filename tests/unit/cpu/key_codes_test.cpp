@@ -10,6 +10,7 @@
 
 #include "runtime/backend/hadamard.h"
 #include "runtime/base/half.h"
+#include "tests/support/doubles.h"
 #include "tests/support/rounded_products.h"
 #include "tests/unit/cpu/keys_fixture.h"
 
@@ -50,14 +51,9 @@ struct Codes {
   }
 };
 
-// T x for rows of Sylvester's matrix: entry (i, j) is -1 to the number of common bits.
 Doubles rotated(const Doubles& x, int32_t block) {
   Doubles out(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const size_t first = i / static_cast<size_t>(block) * static_cast<size_t>(block);
-    for (size_t j = 0; j < static_cast<size_t>(block); ++j)
-      out[i] += x[first + j] * (__builtin_popcountll((i - first) & j) % 2 ? -1 : 1) / std::sqrt(static_cast<double>(block));
-  }
+  sylvester(x.data(), x.size(), static_cast<size_t>(block), out.data());
   return out;
 }
 

@@ -87,8 +87,8 @@ TEST(AllocationsOfGuesses, AreThePlansAndNoneLater) {
 
 // What the policy has reserved when it settled its copy has as well.
 TEST_P(Allocations, NoneInAFork) {
-  const auto model = open_demo(runtime_options(2));
-  const auto session = unwrap(Session::open(model, with_mode(GetParam(), .5, 640)));
+  const auto model = open_deep(runtime_options(2));
+  const auto session = unwrap(Session::open(model, with_mode(GetParam(), .55, 640)));
   unwrap(session->prefill(random_tokens(*model, 300, 2), nullptr, nullptr));
   greedy(session.get(), 2);
   for (const int n_before : {0, 9}) {  // from different places of its turns
@@ -156,8 +156,8 @@ TEST(AllocationsOfAnswers, AreThePlans) {
 
 // A plan tries contexts of millions of tokens, and takes memory for none of them.
 TEST_P(Allocations, PlanningTakesNothingByTheContext) {
-  const auto model = open_demo(runtime_options(2, test_cpu_path(), uint64_t{1} << 30));
-  engine::SessionOptions options = with_mode(GetParam(), .5, 640);
+  const auto model = open_deep(runtime_options(2, test_cpu_path(), uint64_t{1} << 30));
+  engine::SessionOptions options = with_mode(GetParam(), .55, 640);
   const int64_t before = n_bytes_held;
   most_bytes_from_here();
   EXPECT_TRUE(plan_session(*model, &options).fits);

@@ -19,8 +19,8 @@ class EngineRecoverChunks : public ::testing::TestWithParam<PolicyMode> {};
 std::vector<std::byte> saved(Session* session) { return without_resident(save_bytes(session)); }
 
 TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
-  const auto model = open_demo();
-  const auto first = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
+  const auto model = open_deep();
+  const auto first = unwrap(Session::open(model, with_mode(GetParam(), 0.55)));
   const std::vector<int32_t> prompt = random_tokens(*model, 110, 1), question = random_tokens(*model, 9, 2);
   answer(first.get(), prompt, 31);
   answer(first.get(), question, 17);  // between the generated tokens of two answers lie prompt tokens
@@ -28,7 +28,7 @@ TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
   for (const uint32_t back : {0u, 5u, 20u}) {  // the last token that stays is generated, generated, a prompt's
     std::vector<float> expected;
     for (const uint32_t chunk : {64u, 1u, 5u, 16u, 37u, 256u}) {
-      const auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.5, 320, KvType::f16, chunk)));
+      const auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.55, 320, KvType::f16, chunk)));
       unwrap(SessionFile::load(session.get(), bytes, "a session"));
       unwrap(session->rewind(session->n_computed() - back));
       unwrap(session->refresh_logits());
@@ -39,7 +39,7 @@ TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
       if (back != 20) continue;
       // The KV in the pages is the file's, whatever was computed again. (A generated last token attends to what is selected now.)
       unwrap(session->rewind(first->n_computed() - back));
-      const auto untouched = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
+      const auto untouched = unwrap(Session::open(model, with_mode(GetParam(), 0.55)));
       unwrap(SessionFile::load(untouched.get(), bytes, "a session"));
       unwrap(untouched->rewind(first->n_computed() - back));
       EXPECT_TRUE(saved(session.get()) == saved(untouched.get()));

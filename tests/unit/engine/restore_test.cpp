@@ -37,8 +37,8 @@ std::vector<float> next_turn(Session* session, const std::vector<int32_t>& quest
 TEST_P(EngineRestore, TheLoadedSessionAnswersAsTheLiveOne) {
   engine::RuntimeOptions linked = runtime_options(1);
   if (GetParam().refills && !GetParam().codes()) linked.link = {100'000'000, 100};  // codes read in place, which a link forbids
-  const auto model = open_demo(), other = open_demo(linked);
-  const auto options = with_mode(GetParam(), 0.4), coarse = with_mode(GetParam(), 0.4, 320, KvType::f16, 48);
+  const auto model = open_deep(), other = open_deep(linked);
+  const auto options = with_mode(GetParam(), 0.55), coarse = with_mode(GetParam(), 0.55, 320, KvType::f16, 48);
   const std::vector<int32_t> prompt = random_tokens(*model, 180, 1), question = random_tokens(*model, 9, 2);
   for (const size_t at : {size_t{0}, size_t{2}, kAnswer}) {
     const auto live = unwrap(Session::open(model, options));
@@ -64,9 +64,9 @@ TEST_P(EngineRestore, TheLoadedSessionAnswersAsTheLiveOne) {
 // Bytes of the state that somebody has written, under a right checksum: an error that leaves the session as it was, or a session that goes
 // on somehow.
 TEST_P(EngineRestore, AnyStateIsRefusedOrTaken) {
-  const auto model = open_demo();
-  const auto live = unwrap(Session::open(model, with_mode(GetParam(), 0.4))),
-             victim = unwrap(Session::open(model, with_mode(GetParam(), 0.4)));
+  const auto model = open_deep();
+  const auto live = unwrap(Session::open(model, with_mode(GetParam(), 0.55))),
+             victim = unwrap(Session::open(model, with_mode(GetParam(), 0.55)));
   answer(live.get(), random_tokens(*model, 150, 1), 11);
   answer(victim.get(), random_tokens(*model, 40, 3), 3);
   const Bytes file = save_bytes(live.get()), before = save_bytes(victim.get());
