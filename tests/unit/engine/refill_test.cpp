@@ -78,7 +78,7 @@ uint32_t until_asked(Session* session) {
 
 class Refilled : public ::testing::TestWithParam<PolicyMode> {
  protected:
-  engine::SessionOptions options(uint32_t chunk = 0) const { return with_mode(GetParam(), .55, 640, KvType::f16, chunk); }
+  engine::SessionOptions options(uint32_t chunk = 0) const { return with_mode(GetParam(), .5, 640, KvType::f16, chunk); }
 };
 class EveryMode : public Refilled {};
 class Watching : public Refilled {};
@@ -95,7 +95,7 @@ TEST_P(EveryMode, ThreadsChunksAndTheLinkDoNotShow) {
   for (const Case& c : {Case{1, 0, {}}, Case{2, 7, {20'000'000, 0}}, Case{4, 64, {50'000'000, 300}}}) {
     engine::RuntimeOptions o = runtime_options(c.n_threads);
     o.link = c.link;
-    const auto model = open_deep(o);
+    const auto model = open_demo(o);
     const auto session = unwrap(Session::open(model, options(c.chunk)));
     const std::vector<float> trace = answer(session.get(), random_tokens(*model, 200, 2), 40);
     if (first.empty()) first = trace;
@@ -124,7 +124,7 @@ TEST_P(EveryMode, ASlowLinkDoesNotShowOnSmallModels) {
 
 // The prompt's KV has the same bits, and the session settles again.
 TEST_P(EveryMode, RewoundItIsAFreshSession) {
-  const auto model = open_deep();
+  const auto model = open_demo();
   std::vector<int32_t> prompt = random_tokens(*model, 250, 4);
   const std::vector<int32_t> other = random_tokens(*model, 70, 5);
   const auto rewound = unwrap(Session::open(model, options())), fresh = unwrap(Session::open(model, options()));
@@ -137,7 +137,7 @@ TEST_P(EveryMode, RewoundItIsAFreshSession) {
 }
 
 TEST_P(EveryMode, ASavedSessionGoesOn) {
-  const auto model = open_deep();
+  const auto model = open_demo();
   const auto save = [](Session* session) {
     std::vector<std::byte> bytes;
     unwrap(engine::SessionFile::save(session, [&](Span<const std::byte> piece) {
@@ -162,10 +162,10 @@ TEST_P(EveryMode, ASavedSessionGoesOn) {
 }
 
 TEST_P(EveryMode, AParkedForkGoesOn) {
-  const auto probe = open_deep();
+  const auto probe = open_demo();
   engine::RuntimeOptions o = runtime_options(1);
   o.device_budget_bytes = probe->runtime().arena().used() + plan_session(*probe, options()).device_bytes;
-  const auto model = open_deep(o);
+  const auto model = open_demo(o);
   auto session = unwrap(Session::open(model, options()));
   const auto prompt = random_tokens(*model, 250, 10);
   unwrap(session->prefill(prompt, nullptr, nullptr));
@@ -192,7 +192,7 @@ TEST_P(Refilled, AForkWithARefillOnItsWayGoesOnAlike) {
   for (const kv::Link& link : {kv::Link{}, kv::Link{20'000'000, 300}}) {
     engine::RuntimeOptions o = runtime_options(2);
     o.link = link;
-    const auto model = open_deep(o);
+    const auto model = open_demo(o);
     const auto session = unwrap(Session::open(model, options())), alone = unwrap(Session::open(model, options()));
     const auto prompt = random_tokens(*model, 200, 11);
     unwrap(session->prefill(prompt, nullptr, nullptr));
@@ -222,7 +222,7 @@ TEST_P(Refilled, AForkThatGoesTakesNoPagesFromUnderARefill) {
   std::vector<float> expected;
   uint32_t n = 0;
   {
-    const auto model = open_deep();
+    const auto model = open_demo();
     const auto alone = unwrap(Session::open(model, options()));
     unwrap(alone->prefill(prompt(*model, 22), nullptr, nullptr));
     n = until_asked(alone.get());
@@ -231,7 +231,7 @@ TEST_P(Refilled, AForkThatGoesTakesNoPagesFromUnderARefill) {
   ASSERT_GT(n, 0u);
   engine::RuntimeOptions o = runtime_options();
   o.link = {0, 2000};
-  const auto model = open_deep(o);
+  const auto model = open_demo(o);
   const auto session = unwrap(Session::open(model, options())), other = unwrap(Session::open(model, options()));
   unwrap(session->prefill(prompt(*model, 22), nullptr, nullptr));
   ASSERT_EQ(until_asked(session.get()), n);
@@ -245,7 +245,7 @@ TEST_P(Refilled, AForkThatGoesTakesNoPagesFromUnderARefill) {
 }
 
 TEST_P(Refilled, NothingIsTakenOfTheDeviceOnceItIsOpen) {
-  const auto model = open_deep();
+  const auto model = open_demo();
   const kv::Arena& arena = model->runtime().arena();
   const uint64_t before = arena.used();
   const kv::Plan plan = plan_session(*model, options());
@@ -350,7 +350,7 @@ TEST(Refilling, LayersWaitForTheirOwnPages) {
 
 TEST_P(Refilled, LateTransfersStallAndChangeNothing) {
   Faults faults;
-  const auto model = open_deep(faults.options());
+  const auto model = open_demo(faults.options());
   const auto prompt = random_tokens(*model, 200, 14);
   const auto on_time = unwrap(Session::open(model, options())), late = unwrap(Session::open(model, options()));
   const uint64_t start = now_us();
@@ -402,7 +402,7 @@ TEST_P(Refilled, OneFailedTransferEndsOneDecode) {
 
 TEST_P(BetweenSteps, WhereEveryTransferFailsAnswersStillEnd) {
   Faults faults;
-  const auto model = open_deep(faults.options());
+  const auto model = open_demo(faults.options());
   const auto session = unwrap(Session::open(model, options()));
   unwrap(session->prefill(random_tokens(*model, 200, 17), nullptr, nullptr));
   faults.kind = Kind::fail;
@@ -426,7 +426,7 @@ TEST_P(BetweenSteps, WhereEveryTransferFailsAnswersStillEnd) {
 // A step that cannot have what it wants now fails, as often as it is tried; nothing is computed, and nothing is lost.
 TEST_P(WithinSteps, AFailedTransferEndsTheStepThatWaitsForIt) {
   Faults faults;
-  const auto model = open_deep(faults.options());
+  const auto model = open_demo(faults.options());
   const auto session = unwrap(Session::open(model, options()));
   unwrap(session->prefill(random_tokens(*model, 200, 17), nullptr, nullptr));
   faults.kind = Kind::fail;
@@ -450,7 +450,7 @@ TEST_P(WithinSteps, AFailedTransferEndsTheStepThatWaitsForIt) {
 
 TEST_P(Refilled, ATransferThatNeverEndsIsGivenUp) {
   Faults faults;
-  auto model = open_deep(faults.options(kShortWaitUs));
+  auto model = open_demo(faults.options(kShortWaitUs));
   auto session = unwrap(Session::open(model, options()));
   const auto other = unwrap(Session::open(model, options()));
   const auto prompt = random_tokens(*model, 200, 18);
@@ -580,7 +580,7 @@ TEST_P(Watching, ChecksGoByExportedWeights) {
 TEST_P(EveryMode, AFailedLookBehindAStepEndsOneDecode) {
   std::vector<float> first;
   for (int again = 0; again < 2; ++again) {  // what comes after is no accident
-    const auto model = open_deep();
+    const auto model = open_demo();
     const auto session = unwrap(Session::open(model, options()));
     unwrap(session->prefill(random_tokens(*model, 200, 25), nullptr, nullptr));
     session->resident()->set_step_fault([](uint64_t step) { return step == 12 ? error(Code::io, "nobody looks") : ok_status(); });
@@ -606,7 +606,7 @@ TEST_P(EveryMode, AFailedLookBehindAStepEndsOneDecode) {
 // With a wait limit of half a minute, everything that does not need the tokens is at once.
 TEST_P(BetweenSteps, WhatNeverArrivesHoldsUpNothingElse) {
   Faults faults;
-  auto model = open_deep(faults.options());
+  auto model = open_demo(faults.options());
   auto session = unwrap(Session::open(model, options()));
   const auto prompt = random_tokens(*model, 200, 19), more = random_tokens(*model, 50, 20);
   unwrap(session->prefill(prompt, nullptr, nullptr));
@@ -647,7 +647,7 @@ TEST_P(BetweenSteps, WhatNeverArrivesHoldsUpNothingElse) {
 // A fork of a session whose transfers fail or hang fails by itself, and neither minds the other.
 TEST_P(Refilled, AForksFaultsAreItsOwn) {
   Faults faults;
-  const auto model = open_deep(faults.options(kShortWaitUs));
+  const auto model = open_demo(faults.options(kShortWaitUs));
   const auto prompt = random_tokens(*model, 200, 21);
   for (const Kind kind : {Kind::fail, Kind::never}) {
     faults.kind = Kind::none;
