@@ -1,4 +1,7 @@
 // Sessions: one sequence, its KV and its conversation.
+#include <algorithm>
+#include <iterator>
+
 #include "capi/handles.h"
 #include "runtime/engine/session/session_file.h"
 #include "runtime/policy/heads/profile.h"
@@ -6,27 +9,19 @@
 
 namespace orrery::capi {
 
+namespace {
+constexpr uint32_t kKvNumbers[] = {ORRERY_KV_F32, ORRERY_KV_F16, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0, ORRERY_KV_K8V4};  // by KvType
+static_assert(std::size(kKvNumbers) == kKvTypeCount);
+}  // namespace
+
 Result<KvType> kv_type(uint32_t given) {
-  switch (given) {
-    case ORRERY_KV_F16: return KvType::f16;
-    case ORRERY_KV_F32: return KvType::f32;
-    case ORRERY_KV_Q8_0: return KvType::q8_0;
-    case ORRERY_KV_Q4_0: return KvType::q4_0;
-    case ORRERY_KV_K8V4: return KvType::k8v4;
-    default: return option_error(Code::invalid_argument, "kv_type", "kv_type is %u, expected an ORRERY_KV_ value", given);
-  }
+  const uint32_t* const found = std::find(std::begin(kKvNumbers), std::end(kKvNumbers), given);
+  if (found == std::end(kKvNumbers))
+    return option_error(Code::invalid_argument, "kv_type", "kv_type is %u, expected an ORRERY_KV_ value", given);
+  return static_cast<KvType>(found - kKvNumbers);
 }
 
-uint32_t kv_type_number(KvType type) {
-  switch (type) {
-    case KvType::f16: return ORRERY_KV_F16;
-    case KvType::f32: return ORRERY_KV_F32;
-    case KvType::q8_0: return ORRERY_KV_Q8_0;
-    case KvType::q4_0: return ORRERY_KV_Q4_0;
-    case KvType::k8v4: break;
-  }
-  return ORRERY_KV_K8V4;
-}
+uint32_t kv_type_number(KvType type) { return kKvNumbers[static_cast<size_t>(type)]; }
 
 Result<engine::Adapters> adapters_of(const orrery_adapter_use* adapters, size_t n) {
   if (n > 0) ORRERY_REQUIRE(adapters);

@@ -24,6 +24,13 @@ ORRERY_HOST_DEVICE constexpr int kv_bytes(KvType type, int n) {
          : type == KvType::q4_0 ? n / 32 * 18
                                 : n / 32 * 26;  // K8V4: the mean of both
 }
+constexpr bool kv_is_the_tables() {
+  for (const KvTypeRow& row : kKvTypeRows)
+    if (part_type(row.type, 0) != row.key || part_type(row.type, 1) != row.value || kv_bytes(row.type, row.block_values) != row.block_bytes)
+      return false;
+  return true;
+}
+static_assert(kv_is_the_tables(), "device code has the bytes and parts of kKvTypeRows");
 ORRERY_HOST_DEVICE constexpr int value_at(KvType type, int head_dim) { return kv_bytes(part_type(type, 0), head_dim); }
 
 // kShared: KvFormat::shared_values.

@@ -10,27 +10,55 @@
 
 namespace orrery {
 
-// k8v4: K in Q8_0 and V in Q4_0. The other types have K and V alike. Session files hold these numbers.
+// Session files hold these numbers.
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 2, q4_0 = 3, k8v4 = 4 };
-inline constexpr size_t kKvTypeCount = 5;
-constexpr KvType key_type(KvType type) { return type == KvType::k8v4 ? KvType::q8_0 : type; }
-constexpr KvType value_type(KvType type) { return type == KvType::k8v4 ? KvType::q4_0 : type; }
-constexpr bool in_blocks(KvType type) { return type >= KvType::q8_0; }  // of 32 values and their scale
+
+// The facts of a KV type, which all other code asks.
+struct KvTypeRow {
+  KvType type;
+  const char* name;
+  KvType key, value;     // the types of K and V: the type itself, or of a mixed type two others
+  TensorType stored;     // how one K or V lies; of a mixed type, how K does
+  int32_t block_values;  // that share a scale; 1: no blocks
+  int32_t block_bytes;   // of a mixed type the mean of K's and V's
+  bool rotated;          // few bits: rotated where the model allows it (KvTransform)
+  constexpr double bits() const { return 8.0 * block_bytes / block_values; }  // of a value
+};
+inline constexpr KvTypeRow kKvTypeRows[] = {
+    {KvType::f32, "F32", KvType::f32, KvType::f32, TensorType::f32, 1, 4, false},
+    {KvType::f16, "F16", KvType::f16, KvType::f16, TensorType::f16, 1, 2, false},
+    {KvType::q8_0, "Q8_0", KvType::q8_0, KvType::q8_0, TensorType::q8_0, 32, 34, false},
+    {KvType::q4_0, "Q4_0", KvType::q4_0, KvType::q4_0, TensorType::q4_0, 32, 18, true},
+    {KvType::k8v4, "K8V4", KvType::q8_0, KvType::q4_0, TensorType::q8_0, 32, 26, true},
+};
+inline constexpr size_t kKvTypeCount = sizeof kKvTypeRows / sizeof *kKvTypeRows;
+constexpr const KvTypeRow& kv_type_row(KvType type) { return kKvTypeRows[static_cast<size_t>(type)]; }
+// Whether a row's place is its type's number, K and V have types that are alike in both, and blocks are those of the tensor types.
+constexpr bool are_kv_rows(const KvTypeRow* rows, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const KvTypeRow& row = rows[i];
+    const auto key = static_cast<size_t>(row.key), value = static_cast<size_t>(row.value);
+    if (row.type != static_cast<KvType>(i) || key >= n || value >= n) return false;
+    if (rows[key].key != rows[key].value || rows[value].key != rows[value].value || row.stored != rows[key].stored) return false;
+    const TypeTraits &k = *type_traits(rows[key].stored), &v = *type_traits(rows[value].stored);
+    const auto values = static_cast<uint32_t>(row.block_values), bytes = static_cast<uint32_t>(row.block_bytes);
+    if (k.block_elements != values || v.block_elements != values || k.block_bytes + v.block_bytes != 2 * bytes) return false;
+  }
+  return true;
+}
+static_assert(are_kv_rows(kKvTypeRows, kKvTypeCount), "a fact of a KV type contradicts another");
+
+constexpr KvType key_type(KvType type) { return kv_type_row(type).key; }
+constexpr KvType value_type(KvType type) { return kv_type_row(type).value; }
+constexpr bool mixed(KvType type) { return key_type(type) != value_type(type); }
+constexpr const char* kv_type_name(KvType type) { return kv_type_row(type).name; }
 
 // Of one K or V.
-constexpr TensorType key_tensor_type(KvType type) {
-  const KvType key = key_type(type);
-  return key == KvType::f32    ? TensorType::f32
-         : key == KvType::f16  ? TensorType::f16
-         : key == KvType::q8_0 ? TensorType::q8_0
-                               : TensorType::q4_0;
-}
-constexpr TensorType value_tensor_type(KvType type) { return key_tensor_type(value_type(type)); }
+constexpr TensorType key_tensor_type(KvType type) { return kv_type_row(key_type(type)).stored; }
+constexpr TensorType value_tensor_type(KvType type) { return kv_type_row(value_type(type)).stored; }
 constexpr uint64_t key_bytes(KvType type, uint64_t head_dim) { return row_bytes(key_tensor_type(type), head_dim); }
 constexpr uint64_t value_bytes(KvType type, uint64_t head_dim) { return row_bytes(value_tensor_type(type), head_dim); }
-constexpr const char* kv_type_name(KvType type) {
-  return type == KvType::f32 ? "F32" : type == KvType::f16 ? "F16" : type == KvType::q8_0 ? "Q8_0" : type == KvType::q4_0 ? "Q4_0" : "K8V4";
-}
+constexpr bool in_blocks(KvType type) { return kv_type_row(type).block_values > 1; }  // of 32 values and their scale
 // Whether values of type a keep more of a number than values of type b.
 constexpr bool finer(KvType a, KvType b) { return key_bytes(a, 32) + value_bytes(a, 32) > key_bytes(b, 32) + value_bytes(b, 32); }
 

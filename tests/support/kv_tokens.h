@@ -12,7 +12,12 @@
 
 namespace orrery::testing {
 
-inline constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4};
+// All types of the table.
+inline const std::vector<KvType> kKvTypes = [] {
+  std::vector<KvType> types;
+  for (const KvTypeRow& row : kKvTypeRows) types.push_back(row.type);
+  return types;
+}();
 inline bool stores(KvType type, int32_t dim) { return !in_blocks(type) || dim % 32 == 0; }
 
 inline std::vector<float> read_key(KvType type, const std::byte* at, uint64_t dim) {

@@ -6,8 +6,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <tuple>
 
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
@@ -200,8 +203,24 @@ std::vector<std::byte> build_model_gguf(const json& spec, const MatrixStorage& m
   return file.build();
 }
 
+namespace {
+// A program opens the same few models hundreds of times.
+template <class Make>
+std::vector<std::byte> made_once(const std::string& name, const MatrixStorage& matrices, const Make& make) {
+  struct Made {
+    std::mutex mutex;
+    std::map<std::tuple<std::string, TensorType, bool, TensorType>, std::vector<std::byte>> files;
+  };
+  static Made made;
+  const std::lock_guard<std::mutex> lock(made.mutex);
+  std::vector<std::byte>& file = made.files[{name, matrices.type, matrices.dequantized, matrices.vectors}];
+  if (file.empty()) file = make();
+  return file;
+}
+}  // namespace
+
 std::vector<std::byte> named_model_gguf(const std::string& name, const MatrixStorage& matrices) {
-  return build_model_gguf(load_model_spec(name), matrices);
+  return made_once(name, matrices, [&] { return build_model_gguf(load_model_spec(name), matrices); });
 }
 
 nlohmann::json deep_model_spec(const std::string& name) {
@@ -242,7 +261,7 @@ nlohmann::json deep_model_spec(const std::string& name) {
 }
 
 std::vector<std::byte> deep_model_gguf(const std::string& name, const MatrixStorage& matrices) {
-  return build_model_gguf(deep_model_spec(name), matrices);
+  return made_once(name + ", deep", matrices, [&] { return build_model_gguf(deep_model_spec(name), matrices); });
 }
 
 std::vector<std::byte> chat_model_gguf(const std::string& name, const std::string& chat_template) {

@@ -31,12 +31,7 @@ void load_kv_chunks(const std::byte* x, int32_t n, float* out) {
 
 // The same bits as the portable reading: a half is exact in a float, and a block's value is one product.
 inline void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
-  switch (type) {
-    case KvType::f32: return load_kv_chunks<KvType::f32>(x, n, out);
-    case KvType::f16: return load_kv_chunks<KvType::f16>(x, n, out);
-    case KvType::q8_0: return load_kv_chunks<KvType::q8_0>(x, n, out);
-    default: return load_kv_chunks<KvType::q4_0>(x, n, out);
-  }
+  with_kv_type<false>(type, [&](auto of) { load_kv_chunks<decltype(of)::value>(x, n, out); });
 }
 
 // ---- Decode ----
@@ -45,7 +40,7 @@ inline void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* ou
 // are V's own (q4_dim, q4_unit). q has the order of K, o of V.
 constexpr bool by_integers(KvType type) { return V::kAttendsInIntegers && in_blocks(type); }  // attention/attend_blocks.h
 constexpr int kBlockChunks = 32 / V::kLanes;
-constexpr uint64_t block_bytes(KvType type) { return type == KvType::q8_0 ? 34 : 18; }
+constexpr uint64_t block_bytes(KvType type) { return static_cast<uint64_t>(kv_type_row(type).block_bytes); }
 
 template <KvType kType>
 const uint8_t* block_of(const std::byte* vector, int block) {
@@ -390,13 +385,7 @@ void decode_type(const DecodeTask& t) {
 }
 
 inline void attend_decode(const DecodeTask& t) {
-  switch (t.kv.type) {
-    case KvType::f32: return decode_type<KvType::f32>(t);
-    case KvType::f16: return decode_type<KvType::f16>(t);
-    case KvType::q8_0: return decode_type<KvType::q8_0>(t);
-    case KvType::q4_0: return decode_type<KvType::q4_0>(t);
-    case KvType::k8v4: return decode_type<KvType::k8v4>(t);
-  }
+  with_kv_type(t.kv.type, [&](auto of) { decode_type<decltype(of)::value>(t); });
 }
 
 inline float power_of_two(float x) {
@@ -462,10 +451,6 @@ inline int64_t attend_scratch_bytes(int32_t head_dim) {
   return prefill * static_cast<int64_t>(sizeof(float));
 }
 
-template <KvType kType>
-struct OfType {
-  static constexpr KvType value = kType;
-};
 // Converts slots [first, last) of a tile to floats. Other slots and the padding become zeros.
 template <KvType kType>
 void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, const PrefillScratch& s) {
@@ -579,13 +564,7 @@ void prefill_group(const PrefillTask& t) {
 inline int32_t prefill_queries(KvType, int32_t) { return kQueryTile; }
 
 inline void attend_prefill(const PrefillTask& t) {
-  switch (t.kv.type) {
-    case KvType::f32: return prefill_group<KvType::f32>(t);
-    case KvType::f16: return prefill_group<KvType::f16>(t);
-    case KvType::q8_0: return prefill_group<KvType::q8_0>(t);
-    case KvType::q4_0: return prefill_group<KvType::q4_0>(t);
-    case KvType::k8v4: return prefill_group<KvType::k8v4>(t);
-  }
+  with_kv_type(t.kv.type, [&](auto of) { prefill_group<decltype(of)::value>(t); });
 }
 
 }  // namespace

@@ -7,6 +7,28 @@ namespace orrery::cpu {
 namespace {
 
 template <KvType kType>
+struct OfType {
+  static constexpr KvType value = kType;
+};
+// body(OfType<type>()), for a type of the table (backend/kv.h): of all types, or of those that are alike in K and V.
+template <bool kMixed = true, size_t kRow = 0, class Body>
+auto with_kv_type(KvType type, const Body& body) {
+  constexpr KvTypeRow row = kKvTypeRows[kRow];
+  if constexpr (kRow + 1 < kKvTypeCount) {
+    if constexpr (kMixed || row.key == row.value) {
+      if (type != row.type) return with_kv_type<kMixed, kRow + 1>(type, body);
+      return body(OfType<row.type>());
+    } else {
+      return with_kv_type<kMixed, kRow + 1>(type, body);
+    }
+  } else if constexpr (kMixed || row.key == row.value) {
+    return body(OfType<row.type>());
+  } else {
+    return body(OfType<row.value>());  // no such type is asked for
+  }
+}
+
+template <KvType kType>
 V::F load_chunk(const std::byte* vector, int i) {
   switch (kType) {
     case KvType::f32: return V::load(reinterpret_cast<const float*>(vector) + i * V::kLanes);

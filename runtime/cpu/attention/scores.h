@@ -312,12 +312,7 @@ void widen(const float* x, float* low, float* high, int32_t n) {
 }
 
 void key_weights(const KeyWeightsTask& t) {
-  switch (key_type(t.kv.type)) {
-    case KvType::f32: return weights_of<KvType::f32>(t);
-    case KvType::f16: return weights_of<KvType::f16>(t);
-    case KvType::q8_0: return weights_of<KvType::q8_0>(t);
-    default: return weights_of<KvType::q4_0>(t);
-  }
+  with_kv_type<false>(key_type(t.kv.type), [&](auto of) { weights_of<decltype(of)::value>(t); });
 }
 
 // The share of each tile's weights in the softmax of a row's first n keys, times `factor`.

@@ -40,7 +40,7 @@ inline void convert_values(const Kernels& kernels, std::byte* to, KvType to_type
 // n tokens of token_values values each: half of them are K.
 inline void convert_tokens(const Kernels& kernels, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n,
                            uint64_t token_values) {
-  const auto alike = [](KvType type) { return key_type(type) == value_type(type); };
+  const auto alike = [](KvType type) { return !mixed(type); };
   if (alike(to_type) && alike(from_type)) return convert_values(kernels, to, to_type, from, from_type, n * token_values);
   const uint64_t dim = token_values / 2, to_key = key_bytes(to_type, dim), from_key = key_bytes(from_type, dim);
   if (to_type == from_type) {

@@ -102,7 +102,7 @@ Status SessionOptions::validate(const model::Description& h) const {
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return option_error(Code::unsupported, "kv_type",
                         "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d", h.kv().head_dim);
-  if (h.shares_values() && key_type(kv_type) != value_type(kv_type))
+  if (h.shares_values() && mixed(kv_type))
     return option_error(
         Code::unsupported, "kv_type",
         "KV in %s has keys and values of two types; in this model (latent attention) values are a part of the keys: expected F32, F16, "
@@ -236,7 +236,7 @@ policy::KvShare share_of(const model::Description& h, const SessionOptions& opti
 
 KvType SessionOptions::form_type(const model::Description& h) const {
   const KvType resident = resident_type(h);
-  return speculate != Speculate::policy && value_type(resident) == KvType::q4_0 ? resident : kv_type;
+  return speculate != Speculate::policy && kv_type_row(resident).rotated ? resident : kv_type;
 }
 
 bool SessionOptions::centred(const model::Description& h) const {
@@ -248,7 +248,7 @@ bool SessionOptions::centred(const model::Description& h) const {
   return whole || !policy::policy_needs(policy, policy_options).plain_keys;
 }
 
-bool SessionOptions::rotated(const model::Description& h) const { return centred(h) && value_type(form_type(h)) == KvType::q4_0; }
+bool SessionOptions::rotated(const model::Description& h) const { return centred(h) && kv_type_row(form_type(h)).rotated; }
 
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
   policy::Budget budget;

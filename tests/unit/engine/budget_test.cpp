@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/kv_tokens.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::budget_test {
@@ -51,7 +52,7 @@ void expect_alike_until_a_tie(const std::vector<float>& expected, const std::vec
 TEST_P(WholeBudget, GivesFullAttentionsTokens) {
   const auto model = open_spec(GetParam(), runtime_options(1));
   const auto prompt = random_tokens(*model, 150, 1);
-  const KvType types[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4};
+  const std::vector<KvType>& types = kKvTypes;
   const size_t n_types = model->description().kv().head_dim % 32 == 0 ? std::size(types) : 2, n_modes = policy_modes().size();
   const std::vector<std::string> models = model_spec_names();
   const auto turn = static_cast<size_t>(std::find(models.begin(), models.end(), GetParam()) - models.begin());

@@ -302,7 +302,7 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
 
 TEST(DeviceTypeOrder, IsFromFineToCoarse) {
   constexpr KvType kOrder[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0};
-  static_assert(std::size(kOrder) == kKvTypeCount && std::size(kKvTypes) == kKvTypeCount);
+  static_assert(std::size(kOrder) == kKvTypeCount);
   const char* names[] = {"F32", "F16", "Q8_0", "K8V4", "Q4_0"};
   for (size_t i = 0; i < kKvTypeCount; ++i) {
     EXPECT_STREQ(kv_type_name(kOrder[i]), names[i]);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_fixture.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery::plan_test {
@@ -35,7 +36,7 @@ TEST(EnginePlan, OpensWithinThePlanAndNotWithAByteLess) {
   for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::q8_0, TensorType::q4_0, TensorType::q6_k}) {
     SCOPED_TRACE(type_traits(type)->name);
     const OpenFile file(type);
-    for (const KvType kv : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
+    for (const KvType kv : kKvTypes) {
       for (const uint32_t n_context : {1u, 64u, 65u, 500u}) {
         const engine::SessionOptions options = session_options(n_context, kv, 32);
         engine::RuntimeOptions runtime = runtime_options();
