@@ -1,5 +1,5 @@
 // Tests how often a generated token makes a graph, waits for the device and launches, under each policy, on a model of 8 layers (in
-// emulation only). cuda/README.md has the table. And at 32 layers behind a prompt of 32K tokens: the bytes that go up and down.
+// emulation only). cuda/README.md has the table. And at 32 layers behind a prompt of 128K tokens: the bytes that go up and down.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
                                            Bound{"raas_top", 2}, Bound{"omnikv", 2}, Bound{"loki", 1}, Bound{"infinigen", 1},
                                            Bound{"shadowkv", 2}, Bound{"keycodes", 1}));
 
-// ---- 32 layers, 32K tokens
+// ---- 32 layers, 128K tokens
 
 // Kernels that compute nothing. What comes to the host is zeros; but each job of a fetch tells that it has missed many pages (FetchTold),
 // once told_bytes are the bytes of all that they tell.
@@ -135,7 +135,7 @@ class NoKernels final : public emulated::Device {
   std::map<const void*, size_t> pinned_;
 };
 
-constexpr uint32_t kLongPrompt = (32 << 10) + 3;  // the steps complete no page
+constexpr uint32_t kLongPrompt = (128 << 10) + 3;  // the steps complete no page
 
 struct LongBound {
   const char *name, *policy;
@@ -175,10 +175,10 @@ TEST_P(GpuLongStepCounts, NoTableGoesUpOrDown) {
 
 INSTANTIATE_TEST_SUITE_P(
     Modes, GpuLongStepCounts,
-    ::testing::Values(LongBound{"keycodes", "keycodes", {}, 2, 76, 2}, LongBound{"loki", "loki", {}, 2, 76, 2},
-                      LongBound{"infinigen", "infinigen", {}, 2, 82, 2}, LongBound{"quest", "quest", {}, 2, 76, 2},
-                      LongBound{"freekv", "freekv", {}, 2, 82, 2},
-                      LongBound{"shadowkv", "shadowkv", {}, 2, 376, 2}),  // the rows of its low-rank keys have lists of tiles
+    ::testing::Values(LongBound{"keycodes", "keycodes", {}, 2, 128, 8}, LongBound{"loki", "loki", {}, 2, 128, 8},
+                      LongBound{"infinigen", "infinigen", {}, 2, 128, 8}, LongBound{"quest", "quest", {}, 2, 128, 8},
+                      LongBound{"freekv", "freekv", {}, 2, 128, 8},
+                      LongBound{"shadowkv", "shadowkv", {}, 2, 1280, 8}),  // the rows of its low-rank keys have lists of tiles
     [](const auto& of) { return of.param.name; });
 
 }  // namespace

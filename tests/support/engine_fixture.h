@@ -32,8 +32,7 @@ inline void unwrap(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 
-// One thread, unless threads are the point: every policy, device type and kind of model has a case with several, which must have the same bits.
-inline engine::RuntimeOptions runtime_options(int32_t n_threads = 1, const std::string& path = test_cpu_path(),
+inline engine::RuntimeOptions runtime_options(int32_t n_threads = 2, const std::string& path = test_cpu_path(),
                                               uint64_t budget_bytes = 64u << 20) {
   engine::RuntimeOptions options;
   options.n_threads = n_threads;
