@@ -170,8 +170,8 @@ class Counter final : public TensorVisitor {
     return ok_status();
   }
   Status feed_forward(const gguf::Tensor& t, FeedForwardPart part, FeedForwardMatrices* out) override {
-    if (place_.columns == WeightsPlace::kAll || d_.layer(layer_).experts) return matrix(t, matrix_of(part, out));
     const LayerShape& shape = d_.layer(layer_);
+    if (place_.columns == WeightsPlace::kAll || shape.experts || !shape.feed_forward.gated) return matrix(t, matrix_of(part, out));
     if (blocks_.empty() || blocks_.back().layer != layer_) blocks_.push_back({layer_, shape.feed_forward.width, d_.n_embd});
     HostColumns::Source& block = blocks_.back();
     if (part == FeedForwardPart::down) block.down = t.type;

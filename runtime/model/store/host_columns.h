@@ -4,8 +4,8 @@
 // of gate and up, columns of down. The others lie in the reservoir, as the file has them. Generated tokens: both sides compute their columns
 // at the same time, and a row of inputs and a row of sums cross the link. Prompts: the reservoir's columns cross, layer by layer, ahead of
 // their layer (layer_store.h), and the device computes them, too: a chunk's products would keep the processor longer than the link.
-// Which columns lie where never changes while the model is open, so its answers do not depend on time. Where the device is the processor
-// too, a token has the same bits in a prompt and behind it.
+// The device's sum comes first, then the other one, whoever has computed it. Which columns lie where never changes while the model is open, so its
+// answers do not depend on time.
 #pragma once
 
 #include <cstdint>
@@ -114,8 +114,8 @@ class HostColumns {
     float *input, *sums;  // (n_rows, n_embd) each
   };
   Rows rows() const { return {n_rows_, input_, sums_}; }
-  // `sums` of n rows of `input`, on the processor, while device() has the device do its part. stride: floats from row to row of gate and up,
-  // which activate(host, gate, up, stride, act, width) makes the input of the last product.
+  // `sums` of n rows of `input`, on the processor, while device() has the device do its part. activate(host, gate, up, stride, act, width) makes
+  // of gate and up, rows `stride` floats apart, the input of the last product.
   template <class Device, class Activate>
   void side_by_side(int32_t layer, int32_t n, const Device& device, const Activate& activate) {
     const Layout::Layer& l = of(layer);
