@@ -165,7 +165,8 @@ class WeightsFaults : public WeightsAway {
 TEST_P(WeightsFaults, LateOnesAreWaitedFor) {
   fault_ = [](uint64_t n) {
     Fault fault;
-    if (n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = 300;
+    // Of columns few requests come, so each is late enough to be waited for on a busy machine, too.
+    if (divided() || n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = divided() ? 20'000 : 300;
     return fault;
   };
   std::vector<float> found;
