@@ -73,7 +73,7 @@ struct RepackArgs {
   int of_row;          // threads
 };
 
-__device__ inline void clear(uint8_t* from, const uint8_t* end) {
+__device__ __forceinline__ void clear(uint8_t* from, const uint8_t* end) {
   for (; from < end; ++from) *from = 0;
 }
 

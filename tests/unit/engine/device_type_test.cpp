@@ -243,7 +243,8 @@ TEST_P(DeviceType, ASavedSessionGoesOnInAnyDeviceType) {
 std::vector<std::tuple<PolicyMode, TypePair>> some_pairs() {
   std::vector<std::tuple<PolicyMode, TypePair>> some;
   for (size_t m = 0; m < policy_modes().size(); ++m)
-    for (const size_t ahead : {0, 3, 5}) some.emplace_back(policy_modes()[m], kPairs[(m + ahead) % std::size(kPairs)]);
+    for (const size_t ahead : {size_t{0}, size_t{3}, size_t{5}})
+      some.emplace_back(policy_modes()[m], kPairs[(m + ahead) % std::size(kPairs)]);
   return some;
 }
 INSTANTIATE_TEST_SUITE_P(Policies, HalfDevice, ::testing::ValuesIn(policy_modes()),
