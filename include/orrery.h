@@ -399,8 +399,8 @@ struct orrery_model_options {
                                      that do not fit, if layers_on_device is -1; else 2 */
   int64_t experts_on_device;      /* number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
                                      device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts() */
-  uint64_t sessions_bytes;        /* of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in
-                                     F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs */
+  uint64_t sessions_bytes;        /* of the arena, which weights leave to sessions; 0: experts and columns leave what a session of 8,192 tokens with
+                                     KV in F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs */
   int64_t layers_on_device;       /* number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross
                                      the link in each step. -1 (default): all that fit. orrery_model_streaming() */
   int64_t columns_on_device;      /* with host_computes, of a dense model: of the columns of each feed-forward block, per cent that lie in the

@@ -120,7 +120,7 @@ typedef struct orrery_streaming_info {
   uint64_t stall_us;        /* time that steps waited for them */
   uint64_t prompt_link_bytes, prompt_stall_us; /* the same of prompts, to which columns cross, too */
   uint64_t n_divided;                          /* layers of whose blocks the processor computes columns for generated tokens; 0: none */
-  uint64_t n_by_host;                          /* such layers that steps of generated tokens came to */
+  uint64_t n_by_host;                          /* divided layers that steps of generated tokens came to */
   uint64_t host_us;                            /* time that the processor took */
 } orrery_streaming_info;
 ORRERY_UNSTABLE ORRERY_API void orrery_streaming_info_init(orrery_streaming_info *info, size_t struct_size);

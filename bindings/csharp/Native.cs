@@ -1306,8 +1306,9 @@ public sealed class ModelOptions {
     /// others. A device with a link needs room for twice a layer's. -1 (default): all that fit.
     /// orrery_model_experts()</summary>
     public long ExpertsOnDevice;
-    /// <summary>of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV
-    /// in F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs</summary>
+    /// <summary>of the arena, which weights leave to sessions; 0: experts and columns leave what a session of 8,192
+    /// tokens with KV in F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens
+    /// needs</summary>
     public ulong SessionsBytes;
     /// <summary>number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which
     /// cross the link in each step. -1 (default): all that fit. orrery_model_streaming()</summary>
@@ -2121,7 +2122,7 @@ public sealed class StreamingInfo {
     public readonly ulong PromptStallUs;
     /// <summary>layers of whose blocks the processor computes columns for generated tokens; 0: none</summary>
     public readonly ulong NDivided;
-    /// <summary>such layers that steps of generated tokens came to</summary>
+    /// <summary>divided layers that steps of generated tokens came to</summary>
     public readonly ulong NByHost;
     /// <summary>time that the processor took</summary>
     public readonly ulong HostUs;

@@ -354,8 +354,8 @@ export interface ModelOptions {
    */
   expertsOnDevice?: number;
   /**
-   * of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16
-   * needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
+   * of the arena, which weights leave to sessions; 0: experts and columns leave what a session of 8,192 tokens with KV
+   * in F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
    */
   sessionsBytes?: number;
   /**
@@ -844,7 +844,7 @@ export interface StreamingInfo {
   promptStallUs: number;
   /** layers of whose blocks the processor computes columns for generated tokens; 0: none */
   nDivided: number;
-  /** such layers that steps of generated tokens came to */
+  /** divided layers that steps of generated tokens came to */
   nByHost: number;
   /** time that the processor took */
   hostUs: number;

@@ -1,6 +1,6 @@
 // Moves the bits of a file's block, format by format, to the planes of a row (formats.h): put_block(). It works on words of several bytes at
 // once: a model's load waits for it. The host calls it when it uploads weights, and a kernel for weights whose bytes come as in the file
-// (kernels/weights.cu). runtime/cpu/formats/blocks.cpp explains the formats of the file, README.md those of the planes.
+// (kernels/weights.cu). runtime/cpu/formats/blocks.cpp explains the formats of the file, README.md the planes.
 //
 // Words that are taken and put by load() and store() are handled byte by byte alike: shifts stay within a byte. Where the order of the
 // bytes counts, load_least_first() and store_least_first() serve in any byte order of the host.

@@ -33,7 +33,7 @@ inline constexpr KvTypeRow kKvTypeRows[] = {
 };
 inline constexpr size_t kKvTypeCount = sizeof kKvTypeRows / sizeof *kKvTypeRows;
 constexpr const KvTypeRow& kv_type_row(KvType type) { return kKvTypeRows[static_cast<size_t>(type)]; }
-// Whether a row's place is its type's number, K and V have types that are alike in both, and blocks are those of the tensor types.
+// Whether each row stands at its type's number, names no mixed type for K or V, and has the blocks of the tensor types.
 constexpr bool are_kv_rows(const KvTypeRow* rows, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const KvTypeRow& row = rows[i];

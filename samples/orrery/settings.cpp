@@ -99,9 +99,8 @@ OptionGroup model_group() {
         "Layers whose matrices have room in the budget; the others are in host memory and cross the link in each step (default: all "
         "if they fit, else as many as fit beside --sessions-memory)."},
        {"--columns-on-device", "PERCENT",
-        "With --host-computes always, of a dense model: how much of each feed-forward block has room in the budget (default: all if it "
-        "fits, "
-        "else as much as fits beside --sessions-memory)."}}};
+        "With --host-computes always, of a dense model: how much of each feed-forward block has room in the budget (default: all "
+        "if it fits, else as much as fits beside --sessions-memory)."}}};
 }
 
 OptionGroup session_group() {

@@ -111,6 +111,17 @@ struct Evaluated {
     check(orrery_plan_regions(path_source(path), &with, &wanted, nullptr, regions.data(), 32, &n, &error), error, "orrery_plan_regions");
     regions.resize(n);
   }
+  void generate(uint32_t n_tokens) {
+    orrery_generate_options few = options(&orrery_generate_options_init);
+    few.max_tokens = n_tokens, few.ignore_end = 1;
+    const int32_t more[] = {9};
+    orrery_generation* g = nullptr;
+    check(orrery_generate_tokens(session.get(), more, 1, &few, &g, &error), error, "orrery_generate_tokens");
+    const Generation generation(g);
+    orrery_event event = options(&orrery_event_init);
+    do check(orrery_next(generation.get(), &event, &error), error, "orrery_next");
+    while (event.type != ORRERY_EVENT_DONE);
+  }
   orrery_plan_region region(const std::string& name) const {  // zeros: the plan has none
     const auto found = std::find_if(regions.begin(), regions.end(), [&](const orrery_plan_region& r) { return r.name == name; });
     return found == regions.end() ? orrery_plan_region{} : *found;
@@ -178,15 +189,7 @@ TEST(Layers, LieInHostMemoryWhereTheOptionsSay) {
     EXPECT_EQ(info.reservoir_bytes, planned.reservoir_bytes);
     EXPECT_EQ(planned.device_bytes > 0, linked);
     EXPECT_GT(planned.reservoir_bytes, 0u);
-    orrery_generate_options few = options(&orrery_generate_options_init);
-    few.max_tokens = 3, few.ignore_end = 1;
-    const int32_t more[] = {9};
-    orrery_generation* g = nullptr;
-    check(orrery_generate_tokens(e.session.get(), more, 1, &few, &g, &e.error), e.error, "orrery_generate_tokens");
-    const Generation generation(g);
-    orrery_event event = options(&orrery_event_init);
-    do check(orrery_next(generation.get(), &event, &e.error), e.error, "orrery_next");
-    while (event.type != ORRERY_EVENT_DONE);
+    e.generate(3);
     const orrery_streaming_info then = told();
     EXPECT_EQ(then.n_steps_layers > 0, linked);
     EXPECT_EQ(then.link_bytes > 0, linked);
@@ -213,15 +216,7 @@ TEST(Layers, AreDividedWhereTheOptionsSay) {
   const orrery_plan_region planned = e.region("columns");
   EXPECT_EQ(info.device_bytes, planned.device_bytes);
   EXPECT_EQ(info.reservoir_bytes, planned.reservoir_bytes);
-  orrery_generate_options few = options(&orrery_generate_options_init);
-  few.max_tokens = 3, few.ignore_end = 1;
-  const int32_t more[] = {9};
-  orrery_generation* g = nullptr;
-  check(orrery_generate_tokens(e.session.get(), more, 1, &few, &g, &e.error), e.error, "orrery_generate_tokens");
-  const Generation generation(g);
-  orrery_event event = options(&orrery_event_init);
-  do check(orrery_next(generation.get(), &event, &e.error), e.error, "orrery_next");
-  while (event.type != ORRERY_EVENT_DONE);
+  e.generate(3);
   ask();
   EXPECT_EQ(info.n_by_host, 2u * of_model.n_layers) << "the last token is not computed";
 }

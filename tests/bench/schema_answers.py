@@ -1,9 +1,9 @@
 """Whole answers of published models under published schemas, each checked by jsonschema, an implementation of its own.
 
 schema_answers.py SCHEMAS MODEL.gguf...  asks each model for an instance of each of N schemas: greedy and at temperature 1, without guesses and
-with them. SCHEMAS: a folder of MaskBench's files (jsonschemabench/maskbench/data), of which those are taken whose names hash odd, so that constants
-chosen on the other half are not tested on themselves. Counts complete answers, those that jsonschema accepts, and answers that guesses change: the
-last two numbers must be all and none.
+with them. SCHEMAS: a folder of MaskBench's files (jsonschemabench/maskbench/data), from which it takes the files whose names hash odd, so that constants
+chosen on the other half are not tested on themselves. Counts complete answers, complete answers that jsonschema accepts, and answers that guesses
+change: the last two numbers must be all and none.
 
 Python's jsonschema (PyPI) and the library's Python package (PYTHONPATH=bindings/python, ORRERY_LIBRARY=.../liborrery.so) must be there.
 """

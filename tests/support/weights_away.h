@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/engine_fixture.h"
@@ -62,6 +64,28 @@ inline Result<std::shared_ptr<engine::LanguageModel>> try_open(const std::vector
 inline std::shared_ptr<engine::LanguageModel> open_with(const std::vector<std::byte>& file, const engine::RuntimeOptions& runtime,
                                                         const engine::ModelOptions& options) {
   return unwrap(try_open(file, runtime, options));
+}
+
+// The bytes that the plan says, of the file's header alone, are the bytes that opening takes; one byte less is refused. taken(model): the bytes in
+// the arena and in the reservoir that the plan's region `name` is about. Returns that region.
+template <class Taken>
+kv::Region expect_planned_is_taken(const engine::ModelSource& source, engine::RuntimeOptions runtime, const engine::ModelOptions& options,
+                                   const engine::SessionOptions& session, const std::string& name, const Taken& taken) {
+  const kv::Plan plan = unwrap(engine::plan_file(source, runtime, options, session));
+  kv::Region planned = {};
+  for (const kv::Region& region : plan.layout.regions())
+    if (region.name == name) planned = region;
+  runtime.device_budget_bytes = plan.device_bytes;
+  runtime.reservoir_bytes = std::max(plan.reservoir_bytes, uint64_t{4} << 20);
+  const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options));
+  const auto opened = unwrap(engine::Session::open(model, session));
+  EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
+  EXPECT_EQ(model->runtime().reservoir().used(), plan.reservoir_bytes);
+  EXPECT_EQ(taken(model->weights()), std::pair(planned.device_bytes, planned.reservoir_bytes));
+  --runtime.device_budget_bytes;
+  auto refused = engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
+  EXPECT_FALSE(refused.ok() && engine::Session::open(refused.value(), session).ok());
+  return planned;
 }
 
 // The logits of all prompt tokens, and of twelve greedy ones behind them.

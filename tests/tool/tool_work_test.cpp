@@ -107,6 +107,25 @@ TEST(Division, LayersOfADenseModel) {
   EXPECT_DOUBLE_EQ(d.time({1e9, 10e9, 0.5, 0}, 10, Reuse::uniform).exposed, 0.0) << "computation is longer";
 }
 
+// The processor computes as many bytes of feed-forward blocks as ten layers have; of all layers' bytes a part is no block, and crosses the link.
+TEST(Division, ColumnsByTheProcessor) {
+  Division d;
+  d.work.resident_bytes = 900'000'000, d.work.layer_bytes = 800'000'000, d.work.n_layers = 20;
+  d.work.weights_bytes = 900'000'000, d.work.block_bytes = 600'000'000;
+  d.kv_bytes = 20e6;
+  const Rates rates = {100e9, 10e9, 0.5, 30e-6, 50e9};
+  EXPECT_DOUBLE_EQ(d.time_by_host(rates, 20).total(), 9.2e-3) << "all are there";
+  const TokenTime half = d.time_by_host(rates, 10);
+  EXPECT_DOUBLE_EQ(half.weights, 5e-3);
+  EXPECT_DOUBLE_EQ(half.link, 0.0);
+  EXPECT_DOUBLE_EQ(half.exposed, 400e6 / 50e9 + 20 * 30e-6 - 200e6 / 100e9) << "less what the device computes of the blocks meanwhile";
+  const TokenTime none = d.time_by_host(rates, 0);
+  EXPECT_DOUBLE_EQ(none.weights, 3e-3);
+  EXPECT_DOUBLE_EQ(none.link, 20e-3);
+  EXPECT_DOUBLE_EQ(none.total(), 20e-3) << "the link is busy all the time, and hides everything else";
+  EXPECT_DOUBLE_EQ(d.time_by_host({100e9, 10e9, 0.5, 0, 1e12}, 10).exposed, 0.0) << "the device's part is longer";
+}
+
 TEST(Division, PublishedReuse) {
   EXPECT_NEAR(hit_share(0.25, Reuse::reused), 0.67, 0.015);
   EXPECT_NEAR(hit_share(0.5, Reuse::reused), 0.81, 0.015);

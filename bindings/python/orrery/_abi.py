@@ -1149,8 +1149,8 @@ class ModelOptions(TypedDict, total=False):
     with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     """
     sessions_bytes: int
-    """of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16 needs;
-    layers leave only if no session fits, and then what one of 2,048 tokens needs
+    """of the arena, which weights leave to sessions; 0: experts and columns leave what a session of 8,192 tokens with KV
+    in F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
     """
     layers_on_device: int
     """number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the link
@@ -1687,7 +1687,7 @@ class StreamingInfo:
     n_divided: int
     """layers of whose blocks the processor computes columns for generated tokens; 0: none"""
     n_by_host: int
-    """such layers that steps of generated tokens came to"""
+    """divided layers that steps of generated tokens came to"""
     host_us: int
     """time that the processor took"""
 

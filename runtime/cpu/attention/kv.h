@@ -10,7 +10,7 @@ template <KvType kType>
 struct OfType {
   static constexpr KvType value = kType;
 };
-// body(OfType<type>()), for a type of the table (backend/kv.h): of all types, or of those that are alike in K and V.
+// body(OfType<type>()), for a type of the table (backend/kv.h). Not kMixed: the caller asks for no type whose K and V differ.
 template <bool kMixed = true, size_t kRow = 0, class Body>
 auto with_kv_type(KvType type, const Body& body) {
   constexpr KvTypeRow row = kKvTypeRows[kRow];
@@ -24,7 +24,7 @@ auto with_kv_type(KvType type, const Body& body) {
   } else if constexpr (kMixed || row.key == row.value) {
     return body(OfType<row.type>());
   } else {
-    return body(OfType<row.value>());  // no such type is asked for
+    return body(OfType<row.value>());  // not reached: no caller without mixed types asks for the last row, which is one
   }
 }
 

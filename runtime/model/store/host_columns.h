@@ -82,7 +82,7 @@ class HostColumns {
   // share: of each block's columns on the device, of kWhole.
   static Layout layout(Span<const Source> sources, const Device& device, int64_t share);
 
-  // host, sides: HostSide. io brings the columns of prompts. All outlive the object. Errors: those of ArenaRegion::take().
+  // host, sides: HostSide. io brings the columns of prompts. All outlive the object. Errors as of ArenaRegion::take().
   static Result<std::unique_ptr<HostColumns>> make(Layout layout, Backend* host, TwoSides* sides, kv::Arena* arena, kv::Arena* reservoir,
                                                    kv::IoThread* io);
   HostColumns(const HostColumns&) = delete;

@@ -136,6 +136,8 @@ TEST(EngineHostExperts, AsManyAsFit) {
   options.host_computes = engine::HostComputes::always;
   const auto all = unwrap(testing::try_open(file, runtime, options));
   EXPECT_FALSE(all->weights().host) << "they fit";
+  if (all->runtime().device().weight_bytes(TensorType::q8_0, 8, 32) == 0)
+    GTEST_SKIP() << "these kernels read weights where the file lies, so nothing has to leave";
   const uint64_t used = all->runtime().arena().used();
   for (const uint64_t missing : {uint64_t{1}, uint64_t{9}, units.n_units()}) {
     options.sessions_bytes = runtime.device_budget_bytes - used + missing * units.slot_bytes();

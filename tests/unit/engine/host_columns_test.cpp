@@ -100,6 +100,8 @@ TEST(EngineHostColumns, AsManyAsFit) {
   runtime.device_budget_bytes = uint64_t{8} << 20;
   const auto whole = open_with(file, runtime, with_columns(-1));
   EXPECT_FALSE(whole->weights().columns) << "it fits";
+  if (whole->runtime().device().weight_bytes(TensorType::q8_0, 8, 32) == 0)
+    GTEST_SKIP() << "these kernels read weights where the file lies, so nothing has to leave";
   const uint64_t all = whole->runtime().arena().used();
   const std::vector<int32_t> prompt = random_prompt(40, 1);
   const std::vector<float> expected = prompt_logits(whole, prompt);
@@ -125,7 +127,6 @@ TEST(EngineHostColumns, AsManyAsFit) {
   }
 }
 
-// The bytes that the plan says, of the file's header alone, are those that opening takes; one byte less is refused.
 TEST(EngineHostColumns, PlannedBytesAreTakenBytes) {
   const TempDir dir;
   engine::ModelSource source;
@@ -135,26 +136,33 @@ TEST(EngineHostColumns, PlannedBytesAreTakenBytes) {
   for (const int64_t layers : {int64_t{-1}, int64_t{2}})
     for (const int64_t percent : {0, 50}) {
       SCOPED_TRACE(std::to_string(percent) + "%, layers " + std::to_string(layers));
-      engine::RuntimeOptions runtime = linked_options();
       engine::ModelOptions options = with_columns(percent);
       options.layers_on_device = layers;
-      const kv::Plan plan = unwrap(engine::plan_file(source, runtime, options, session));
-      uint64_t arena = 0, reservoir = 0;
-      for (const kv::Region& region : plan.layout.regions())
-        if (std::string(region.name) == "columns") arena = region.device_bytes, reservoir = region.reservoir_bytes;
-      runtime.device_budget_bytes = plan.device_bytes;
-      runtime.reservoir_bytes = std::max(plan.reservoir_bytes, uint64_t{4} << 20);
-      const auto model = unwrap(LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options));
-      const auto opened = unwrap(Session::open(model, session));
-      EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
-      EXPECT_EQ(model->runtime().reservoir().used(), plan.reservoir_bytes);
-      EXPECT_EQ(model->weights().columns->layout().arena_bytes(), arena);
-      EXPECT_EQ(model->weights().columns->layout().reservoir_bytes(), reservoir);
-      EXPECT_GT(reservoir, 0u);
-      --runtime.device_budget_bytes;
-      auto refused = LanguageModel::open(unwrap(engine::Runtime::create(runtime)), source, options);
-      EXPECT_FALSE(refused.ok() && Session::open(refused.value(), session).ok());
+      const kv::Region planned = expect_planned_is_taken(source, linked_options(), options, session, "columns", [](const model::Model& m) {
+        return std::pair(m.columns->layout().arena_bytes(), m.columns->layout().reservoir_bytes());
+      });
+      EXPECT_GT(planned.reservoir_bytes, 0u);
     }
+}
+
+// Rows of guesses are computed by both sides, too: each has the bits of a step of its own.
+TEST(EngineHostColumns, GuessesChangeNothing) {
+  const auto model = open_with(named_model_gguf("qwen35-mtp"), linked_options(), with_columns(50));
+  std::vector<float> traces[2];
+  for (const bool guesses : {false, true}) {
+    engine::SessionOptions options;
+    options.n_context = 256;
+    if (guesses) options.speculate = engine::Speculate::mtp, options.speculate_tokens = 3, options.guess_costs.emplace().fill(1e-9);
+    const auto session = unwrap(Session::open(model, options));
+    unwrap(session->prefill(random_prompt(40, 1), nullptr, nullptr));
+    for (int i = 0; i < 24; ++i) {
+      session->push_generated(argmax(session->logits()));
+      unwrap(session->decode(nullptr, nullptr, 3));
+      traces[guesses].insert(traces[guesses].end(), session->logits().begin(), session->logits().end());
+    }
+    EXPECT_EQ(session->stats().guessed_tokens > 0, guesses);
+  }
+  EXPECT_TRUE(same_bits(traces[0], traces[1]));
 }
 
 TEST(EngineHostColumns, WhatCannotBeIsNamed) {

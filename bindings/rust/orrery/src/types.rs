@@ -508,8 +508,8 @@ pub struct ModelOptions {
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
     /// device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts()
     pub experts_on_device: i64,
-    /// of the arena, which weights leave to sessions; 0: experts leave what a session of 8,192 tokens with KV in F16
-    /// needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
+    /// of the arena, which weights leave to sessions; 0: experts and columns leave what a session of 8,192 tokens with
+    /// KV in F16 needs; layers leave only if no session fits, and then what one of 2,048 tokens needs
     pub sessions_bytes: u64,
     /// number of layers whose matrices (but experts) lie in the arena; the reservoir has the others', which cross the
     /// link in each step. -1 (default): all that fit. orrery_model_streaming()
@@ -1970,7 +1970,7 @@ pub struct StreamingInfo {
     pub prompt_stall_us: u64,
     /// layers of whose blocks the processor computes columns for generated tokens; 0: none
     pub n_divided: u64,
-    /// such layers that steps of generated tokens came to
+    /// divided layers that steps of generated tokens came to
     pub n_by_host: u64,
     /// time that the processor took
     pub host_us: u64,

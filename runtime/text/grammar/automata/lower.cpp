@@ -275,14 +275,20 @@ class Lowering {
     return at->second;
   }
 
+  // Named and placed as the automaton under construction, of which it is a part.
+  Automaton of_current() const {
+    Automaton automaton;
+    automaton.name = out_.list[current_].name;
+    automaton.line = out_.list[current_].line;
+    automaton.column = out_.list[current_].column;
+    return automaton;
+  }
+
   uint32_t automaton_of_repeat(uint32_t repeat, uint32_t prefix, uint32_t suffix) {
     const TreeNode& node = tree_.nodes[repeat];
     const auto [at, is_new] = repeats_.emplace(std::make_tuple(repeat, prefix, suffix), static_cast<uint32_t>(out_.list.size()));
     if (is_new) {
-      Automaton automaton;
-      automaton.name = out_.list[current_].name;
-      automaton.line = out_.list[current_].line;
-      automaton.column = out_.list[current_].column;
+      Automaton automaton = of_current();
       automaton.counted = true;
       automaton.least = facts_.nullable[node.a] ? 0 : node.b;
       automaton.most = node.c;
@@ -297,10 +303,7 @@ class Lowering {
   uint32_t automaton_of_members(uint32_t node) {
     const auto [at, is_new] = members_.emplace(node, static_cast<uint32_t>(out_.list.size()));
     if (is_new) {
-      Automaton automaton;
-      automaton.name = out_.list[current_].name;
-      automaton.line = out_.list[current_].line;
-      automaton.column = out_.list[current_].column;
+      Automaton automaton = of_current();
       automaton.members = tree_.member_lists[tree_.nodes[node].a];
       out_.list.push_back(std::move(automaton));
       todo_bodies_.push_back(node);

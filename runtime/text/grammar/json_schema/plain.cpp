@@ -71,7 +71,7 @@ class Plain {
     return least;
   }
 
-  // Arguments with a key and a value of their own. Of those that are required; the others need none.
+  // Arguments with a key and a value of their own. The bytes of the required ones; the others need none.
   Bytes tagged(const Value& schema, const TaggedFormat& format, std::map<std::string, bool, std::less<>>* is_string) {
     const Value *type = schema.find("type"), *properties = schema.find("properties"), *required = schema.find("required");
     const bool object = type != nullptr && type->is_string() && type->as_string() == "object" && schema.find("enum") == nullptr;

@@ -59,8 +59,8 @@ class Space {
 
   // Members that have come.
   struct Taken {
-    uint32_t begin, n;    // words in taken_words_: bits of those that come once; behind the last word all are 0
-    uint32_t n_repeated;  // the others, without upper bound as far as `least` tells them apart
+    uint32_t begin, n;    // words in taken_words_: a bit for each member that comes at most once; the bits behind these words are 0
+    uint32_t n_repeated;  // how many members of the other kind have come; counted as far as `least` tells such numbers apart
   };
   bool is_taken(uint32_t set, uint32_t member) const {
     const Taken& t = taken_[set];

@@ -82,7 +82,7 @@ struct Members {
   uint32_t open = 0, separator = 0, close = 0, close_empty = 0;
   std::vector<Member> list;
   uint32_t least = 0,
-           most = kUnbounded;  // least: at most the number of members, unless some repeat. most: at least those that are required
+           most = kUnbounded;  // least: at most the number of members, unless some repeat. most: at least the number of required members
   uint32_t n_required() const;
 };
 
