@@ -195,6 +195,8 @@ orrery_status orrery_model_experts(const orrery_model* model, orrery_experts_inf
       out.device_bytes = layout.arena_bytes, out.reservoir_bytes = layout.reservoir_bytes;
       out.n_hits = counts.on_device, out.n_by_host = counts.by_host, out.host_us = counts.host_us;
       out.prompt_n_by_host = counts.prompt_by_host, out.prompt_host_us = counts.prompt_host_us;
+      const model::WeightRing::Counts prompts = experts->prompts();
+      out.prompt_link_bytes = prompts.bytes, out.prompt_stall_us = prompts.stall_us;
     }
     return write_struct(out, info, "orrery_experts_info");
   });
@@ -210,7 +212,7 @@ orrery_status orrery_model_streaming(const orrery_model* model, orrery_streaming
     orrery_streaming_info out;
     orrery_streaming_info_init(&out, sizeof out);
     if (const model::LayerStore* store = model->model->weights().layers.get()) {
-      const model::LayerStore::AllCounts counts = store->counts();
+      const model::WeightRing::AllCounts counts = store->counts();
       out.in_place = store->in_place();
       out.n_layers = store->units().layers.size();
       out.device_bytes = store->arena_bytes(), out.reservoir_bytes = store->reservoir_bytes();
@@ -220,7 +222,7 @@ orrery_status orrery_model_streaming(const orrery_model* model, orrery_streaming
     }
     if (const model::HostColumns* columns = model->model->weights().columns.get()) {
       const model::HostColumns::Counts counts = columns->counts();
-      const model::LayerStore::Counts prompts = columns->prompts();
+      const model::WeightRing::Counts prompts = columns->prompts();
       out.device_bytes += columns->layout().arena_bytes(), out.reservoir_bytes += columns->layout().reservoir_bytes();
       out.prompt_link_bytes += prompts.bytes, out.prompt_stall_us += prompts.stall_us;
       out.n_divided = columns->layout().layers.size(), out.n_by_host = counts.layers, out.host_us = counts.host_us;

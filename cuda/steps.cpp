@@ -285,6 +285,7 @@ void CudaBackend::note_router(Operation* op, const RouterShape& shape, const Rou
   DeviceRouter& r = op->router;
   r.weights = device(routed.weights), r.experts = device(routed.experts), r.slots = device(routed.slots), r.rows = device(routed.rows);
   r.owners = device(routed.owners), r.first_slots = device(routed.first_slots);
+  r.first_slot = routed.first_slot, r.n_slots = routed.n_slots;
   r.n_experts = shape.n_experts, r.n_used = shape.n_used, r.normalised = shape.normalised, r.scale = shape.scale;
   r.gating = shape.gating == Gating::softmax   ? DeviceRouter::kSoftmax
              : shape.gating == Gating::sigmoid ? DeviceRouter::kSigmoid

@@ -112,6 +112,7 @@ struct ExpertArgs : UnitArgs {
   const int32_t *owners, *first_slots;
   const int32_t* rows;  // the input's row of each slot; null: the slot itself
   int32_t n_blocks;     // thread blocks of a slot
+  int32_t first_slot;   // the grid's first one
 };
 
 // sums = the products of n of kRows rows of the input with kOuts rows of weights, by the lanes of a team: every lane has the result.
@@ -160,7 +161,7 @@ template <class Unit, int kRows>
 __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_products_kernel(const __grid_constant__ ExpertArgs a) {
   constexpr int kOuts = kRows > 1 ? 2 : 1;
   start_early();
-  const int slot = static_cast<int>(blockIdx.x) / a.n_blocks, index = static_cast<int>(blockIdx.x) % a.n_blocks;
+  const int slot = a.first_slot + static_cast<int>(blockIdx.x) / a.n_blocks, index = static_cast<int>(blockIdx.x) % a.n_blocks;
   const int owner = a.owners[slot];
   if (owner >= 0 && (slot - a.first_slots[owner]) % kRows != 0) return;
   const int p = a.products.product_of(index);
@@ -280,8 +281,9 @@ void launch_experts(Queue& queue, ExpertArgs a, int32_t n_slots) {
 
 template <class Unit>
 void launch_experts(Queue& queue, const ExpertArgs& a, const DeviceRouter& r, int32_t n_rows) {
-  if (n_rows == 1) launch_experts<Unit, 1>(queue, a, r.n_used);  // each expert has one slot at most
-  else launch_experts<Unit, kMostRows>(queue, a, n_rows * r.n_used);
+  const int32_t n_slots = r.n_slots < 0 ? n_rows * r.n_used : r.n_slots;
+  if (n_rows == 1) launch_experts<Unit, 1>(queue, a, n_slots);  // each expert has one slot at most
+  else launch_experts<Unit, kMostRows>(queue, a, n_slots);
 }
 
 template <class Unit, int kRows>
@@ -314,6 +316,7 @@ void expert_products(Queue& queue, const Products& products, const DeviceRouter&
     a.x = x;
     a.quantized = quantized;
     a.owners = r.owners, a.first_slots = r.first_slots, a.rows = of_rows ? r.rows : nullptr;
+    a.first_slot = r.n_slots < 0 ? 0 : r.first_slot;
     const Weight& weight = batch.list[0].weight;
     a.set(weight);
     with_block_type(weight.type, [&](auto type) { launch_experts<BlockUnit<type()>>(queue, a, r, n_rows); });

@@ -157,6 +157,7 @@ struct DeviceRouter {
   int32_t n_experts, n_used, gating, normalised;
   float scale;
   int32_t of_rows;  // of products: x has a row for each row of the step, not for each slot
+  int32_t first_slot, n_slots;  // of products: RoutedRows's
 };
 void route(Queue& queue, const DeviceRouter& router, const float* logits, int32_t n_rows);
 // Products with outputs of slots, side by side. quantized: x, if a product takes blocks.

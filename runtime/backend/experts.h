@@ -32,6 +32,8 @@ struct RoutedRows {
   Ptr<int32_t> slots;         // (n_rows, n_used): the slot of each choice
   Ptr<int32_t> rows, owners;  // (n_rows * n_used): the row of each slot, and its expert; -1: products write zeros or nothing there
   Ptr<int32_t> first_slots;   // (n_experts + 1); slots from the last number on have no expert
+  // The slots that products compute: n_slots from first_slot on, all of some experts; -1: all.
+  int32_t first_slot = 0, n_slots = -1;
 
   static uint64_t bytes(int64_t n_rows, const RouterShape& r) {
     return (5 * static_cast<uint64_t>(n_rows) * static_cast<uint64_t>(r.n_used) + static_cast<uint64_t>(r.n_experts) + 1) * 4;

@@ -210,10 +210,13 @@ void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> product
   const bool shares_input = of_rows && work.n_rows == 1;
   const bool gathers = of_rows && (packs || std::any_of(products.begin(), products.end(),
                                                         [](const ExpertProduct& p) { return !quantized_type(p.weights->first.type); }));
+  const auto wanted = [&](int32_t e) {
+    return first[e + 1] > first[e] && (routed.n_slots < 0 || (first[e] >= routed.first_slot && first[e] - routed.first_slot < routed.n_slots));
+  };
   for (int32_t e = 0; e < shape.n_experts;) {
     Wave wave(work, products, packs);
     for (; e < shape.n_experts; ++e)
-      if (first[e + 1] > first[e] && !wave.take(e, first[e], first[e + 1] - first[e], shares_input)) break;
+      if (wanted(e) && !wave.take(e, first[e], first[e + 1] - first[e], shares_input)) break;
     if (wave.n_groups() == 0) return;
     wave.prepare(x, row_of, gathers);
     wave.multiply(x, gathers);

@@ -159,39 +159,70 @@ void run_shared(Pass& pass, const ExpertsShape& shape, const Weights& w) {
 struct Side {
   Backend& backend;
   const ExpertMatrices& matrices;
-  const RoutedRows& routed;
+  RoutedRows routed;
   Ptr<const float> input;  // (n_rows, n_embd)
   Ptr<float> gate, up;     // (n_slots, width) each
   Ptr<float> act;          // (n_slots, width) what goes through the down matrices
   Ptr<float> slots;        // (n_slots, n_embd) what the experts make of their rows
 };
 
-void activate_slots(const Side& side, const ExpertsShape& shape) {
+// The products before the activation.
+void multiply_in(const Side& side, const ExpertsShape& shape) {
   ExpertOperations& experts = *side.backend.experts();
   const ExpertMatrices& m = side.matrices;
   if (shape.squared_relu) {
     const ExpertProduct p{&m.up, {}, side.act};
-    experts.multiply_experts({&p, 1}, shape.router, side.routed, side.input, true);
-    experts.squared_relu(side.act, shape.used_width());
-    return;
+    return experts.multiply_experts({&p, 1}, shape.router, side.routed, side.input, true);
   }
   const bool paired = !m.up;  // both are in one tensor
   const ExpertWeights gates = paired ? m.gate.of_pair(false) : m.gate, ups = paired ? m.gate.of_pair(true) : m.up;
   const ExpertProduct p[] = {{&gates, m.gate_bias, side.gate}, {&ups, m.up_bias, side.up}};
   experts.multiply_experts({p, 2}, shape.router, side.routed, side.input, true);
-  if (shape.clamped)  // the slots lie side by side, so they may be cut into as many as there are rows
-    experts.clamped_swiglu(side.gate, side.up, side.act, shape.used_width());
-  else side.backend.activate(shape.activation, side.gate, side.up, shape.used_width(), side.act, shape.used_width(), shape.used_width());
 }
 
-void multiply_side(const Side& side, const ExpertsShape& shape) {
-  activate_slots(side, shape);
+// Of all slots: they lie side by side, so they may be cut into as many as there are rows.
+void activate_slots(const Side& side, const ExpertsShape& shape) {
+  ExpertOperations& experts = *side.backend.experts();
+  const int64_t width = shape.used_width();
+  if (shape.squared_relu) experts.squared_relu(side.act, width);
+  else if (shape.clamped) experts.clamped_swiglu(side.gate, side.up, side.act, width);
+  else side.backend.activate(shape.activation, side.gate, side.up, width, side.act, width, width);
+}
+
+void multiply_out(const Side& side, const ExpertsShape& shape) {
   const ExpertProduct down{&side.matrices.down, side.matrices.down_bias, side.slots};
   side.backend.experts()->multiply_experts({&down, 1}, shape.router, side.routed, side.act, false);
 }
 
-// Workspace::slots = what the chosen experts make of Workspace::normed. Those that lie on the host are computed there meanwhile. False:
-// Pass::status has an error.
+void multiply_side(const Side& side, const ExpertsShape& shape) {
+  multiply_in(side, shape);
+  activate_slots(side, shape);
+  multiply_out(side, shape);
+}
+
+// All slots on the device, where the reservoir's experts cross the link. False: Pass::status has an error.
+bool multiply_streamed(Pass& pass, const Layer& layer, Side side) {
+  HostExperts& experts = *pass.host;
+  const ExpertsShape& shape = layer.shape.experts;
+  pass.backend.download(experts.first_slots(), {side.routed.first_slots.address},
+                        (static_cast<uint64_t>(shape.router.n_experts) + 1) * sizeof(int32_t));
+  pass.status = pass.backend.synchronize();  // the device's error, before its numbers are used
+  const auto stream = [&](HostExperts::Part part, void (*multiply)(const Side&, const ExpertsShape&)) {
+    if (!pass.status.ok()) return;
+    pass.status = experts.stream(&pass.backend, layer.index, part, layer.weights, pass.cancel, [&](int32_t first, int32_t n) {
+      side.routed.first_slot = first, side.routed.n_slots = n;
+      multiply(side, shape);
+    });
+  };
+  stream(HostExperts::Part::gate_up, multiply_in);
+  if (pass.status.ok()) activate_slots(side, shape);
+  stream(HostExperts::Part::down, multiply_out);
+  if (pass.status.ok()) experts.count_streamed(layer.index);
+  return pass.status.ok();
+}
+
+// Workspace::slots = what the chosen experts make of Workspace::normed. Those that lie on the host are computed there meanwhile, or cross the
+// link. False: Pass::status has an error.
 bool multiply(Pass& pass, const Layer& layer, const RoutedRows& routed) {
   const Workspace& work = pass.work;
   const ExpertsShape& shape = layer.shape.experts;
@@ -202,6 +233,9 @@ bool multiply(Pass& pass, const Layer& layer, const RoutedRows& routed) {
     return true;
   }
   HostExperts& experts = *pass.host;
+  const Phase phase = pass.steps[0].phase;
+  if (experts.streams(layer.index, pass.n_rows, phase))
+    return multiply_streamed(pass, layer, {pass.backend, experts.streamed(layer.index, layer.weights), routed, work.normed, work.ffn, up, work.act, work.slots});
   const auto n_rows = static_cast<uint64_t>(pass.n_rows), n_embd = static_cast<uint64_t>(pass.d.n_embd);
   const HostExperts::Rows rows = experts.rows();
   const Download both[] = {{rows.chosen, {routed.experts.address}, n_rows * static_cast<uint64_t>(shape.router.n_used) * sizeof(int32_t)},
@@ -209,7 +243,6 @@ bool multiply(Pass& pass, const Layer& layer, const RoutedRows& routed) {
   pass.backend.download_all({both, 2});
   pass.status = pass.backend.synchronize();  // the device's error, before its numbers are used
   if (!pass.status.ok()) return false;
-  const Phase phase = pass.steps[0].phase;
   const HostExperts::Dealt dealt = experts.deal(layer.index, pass.n_rows, phase);
   if (dealt.n_on_host == 0) {
     multiply_side(device, shape);

@@ -37,6 +37,11 @@ uint64_t unit_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
   return repacked ? repacked : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
 }
 
+// The same in a unit that the processor computes beside the device (store/host_experts.h).
+uint64_t host_unit_stride(const gguf::Tensor& t, int64_t n, const Device& host, const Device& device) {
+  return device.info().reads_host_memory ? unit_stride(t, n, host) : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
+}
+
 // An embedding with an output matrix of its own: a step reads a row of it for each token, and no product reads it.
 bool rows_alone(const gguf::File& file, const gguf::Tensor& t) {
   return t.name == "token_embd.weight" && file.find_tensor("output.weight") != nullptr;
@@ -185,12 +190,14 @@ class Counter final : public TensorVisitor {
     experts_ += static_cast<uint64_t>(n) * matrix_stride(t, n, device_);
     const int32_t n_experts = d_.layer(layer_).experts.router.n_experts;
     if (units_.empty() || units_.back().layer != layer_) units_.push_back({layer_, n_experts});
-    const uint64_t bytes = static_cast<uint64_t>(n / n_experts) * unit_stride(t, n, device_);
+    const auto parts = static_cast<uint64_t>(n / n_experts);
+    const uint64_t bytes = parts * unit_stride(t, n, device_);
     units_.back().bytes += bytes;
     if (host_) {
       host_units_.resize(units_.size());
-      host_units_.back().device_bytes += bytes;
-      host_units_.back().host_bytes += static_cast<uint64_t>(n / n_experts) * unit_stride(t, n, *host_);
+      HostExperts::UnitShape &there = host_units_.back().device, &here = host_units_.back().host;
+      there.down = there.end, here.down = here.end;  // the layer's last matrix is `down`
+      there.end += bytes, here.end += parts * host_unit_stride(t, n, *host_, device_);
     }
     expert_tensors_.push_back(&t);
     return ok_status();
@@ -228,7 +235,8 @@ class Counter final : public TensorVisitor {
     placement.arena_bytes = placement.repacks ? vectors_ + matrices : converted_;
     if (store && place_.host) {
       placement.host =
-          HostExperts::layout(placement.units, {host_units_.data(), host_units_.size()}, static_cast<uint64_t>(place_.experts));
+          HostExperts::layout(placement.units, {host_units_.data(), host_units_.size()}, !device_.info().reads_host_memory,
+                              static_cast<uint64_t>(place_.experts));
       placement.experts = {placement.host.arena_bytes, placement.host.reservoir_bytes};
     } else if (store) {
       placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place_.experts), place_.in_place);
@@ -298,7 +306,7 @@ class Placer final : public TensorVisitor {
       ExpertMatrices& there = host->matrices(layer_);
       ExpertWeights* const twin = out == &own.gate ? &there.gate : out == &own.up ? &there.up : &there.down;
       const auto parts = static_cast<uint64_t>(n / model_.description.layer(layer_).experts.router.n_experts);
-      out->stride = unit_stride(t, n, turns_.device()), twin->stride = unit_stride(t, n, host->host());
+      out->stride = unit_stride(t, n, turns_.device()), twin->stride = host_unit_stride(t, n, host->host(), turns_.device());
       out->units = host->device_places(layer_), out->offset = unit_offset_;
       twin->units = host->host_places(layer_), twin->offset = host_offset_;
       unit_offset_ += parts * out->stride, host_offset_ += parts * twin->stride;
@@ -478,7 +486,7 @@ class Placer final : public TensorVisitor {
     const int64_t n_experts = model_.description.layer(job.layer).experts.router.n_experts, parts = job.n / n_experts;
     const uint64_t bytes = t.bytes / static_cast<uint64_t>(job.n);
     const bool repacks = turns_.device().weight_bytes(t.type, rows, cols) > 0,
-               host_repacks = experts.host().weight_bytes(t.type, rows, cols) > 0;
+               host_repacks = !experts.layout().as_in_file && experts.host().weight_bytes(t.type, rows, cols) > 0;
     for (int32_t e = 0; e < n_experts; ++e) {
       if (cancelled()) return cancellation();
       ORRERY_ASSIGN(const Turn turn, take_turn());
@@ -681,7 +689,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes(), options.place));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   if (placement.host) {
-    ORRERY_ASSIGN(m->host, HostExperts::make(placement.host, options.place.host, options.sides, arena, options.reservoir));
+    ORRERY_ASSIGN(m->host, HostExperts::make(placement.host, options.place.host, options.sides, arena, options.reservoir, options.io));
   } else if (placement.store()) {
     ORRERY_ASSIGN(m->experts,
                   ExpertStore::make(placement.units, static_cast<uint64_t>(options.place.experts), arena, options.reservoir, options.io));

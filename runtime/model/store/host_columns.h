@@ -140,7 +140,7 @@ class HostColumns {
     uint64_t host_us = 0;  // time that it took
   };
   Counts counts() const;                                                  // for any thread, as the next one
-  LayerStore::Counts prompts() const { return ring_->counts().prefill; }  // what crossed the link
+  WeightRing::Counts prompts() const { return ring_->counts().prefill; }  // what crossed the link
 
  private:
   HostColumns(Layout layout, Backend* host, TwoSides* sides);

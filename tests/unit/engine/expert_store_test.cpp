@@ -67,8 +67,8 @@ TEST(EngineExpertStore, WhereExpertsLieChangesNoBit) {
   });
 }
 
-// The processor's backend beside a device, which is the processor as well here: the same bits, whatever the division, for one row and for
-// chunks.
+// The processor's backend beside a device, which is the processor as well here: the same bits, whatever the division, for one row, for short
+// chunks, which the processor computes, and for a long one, whose experts cross the link.
 TEST(EngineHostExperts, WhoComputesChangesNoBit) {
   for_each_file([](const std::vector<std::byte>& file, const std::vector<int32_t>& prompt, const std::vector<float>& expected) {
     const auto n = static_cast<int64_t>(units_of(file).n_units());
@@ -79,9 +79,15 @@ TEST(EngineHostExperts, WhoComputesChangesNoBit) {
       const model::HostExperts* host = model->weights().host.get();
       ASSERT_TRUE(host && !model->weights().experts);
       EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << on_device;
+      EXPECT_GT(host->counts().prompt_brought, 0u);
+      EXPECT_EQ(host->counts().prompt_by_host, 0u);
+      const uint64_t brought = host->counts().prompt_brought, bytes = host->prompts().bytes;
+      EXPECT_GT(bytes, 0u);
       EXPECT_TRUE(same_bits(traced_logits(model, prompt, 7), expected)) << "in chunks, " << on_device;
       EXPECT_EQ(host->layout().n_on_device, static_cast<uint64_t>(on_device));
       EXPECT_GT(host->counts().prompt_by_host, 0u);
+      EXPECT_EQ(host->counts().prompt_brought, brought);
+      EXPECT_EQ(host->prompts().bytes, bytes) << "of experts that the processor computes nothing crosses";
       EXPECT_EQ(host->counts().on_device > 0, on_device > 0);
     }
   });
@@ -139,13 +145,16 @@ TEST(EngineHostExperts, AsManyAsFit) {
   if (all->runtime().device().weight_bytes(TensorType::q8_0, 8, 32) == 0)
     GTEST_SKIP() << "these kernels read weights where the file lies, so nothing has to leave";
   const uint64_t used = all->runtime().arena().used();
+  options.experts_on_device = 0;
+  const uint64_t beside = unwrap(testing::try_open(file, runtime, options))->weights().host->layout().arena_bytes / units.slot_bytes();
+  options.experts_on_device = -1;
   for (const uint64_t missing : {uint64_t{1}, uint64_t{9}, units.n_units()}) {
     options.sessions_bytes = runtime.device_budget_bytes - used + missing * units.slot_bytes();
     const auto model = unwrap(testing::try_open(file, runtime, options));
     ASSERT_TRUE(model->weights().host);
     const uint64_t left = units.n_units() - model->weights().host->layout().n_on_device;
     EXPECT_GE(left, missing);
-    EXPECT_LE(left, missing + 2) << "the tables take a little";
+    EXPECT_LE(left, missing + beside + 2) << "tables, and the ring for prompts";
     const uint64_t most = left < units.n_units() ? runtime.device_budget_bytes - options.sessions_bytes : used;
     EXPECT_LE(model->runtime().arena().used(), most);
   }

@@ -195,7 +195,7 @@ TEST(LayerUnits, AreSpreadOverTheModel) {
   EXPECT_EQ(spread(9), spread(8));
   const std::vector<uint64_t> differ = {100, 5000, 100, 70};
   const model::LayerUnits units = model::LayerUnits::spread(differ, 4);
-  EXPECT_EQ(units.slot_bytes(), align_up(5000, kv::kArenaAlignment));
+  EXPECT_EQ(model::LayerStore::needs(units, false).arena_bytes, 2 * align_up(5000, kv::kArenaAlignment));
   EXPECT_EQ(units.layers[2].host_offset, align_up(100, kv::kArenaAlignment) + align_up(5000, kv::kArenaAlignment));
   EXPECT_EQ(units.bytes(), units.layers[3].host_offset + align_up(70, kv::kArenaAlignment));
 }
@@ -252,7 +252,7 @@ class LayerRing : public ::testing::Test {
 TEST_F(LayerRing, LayersGoRound) {
   for (int round = 0; round < 3; ++round)
     for (int32_t l = 0; l < kLayers; ++l) use(l);
-  const model::LayerStore::Counts counts = store_->counts().decode;
+  const model::WeightRing::Counts counts = store_->counts().decode;
   EXPECT_EQ(counts.asked, 3u * kLayers);
   EXPECT_EQ(counts.bytes, 3 * kLayers * kBytes) << "each crosses once in a round; the next round's first two are on their way";
   use(0);
