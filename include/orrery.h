@@ -394,9 +394,9 @@ struct orrery_model_options {
   float rope_base;                /* > 0: instead of the file's frequency base */
   uint32_t rope_original_context; /* the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's */
   uint32_t host_computes;         /* 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture,
-                                     or columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The
-                                     division is fixed. 2: experts and layers cross the link. 0 (default): 1 for dense models on a GPU
-                                     that do not fit, if layers_on_device is -1; else 2 */
+                                     or columns of the feed-forward blocks of a dense model. These cross the link for prompts alone, experts
+                                     for long ones. The division is fixed. 2: experts and layers cross the link. 0 (default): 1 on a GPU,
+                                     of a dense model if layers_on_device is -1; else 2 */
   int64_t experts_on_device;      /* number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
                                      device with a link needs room for twice a layer's. -1 (default): all that fit. orrery_model_experts() */
   uint64_t sessions_bytes;        /* of the arena, which weights leave to sessions; 0: experts and columns leave what a session of 8,192 tokens with

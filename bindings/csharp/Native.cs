@@ -1298,9 +1298,9 @@ public sealed class ModelOptions {
     /// <summary>the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's</summary>
     public uint RopeOriginalContext;
     /// <summary>1: the processor computes, beside the device and from the reservoir, what is not there: experts of a
-    /// mixture, or columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The
-    /// division is fixed. 2: experts and layers cross the link. 0 (default): 1 for dense models on a GPU that do not
-    /// fit, if layers_on_device is -1; else 2</summary>
+    /// mixture, or columns of the feed-forward blocks of a dense model. These cross the link for prompts alone, experts
+    /// for long ones. The division is fixed. 2: experts and layers cross the link. 0 (default): 1 on a GPU, of a dense
+    /// model if layers_on_device is -1; else 2</summary>
     public uint HostComputes;
     /// <summary>number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the
     /// others. A device with a link needs room for twice a layer's. -1 (default): all that fit.

@@ -343,9 +343,9 @@ export interface ModelOptions {
   ropeOriginalContext?: number;
   /**
    * 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
-   * columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is fixed.
-   * 2: experts and layers cross the link. 0 (default): 1 for dense models on a GPU that do not fit, if layers_on_device
-   * is -1; else 2
+   * columns of the feed-forward blocks of a dense model. These cross the link for prompts alone, experts for long ones.
+   * The division is fixed. 2: experts and layers cross the link. 0 (default): 1 on a GPU, of a dense model if
+   * layers_on_device is -1; else 2
    */
   hostComputes?: number;
   /**

@@ -156,7 +156,7 @@ struct DeviceRouter {
   int32_t *experts, *slots, *rows, *owners, *first_slots;
   int32_t n_experts, n_used, gating, normalised;
   float scale;
-  int32_t of_rows;  // of products: x has a row for each row of the step, not for each slot
+  int32_t of_rows;              // of products: x has a row for each row of the step, not for each slot
   int32_t first_slot, n_slots;  // of products: RoutedRows's
 };
 void route(Queue& queue, const DeviceRouter& router, const float* logits, int32_t n_rows);

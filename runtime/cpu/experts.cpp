@@ -211,7 +211,8 @@ void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> product
   const bool gathers = of_rows && (packs || std::any_of(products.begin(), products.end(),
                                                         [](const ExpertProduct& p) { return !quantized_type(p.weights->first.type); }));
   const auto wanted = [&](int32_t e) {
-    return first[e + 1] > first[e] && (routed.n_slots < 0 || (first[e] >= routed.first_slot && first[e] - routed.first_slot < routed.n_slots));
+    return first[e + 1] > first[e] &&
+           (routed.n_slots < 0 || (first[e] >= routed.first_slot && first[e] - routed.first_slot < routed.n_slots));
   };
   for (int32_t e = 0; e < shape.n_experts;) {
     Wave wave(work, products, packs);

@@ -86,12 +86,14 @@ OptionGroup model_group() {
        {"--rope-base", "BASE", "Frequency base; replaces the file's base."},
        {"--rope-original-context", "N", "yarn, llama3, longrope: the context that the model was trained with."},
        {"--experts-on-device", "N",
-        "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory and cross "
-        "the link when a layer chooses them (default: all if they fit, else as many as fit beside --sessions-memory)."},
+        "Of a mixture's experts, counted over all layers, those that have room in the budget; the others are in host memory, where the "
+        "processor computes them, or cross the link when a layer chooses them (--host-computes; default: all if they fit, else as many as "
+        "fit beside --sessions-memory)."},
        {"--host-computes", "WHEN",
         "The processor computes, beside the device, what is not in the budget: experts of a mixture, or columns of a dense model's "
-        "feed-forward blocks. For answers where host memory is faster than the link. Of a prompt it computes experts, too; columns cross "
-        "the link. always, never, or auto (default): for dense models on a GPU."},
+        "feed-forward blocks. For answers where host memory is faster than the link. Of a long prompt these cross the link. always, never, "
+        "or "
+        "auto (default): on a GPU."},
        {"--sessions-memory", "SIZE",
         "What weights leave of the budget to the KV and the work of sessions (default: experts and columns leave what a session of 8,192 "
         "tokens needs; layers leave only if no session fits, and then what one of 2,048 tokens needs)."},

@@ -68,9 +68,7 @@ TEST(GpuHostExperts, TheProcessorComputesItsShare) {
     const float of_processor = farthest(logits(open_with(file, processor, {})), expected);
     for (const int64_t on_device : {0, 7}) {
       if (on_device == 0 && std::string(spec) != "qwen3moe") continue;
-      engine::ModelOptions options = with_experts(on_device);
-      options.host_computes = engine::HostComputes::always;
-      const auto model = open_with(file, on_cuda(), options);
+      const auto model = open_with(file, on_cuda(), with_host_experts(on_device));
       ASSERT_TRUE(model->weights().host);
       const std::vector<float> found = logits(model);
       ASSERT_EQ(found.size(), expected.size());
@@ -80,6 +78,36 @@ TEST(GpuHostExperts, TheProcessorComputesItsShare) {
       const model::HostExperts::Counts counts = model->weights().host->counts();
       EXPECT_GT(counts.by_host, 0u);
       EXPECT_EQ(counts.on_device > 0, on_device > 0);
+    }
+  }
+}
+
+// The experts of a long prompt cross the link as in the file, and the GPU stores them as its own: its logits are those of all experts on the
+// device, to the bit. The last chunk is short.
+TEST(GpuHostExperts, LongPromptsAreTheDevices) {
+  for (const char* spec : {"qwen3moe", "qwen3moe-fused", "gpt-oss", "nemotron-h", "gemma4-moe"}) {
+    for (const TensorType type : {TensorType::f32, TensorType::q8_0}) {
+      if (type == TensorType::q8_0 && std::string(spec) != "qwen3moe") continue;
+      SCOPED_TRACE(std::string(spec) + " " + type_traits(type)->name);
+      const std::vector<std::byte> file = deep_model_gguf(spec, {type});
+      const std::vector<int32_t> prompt = random_prompt(70, 1);
+      const auto logits = [&](const std::shared_ptr<engine::LanguageModel>& model) {
+        const auto session = open_session(model, 96, KvType::f16, 64);
+        std::vector<float> all(64 * session->logits().size());
+        unwrap(session->prefill({prompt.data(), 64}, nullptr, all.data()));
+        unwrap(session->prefill({prompt.data() + 64, 6}, nullptr, nullptr));
+        return all;
+      };
+      const std::vector<float> expected = logits(open(file, -1));
+      for (const int64_t on_device : {0, 7}) {
+        if (on_device == 0 && std::string(spec) != "qwen3moe") continue;
+        const auto model = open_with(file, on_cuda(), with_host_experts(on_device));
+        ASSERT_TRUE(model->weights().host && model->weights().host->layout().as_in_file);
+        EXPECT_TRUE(same_bits(logits(model), expected)) << on_device;
+        const model::HostExperts::Counts counts = model->weights().host->counts();
+        EXPECT_GT(counts.prompt_brought, 0u);
+        EXPECT_GT(counts.prompt_by_host, 0u) << "the short chunk";
+      }
     }
   }
 }

@@ -29,14 +29,22 @@ inline engine::RuntimeOptions linked_options(int32_t n_threads = 2) {
   return options;
 }
 
+// Experts that are not on the device cross the link.
 inline engine::ModelOptions with_experts(int64_t on_device) {
   engine::ModelOptions options;
-  options.experts_on_device = on_device;
+  options.experts_on_device = on_device, options.host_computes = engine::HostComputes::never;
   return options;
 }
 inline engine::ModelOptions with_layers(int64_t on_device) {
   engine::ModelOptions options;
   options.layers_on_device = on_device;
+  return options;
+}
+
+// The processor computes the other experts, but for those of long prompts, which cross the link.
+inline engine::ModelOptions with_host_experts(int64_t on_device) {
+  engine::ModelOptions options = with_experts(on_device);
+  options.host_computes = engine::HostComputes::always;
   return options;
 }
 

@@ -245,12 +245,9 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   GpuUse gpu;
   ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
+  ORRERY_ASSIGN(const model::WeightsPlace place, place_model(file, description, *backend, runtime, budget, model));
   std::unique_ptr<Backend> host;
-  if (model.host_computes == HostComputes::always) {
-    ORRERY_ASSIGN(host, make_host_backend(runtime));
-  }
-  ORRERY_ASSIGN(const model::WeightsPlace place, place_model(file, description, *backend, runtime, budget, model, host.get()));
-  if (place.columns != model::WeightsPlace::kAll && !host) {
+  if (place.needs_host()) {
     ORRERY_ASSIGN(host, make_host_backend(runtime));
   }
   ORRERY_ASSIGN(const WeightsMemory weights, weights_of(file, description, *backend, budget, place));

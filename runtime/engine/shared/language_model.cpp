@@ -55,7 +55,7 @@ uint64_t least_bytes(const model::Description& d, const Device& device) {
   return model::carve_workspace(d, device, workspace_limits(d, device, {}, options, kPageTokens), {}).bytes;
 }
 
-// Where experts lie, with all layers on the device. place: has in_place and host; takes experts and embedding_away.
+// Where experts lie, with all layers on the device. place: has in_place and experts_by_host; takes experts and embedding_away.
 Status place_experts(const gguf::File& file, const model::Description& d, const Device& device, uint64_t arena_bytes,
                      const ModelOptions& options, model::WeightsPlace* place) {
   model::WeightsPlace away = *place;
@@ -68,7 +68,7 @@ Status place_experts(const gguf::File& file, const model::Description& d, const 
     return ok_status();
   }
   const auto n_units = static_cast<int64_t>(none.units.n_units());
-  const bool by_host = place->host != nullptr;
+  const bool by_host = place->experts_by_host;
   int64_t n = options.experts_on_device;
   if (n < 0) {
     const uint64_t sessions = options.sessions_bytes ? options.sessions_bytes : session_bytes(d, device, kUsualContext);
@@ -91,7 +91,7 @@ Status place_experts(const gguf::File& file, const model::Description& d, const 
   return ok_status();
 }
 
-// Which columns of dense feed-forward blocks lie on the device, with all layers there. place: has in_place, host and experts; takes columns
+// Which columns of dense feed-forward blocks lie on the device, with all layers there. place: has in_place and experts; takes columns
 // and embedding_away.
 Status place_columns(const gguf::File& file, const model::Description& d, const Device& device, uint64_t arena_bytes,
                      const ModelOptions& options, model::WeightsPlace* place) {
@@ -146,10 +146,11 @@ Status place_columns(const gguf::File& file, const model::Description& d, const 
 }  // namespace
 
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& d, const Device& device,
-                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options, Backend* host) {
+                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options) {
   model::WeightsPlace place;
   place.in_place = device.info().reads_host_memory && moves_directly(runtime);
-  if (!place.in_place) place.host = host;
+  const bool automatic = options.host_computes == HostComputes::automatic && !device.info().reads_host_memory;
+  place.experts_by_host = !place.in_place && (options.host_computes == HostComputes::always || automatic);
   ORRERY_TRY(place_experts(file, d, device, arena_bytes, options, &place));
   ORRERY_TRY(place_columns(file, d, device, arena_bytes, options, &place));
   place.layers = options.layers_on_device;
@@ -202,13 +203,9 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, load.rope, load.families));
-  Backend* host = nullptr;
-  if (options.host_computes == HostComputes::always) {
-    ORRERY_ASSIGN(host, runtime->host_backend());
-  }
-  ORRERY_ASSIGN(load.place, place_model(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options, host));
-  if (load.place.columns != model::WeightsPlace::kAll && !load.place.host) {
-    ORRERY_ASSIGN(load.place.host, runtime->host_backend());
+  ORRERY_ASSIGN(load.place, place_model(file, description, runtime->device(), runtime->options(), runtime->arena().bytes(), options));
+  if (load.place.needs_host()) {
+    ORRERY_ASSIGN(load.host, runtime->host_backend());
   }
   load.sides = runtime->host_sides();
   load.reservoir = &runtime->reservoir();

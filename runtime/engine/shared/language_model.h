@@ -22,8 +22,8 @@
 
 namespace orrery::engine {
 
-// Whether the processor computes the experts or columns that are not on the device. automatic: columns of dense models, on a GPU, where some
-// must leave and the caller has fixed no number of layers.
+// Whether the processor computes the experts or columns that are not on the device. automatic: on a GPU, experts that have no room there; and
+// columns of dense models, where some must leave and the caller has fixed no number of layers.
 enum class HostComputes : uint8_t { automatic, always, never };
 
 struct ModelOptions {
@@ -41,11 +41,9 @@ struct ModelOptions {
 // to leave, they leave room for kShortContext tokens.
 inline constexpr uint32_t kUsualContext = 8192, kShortContext = 2048;
 // Where a model's weights lie, from its file's header. invalid_argument: fewer experts on the device than a cache needs, or more layers
-// than the model has; a wish for the processor or for columns that the model cannot fulfil. host: make_host_backend(), with
-// HostComputes::always. Without it, WeightsPlace::columns may need one all the same.
+// than the model has; a wish for the processor or for columns that the model cannot fulfil.
 Result<model::WeightsPlace> place_model(const gguf::File& file, const model::Description& description, const Device& device,
-                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options,
-                                        Backend* host = nullptr);
+                                        const RuntimeOptions& runtime, uint64_t arena_bytes, const ModelOptions& options);
 
 // The source of a model: a file by its path, an open file or a part of it, or a file in memory.
 struct ModelSource {

@@ -235,7 +235,8 @@ bool multiply(Pass& pass, const Layer& layer, const RoutedRows& routed) {
   HostExperts& experts = *pass.host;
   const Phase phase = pass.steps[0].phase;
   if (experts.streams(layer.index, pass.n_rows, phase))
-    return multiply_streamed(pass, layer, {pass.backend, experts.streamed(layer.index, layer.weights), routed, work.normed, work.ffn, up, work.act, work.slots});
+    return multiply_streamed(
+        pass, layer, {pass.backend, experts.streamed(layer.index, layer.weights), routed, work.normed, work.ffn, up, work.act, work.slots});
   const auto n_rows = static_cast<uint64_t>(pass.n_rows), n_embd = static_cast<uint64_t>(pass.d.n_embd);
   const HostExperts::Rows rows = experts.rows();
   const Download both[] = {{rows.chosen, {routed.experts.address}, n_rows * static_cast<uint64_t>(shape.router.n_used) * sizeof(int32_t)},

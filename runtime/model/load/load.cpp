@@ -37,9 +37,9 @@ uint64_t unit_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
   return repacked ? repacked : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
 }
 
-// The same in a unit that the processor computes beside the device (store/host_experts.h).
-uint64_t host_unit_stride(const gguf::Tensor& t, int64_t n, const Device& host, const Device& device) {
-  return device.info().reads_host_memory ? unit_stride(t, n, host) : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
+// The same in a unit that the processor computes beside the device (store/host_experts.h). A device that reads host memory is the processor.
+uint64_t host_unit_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
+  return device.info().reads_host_memory ? unit_stride(t, n, device) : align_up(t.bytes / static_cast<uint64_t>(n), kWeightAlignment);
 }
 
 // An embedding with an output matrix of its own: a step reads a row of it for each token, and no product reads it.
@@ -156,7 +156,7 @@ class Namer final : public TensorVisitor {
 class Counter final : public TensorVisitor {
  public:
   Counter(const gguf::File& file, const Description& d, const Device& device, const WeightsPlace& place = {})
-      : file_(file), d_(d), device_(device), place_(place), host_(place.host) {}
+      : file_(file), d_(d), device_(device), place_(place) {}
   void layer(int32_t i) override {
     layer_ = i;
     if (i >= 0) layers_.resize(static_cast<size_t>(i) + 1);
@@ -193,11 +193,11 @@ class Counter final : public TensorVisitor {
     const auto parts = static_cast<uint64_t>(n / n_experts);
     const uint64_t bytes = parts * unit_stride(t, n, device_);
     units_.back().bytes += bytes;
-    if (host_) {
+    if (place_.experts_by_host) {
       host_units_.resize(units_.size());
       HostExperts::UnitShape &there = host_units_.back().device, &here = host_units_.back().host;
       there.down = there.end, here.down = here.end;  // the layer's last matrix is `down`
-      there.end += bytes, here.end += parts * host_unit_stride(t, n, *host_, device_);
+      there.end += bytes, here.end += parts * host_unit_stride(t, n, device_);
     }
     expert_tensors_.push_back(&t);
     return ok_status();
@@ -206,7 +206,7 @@ class Counter final : public TensorVisitor {
     const uint64_t bytes = align_up(t.n_elements * sizeof(float), kWeightAlignment);
     vectors_ += bytes;
     if (!in_place(t, device_)) converted_ += bytes;
-    if (host_ && is_experts_bias(t)) {
+    if (place_.experts_by_host && is_experts_bias(t)) {
       if (units_.empty() || units_.back().layer != layer_)
         return error(Code::internal, "tensor '%s' comes before its experts", gguf::printable(t.name).c_str());
       host_units_.back().biases_bytes += t.n_elements * sizeof(float);
@@ -233,10 +233,9 @@ class Counter final : public TensorVisitor {
     const uint64_t matrices = matrices_ - away + (store ? 0 : experts_);
     placement.repacks = !device_.info().reads_host_memory || (matrices > 0 && matrices <= arena_bytes / 2);
     placement.arena_bytes = placement.repacks ? vectors_ + matrices : converted_;
-    if (store && place_.host) {
-      placement.host =
-          HostExperts::layout(placement.units, {host_units_.data(), host_units_.size()}, !device_.info().reads_host_memory,
-                              static_cast<uint64_t>(place_.experts));
+    if (store && place_.experts_by_host) {
+      placement.host = HostExperts::layout(placement.units, {host_units_.data(), host_units_.size()}, !device_.info().reads_host_memory,
+                                           static_cast<uint64_t>(place_.experts));
       placement.experts = {placement.host.arena_bytes, placement.host.reservoir_bytes};
     } else if (store) {
       placement.experts = ExpertStore::needs(placement.units, static_cast<uint64_t>(place_.experts), place_.in_place);
@@ -257,7 +256,6 @@ class Counter final : public TensorVisitor {
   const Description& d_;
   const Device& device_;
   const WeightsPlace place_;
-  const Device* const host_;
   int32_t layer_ = -1;
   std::vector<OfLayer> layers_;
   std::vector<ExpertUnits::Layer> units_;
@@ -306,7 +304,7 @@ class Placer final : public TensorVisitor {
       ExpertMatrices& there = host->matrices(layer_);
       ExpertWeights* const twin = out == &own.gate ? &there.gate : out == &own.up ? &there.up : &there.down;
       const auto parts = static_cast<uint64_t>(n / model_.description.layer(layer_).experts.router.n_experts);
-      out->stride = unit_stride(t, n, turns_.device()), twin->stride = host_unit_stride(t, n, host->host(), turns_.device());
+      out->stride = unit_stride(t, n, turns_.device()), twin->stride = host_unit_stride(t, n, turns_.device());
       out->units = host->device_places(layer_), out->offset = unit_offset_;
       twin->units = host->host_places(layer_), twin->offset = host_offset_;
       unit_offset_ += parts * out->stride, host_offset_ += parts * twin->stride;
@@ -689,14 +687,13 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes(), options.place));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   if (placement.host) {
-    ORRERY_ASSIGN(m->host, HostExperts::make(placement.host, options.place.host, options.sides, arena, options.reservoir, options.io));
+    ORRERY_ASSIGN(m->host, HostExperts::make(placement.host, options.host, options.sides, arena, options.reservoir, options.io));
   } else if (placement.store()) {
     ORRERY_ASSIGN(m->experts,
                   ExpertStore::make(placement.units, static_cast<uint64_t>(options.place.experts), arena, options.reservoir, options.io));
   }
   if (placement.columns) {
-    ORRERY_ASSIGN(m->columns,
-                  HostColumns::make(placement.columns, options.place.host, options.sides, arena, options.reservoir, options.io));
+    ORRERY_ASSIGN(m->columns, HostColumns::make(placement.columns, options.host, options.sides, arena, options.reservoir, options.io));
   }
   if (placement.away) {
     ORRERY_ASSIGN(m->layers, LayerStore::make(placement.away, arena, options.reservoir, options.io));

@@ -65,7 +65,9 @@ struct WeightsPlace {
   // weights are away, so that more of them fit.
   bool rows_on_host(const Device& device) const { return away() || embedding_away || device.info().reads_host_memory; }
   bool embedding_away = false;  // even if nothing else is
-  Backend* host = nullptr;      // if given, it computes the experts that are not on the device; else they cross the link
+  bool experts_by_host =
+      false;  // the host computes the experts that are not on the device, but for those of long prompts; else they cross the link
+  bool needs_host() const { return (experts_by_host && experts != kAll) || columns != kAll; }
   bool away() const { return experts != kAll || layers != kAll || columns != kAll; }
 };
 
@@ -74,6 +76,7 @@ struct LoadOptions {
   Span<const Family> families;  // further ones, beside those of the table (families/family.h); they live as long as the model
   bool full_fingerprint = false;
   WeightsPlace place;
+  Backend* host = nullptr;         // if place.needs_host(): the processor's
   kv::Arena* reservoir = nullptr;  // of weights that are not on the device
   kv::IoThread* io = nullptr;      // brings them; null: in place
   TwoSides* sides = nullptr;       // HostSide

@@ -73,7 +73,8 @@ HostExperts::Layout HostExperts::layout(const ExpertUnits& units, Span<const Uni
       groups.first_load = layout.loads.size();
       if (there == 0) continue;
       const uint64_t bytes = layer.host.bytes(part);
-      const uint64_t n = std::min(std::max(kGroupBytes / bytes, uint64_t{1}), (there + 1) / 2);  // two groups, so that one crosses beside another
+      const uint64_t n =
+          std::min(std::max(kGroupBytes / bytes, uint64_t{1}), (there + 1) / 2);  // two groups, so that one crosses beside another
       groups.n_experts = static_cast<int32_t>(n);
       for (uint64_t first = 0; first < there; first += n) {
         const RingLoad load = {layer.host_offset + first * layer.host_bytes + layer.host.from(part), bytes, layer.host_bytes,

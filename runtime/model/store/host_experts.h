@@ -70,9 +70,9 @@ class HostExperts {
     std::vector<Layer> layers;
     std::vector<RingLoad> loads;
     uint64_t n_units = 0, n_on_device = 0;
-    uint64_t slots_offset = 0;                        // of the ring
-    uint64_t stored_offset = 0;                       // of room for a load as the device stores it,
-    bool as_in_file = false;                          // where the reservoir has the matrices as in the file
+    uint64_t slots_offset = 0;   // of the ring
+    uint64_t stored_offset = 0;  // of room for a load as the device stores it,
+    bool as_in_file = false;     // where the reservoir has the matrices as in the file
     uint64_t arena_bytes = 0, reservoir_bytes = 0;
     explicit operator bool() const { return !layers.empty(); }
   };
@@ -178,7 +178,7 @@ class HostExperts {
     uint64_t prompt_on_device = 0, prompt_by_host = 0, prompt_host_us = 0;
     uint64_t prompt_brought = 0;  // of prompt_on_device: by experts that crossed the link
   };
-  Counts counts() const;  // for any thread, as the next one
+  Counts counts() const;                                                  // for any thread, as the next one
   WeightRing::Counts prompts() const { return ring_->counts().prefill; }  // what crossed the link
 
  private:

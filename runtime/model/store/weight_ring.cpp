@@ -39,17 +39,14 @@ uint64_t WeightRing::slot_bytes(Span<const RingLoad> loads) {
 uint64_t WeightRing::arena_bytes(Span<const RingLoad> loads) { return std::min(loads.size(), kSlots) * slot_bytes(loads); }
 
 WeightRing::WeightRing(std::vector<RingLoad> loads, Ptr<std::byte> slots, const std::byte* host, const char* part, kv::IoThread* io)
-    : loads_(std::move(loads)),
-      slots_at_(slots),
-      host_(host),
-      part_(part),
-      io_(*io),
+    : loads_(std::move(loads)), slots_at_(slots), host_(host), part_(part), io_(*io),
       slot_bytes_(slot_bytes({loads_.data(), loads_.size()})),
       piece_bytes_(std::max(kPieceBytes, align_up(slot_bytes_ / kMostPieces, kv::kArenaAlignment))) {
   size_t n_pieces = 0, n_requests = 0;
   for (const RingLoad& load : loads_) {
     size_t pieces = 0, requests = 0;
-    for_pieces(load, piece_bytes_, [&](uint64_t, uint64_t) { ++pieces; }, [&] { ++requests; });
+    for_pieces(
+        load, piece_bytes_, [&](uint64_t, uint64_t) { ++pieces; }, [&] { ++requests; });
     n_pieces = std::max(n_pieces, pieces), n_requests = std::max(n_requests, requests);
   }
   for (Slot& slot : slots_) slot.requests = std::vector<kv::IoRequest>(n_requests), slot.from.resize(n_pieces);

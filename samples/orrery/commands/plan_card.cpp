@@ -115,10 +115,9 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
                          .c_str(),
                      division.bytes(row.n_on_device) <= budget ? "" : "  does not fit"));
   }
-  const auto speed = [&](uint64_t n) {
-    return mixture ? tokens_per_second(division, rates, n, Reuse::reused) : 1 / division.time_by_host(rates, n).total();
-  };
+  const auto speed = [&](uint64_t n) { return 1 / division.time_by_host(rates, n).total(); };
   const double now = speed(std::max(least, fitting)), then = speed(more);
+  const double chunk_link = division.chunk_link_seconds(rates, std::max(least, fitting));
   if (const std::string* picture = args.find("--card-picture"))
     draw_card(*picture, path.substr(path.find_last_of('/') + 1) + " on " + card->name, division, rates, budget);
   if (args.has("--json")) {
@@ -132,6 +131,7 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
                          {mixture ? "experts_on_device" : "layers_on_device", fits ? fitting : 0},
                          {"fits", fits},
                          {"divisions", rows},
+                         {"chunk_link_ms", fits ? chunk_link * 1e3 : 0.0},
                          {"tokens_per_second_of_one_more_gib", fits ? then - now : 0.0}},
                         2) +
               "\n");
@@ -140,8 +140,8 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
   if (mixture)
     out.write(
         "\nwaiting: for experts over the link, if each is chosen as often as another. by cache: if they are chosen again as often\n"
-        "as published models were seen to do. by host: if the processor computes the experts that are not there\n"
-        "(--host-computes always), and reads 60 GB/s. There is no cache then, and prompts compute on both sides, too.\n");
+        "as published models were seen to do (both: --host-computes never). by host: if the processor computes the experts that are\n"
+        "not there, and reads 60 GB/s; only those of long prompts cross the link then.\n");
   else
     out.write(
         "\nwaiting: for layers over the link, each of which crosses it once for a token, or for all tokens of a prompt's chunk\n"
@@ -151,7 +151,11 @@ int plan_card(const Args& args, const std::string& path, const orrery_plan_resul
     out.write(format("It does not fit: %s are missing.\n", human_bytes(static_cast<uint64_t>(division.bytes(least) - budget)).c_str()));
     return kExitDoesNotFit;
   }
-  if (fitting < all) out.write(format("One more GiB would bring %.1f tokens/s%s.\n", then - now, mixture ? " (by cache)" : " (by host)"));
+  if (fitting < all)
+    out.write(
+        format("A prompt's chunk brings the other %s once, in %.2f s: at most %s tokens/s in chunks of 2,048.\n"
+               "One more GiB would bring %.1f tokens/s (by host).\n",
+               units, chunk_link, grouped(static_cast<uint64_t>(2048 / chunk_link)).c_str(), then - now));
   return kExitOk;
 }
 

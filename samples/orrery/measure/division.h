@@ -66,6 +66,10 @@ struct Division {
   // longer than all of them there; less than 0 where the processor is faster. Of a dense model, if it computes as many bytes of feed-forward
   // blocks as the layers have that are not there; where the blocks have fewer, the rest crosses the link.
   TokenTime time_by_host(const Rates& rates, uint64_t n_on_device) const;
+  // Of a prompt's chunk: the time in which all that is not there crosses the link, once.
+  double chunk_link_seconds(const Rates& rates, uint64_t n_on_device) const {
+    return static_cast<double>(n_units() - n_on_device) * unit_bytes() / rates.link;
+  }
 };
 
 }  // namespace orrery::tool

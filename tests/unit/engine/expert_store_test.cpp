@@ -73,9 +73,7 @@ TEST(EngineHostExperts, WhoComputesChangesNoBit) {
   for_each_file([](const std::vector<std::byte>& file, const std::vector<int32_t>& prompt, const std::vector<float>& expected) {
     const auto n = static_cast<int64_t>(units_of(file).n_units());
     for (const int64_t on_device : {int64_t{0}, int64_t{3}, n / 2, n - 1}) {
-      engine::ModelOptions options = with_experts(on_device);
-      options.host_computes = engine::HostComputes::always;
-      const auto model = open_with(file, linked_options(), options);
+      const auto model = open_with(file, linked_options(), with_host_experts(on_device));
       const model::HostExperts* host = model->weights().host.get();
       ASSERT_TRUE(host && !model->weights().experts);
       EXPECT_TRUE(same_bits(traced_logits(model, prompt), expected)) << on_device;
@@ -95,9 +93,7 @@ TEST(EngineHostExperts, WhoComputesChangesNoBit) {
 
 TEST(EngineHostExperts, SessionsDecodeTogetherAndUnderPolicies) {
   const std::vector<std::byte> file = deep_model_gguf("gpt-oss");
-  engine::ModelOptions options = with_experts(9);
-  options.host_computes = engine::HostComputes::always;
-  const auto model = open_with(file, linked_options(), options), whole = open_bytes(file, linked_options());
+  const auto model = open_with(file, linked_options(), with_host_experts(9)), whole = open_bytes(file, linked_options());
   std::vector<std::vector<int32_t>> prompts;
   for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
   expect_together_as_alone(model, prompts, 6);
@@ -116,8 +112,7 @@ TEST(EngineHostExperts, SessionsDecodeTogetherAndUnderPolicies) {
 TEST(EngineHostExperts, ModelsShareTheProcessor) {
   const std::vector<std::byte> files[] = {deep_model_gguf("qwen3moe", {TensorType::q8_0}), deep_model_gguf("gemma4-moe")};
   const auto runtime = unwrap(engine::Runtime::create(linked_options()));
-  engine::ModelOptions options = with_experts(5);
-  options.host_computes = engine::HostComputes::always;
+  const engine::ModelOptions options = with_host_experts(5);
   const TempDir dir;
   std::vector<std::shared_ptr<LanguageModel>> models;
   for (const auto& file : files) {

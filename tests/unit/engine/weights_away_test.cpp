@@ -1,5 +1,5 @@
-// Weights in host memory that cross a link, experts of a mixture, layers of a dense model and columns of its blocks alike: with KV on the same link, with other
-// sessions, with adapters, guesses and encoders, and with transfers that are late, fail, never end or are cancelled.
+// Weights in host memory that cross a link, experts of a mixture, layers of a dense model and columns of its blocks alike: with KV on the
+// same link, with other sessions, with adapters, guesses and encoders, and with transfers that are late, fail, never end or are cancelled.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -35,6 +35,7 @@ const Kind kKinds[] = {
     {"layers", "llama-plain", with_layers(0), "weights", "a transfer of weights to the device (layer ", 17, UINT64_MAX, 3, 30, 3},
     // Generated tokens ask the link for nothing.
     {"columns", "llama-plain", with_columns(50), "weights", "a transfer of weights to the device (layer ", 3, 30, 0, 2, 3},
+    {"host_experts", "qwen3moe", with_host_experts(5), "weights", "a transfer of weights to the device (experts of layer ", 3, 30, 0, 2, 3},
 };
 
 class WeightsAway : public ::testing::TestWithParam<Kind> {
@@ -42,10 +43,14 @@ class WeightsAway : public ::testing::TestWithParam<Kind> {
   const std::vector<std::byte> file_ = deep_model_gguf(GetParam().spec);
   std::shared_ptr<engine::LanguageModel> open(const engine::RuntimeOptions& runtime = linked_options()) const {
     auto model = open_with(file_, runtime, GetParam().options);
-    EXPECT_TRUE(model->weights().experts || model->weights().layers || model->weights().columns);
+    const model::Model& m = model->weights();
+    EXPECT_TRUE(m.experts || m.host || m.layers || m.columns);
     return model;
   }
-  static bool divided() { return GetParam().options.host_computes == engine::HostComputes::always; }
+  static bool by_host() {
+    return GetParam().options.host_computes == engine::HostComputes::always;
+  }  // generated tokens ask the link for nothing
+  static bool divided() { return GetParam().options.columns_on_device >= 0; }
   // All weights on the device; or, where a block's sums have another order then, divided in the same way, by a fast link.
   std::shared_ptr<engine::LanguageModel> reference() const {
     engine::RuntimeOptions fast = linked_options();
@@ -152,6 +157,7 @@ class WeightsFaults : public WeightsAway {
   uint64_t stalls_us() const {
     const model::Model& m = model_->weights();
     if (m.columns) return m.columns->prompts().stall_us;
+    if (m.host) return m.host->prompts().stall_us;
     return m.experts ? m.experts->counts().stall_us : m.layers->counts().decode.stall_us;
   }
 
@@ -165,8 +171,8 @@ class WeightsFaults : public WeightsAway {
 TEST_P(WeightsFaults, LateOnesAreWaitedFor) {
   fault_ = [](uint64_t n) {
     Fault fault;
-    // Of columns few requests come, so each is late enough to be waited for on a busy machine, too.
-    if (divided() || n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = divided() ? 20'000 : 300;
+    // Of prompts alone few requests come, so each is late enough to be waited for on a busy machine, too.
+    if (by_host() || n % 3 == 0) fault.kind = Fault::Kind::late, fault.late_us = by_host() ? 20'000 : 300;
     return fault;
   };
   std::vector<float> found;
@@ -207,7 +213,7 @@ TEST_P(WeightsFaults, OnesThatNeverComeAreGivenUp) {
 // A wait for weights ends when the generation is cancelled, in a prompt and in an answer.
 TEST_P(WeightsFaults, WaitsAreCancelled) {
   for (const bool in_answer : {false, true}) {
-    if (in_answer && divided()) continue;
+    if (in_answer && by_host()) continue;
     SCOPED_TRACE(in_answer ? "in an answer" : "in a prompt");
     engine::RuntimeOptions runtime = linked_options();
     runtime.io_wait_limit_us = 2'000'000;

@@ -489,8 +489,8 @@ pub struct orrery_model_options {
     /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
     /// 1: the processor computes, beside the device and from the reservoir, what is not there: experts of a mixture, or
-    /// columns of the feed-forward blocks of a dense model, which cross the link for prompts alone. The division is
-    /// fixed. 2: experts and layers cross the link. 0 (default): 1 for dense models on a GPU that do not fit, if
+    /// columns of the feed-forward blocks of a dense model. These cross the link for prompts alone, experts for long
+    /// ones. The division is fixed. 2: experts and layers cross the link. 0 (default): 1 on a GPU, of a dense model if
     /// layers_on_device is -1; else 2
     pub host_computes: u32,
     /// number of a mixture's experts, over all layers, that the arena has room for; the reservoir has the others. A
