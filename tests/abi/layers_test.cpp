@@ -150,7 +150,7 @@ TEST(Layers, ExpertsLieWhereTheOptionsSay) {
     EXPECT_EQ(info.n_experts, 48u);
     EXPECT_EQ(info.n_on_device, 17u);
     EXPECT_EQ(info.in_place, linked ? 0u : 1u);
-    EXPECT_EQ(info.prompt_link_bytes > 0, where == over_link);
+    EXPECT_EQ(info.prompt_link_bytes > 0, linked) << "by_host: what the ring holds before the first long prompt";
     EXPECT_EQ(info.prompt_n_by_host > 0, where == by_host);
     EXPECT_EQ(info.n_hits + info.n_late + info.n_missed + info.n_by_host, 0u) << "of generated tokens";
     const orrery_plan_region planned = e.region("experts");
