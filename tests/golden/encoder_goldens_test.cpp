@@ -59,6 +59,20 @@ TEST_P(EncoderGoldens, RowsAndScores) {
     }
     EXPECT_EQ(at, rows.size());
     EXPECT_LE(worst, 2e-5 * largest);
+    ASSERT_EQ(d.dense_width > 0, GetParam() == "gemma-embedding-dense");
+    if (d.dense_width > 0) {
+      const GoldenArray& expected = golden.at("dense");
+      const auto n_embd = static_cast<size_t>(d.n_embd);
+      options.pooling = model::Pooling::mean;
+      for (const size_t dimensions : {n_embd, size_t{16}}) {  // cut behind the products
+        engine::EncodedTexts cut = texts;
+        cut.dimensions = static_cast<int32_t>(dimensions);
+        const std::vector<float> vectors = unwrap(engine::embed(model, cut, options));
+        ASSERT_EQ(vectors.size() * n_embd, expected.values.size() * dimensions);
+        for (size_t i = 0; i < vectors.size(); ++i)
+          EXPECT_NEAR(vectors[i], expected.values[i / dimensions * n_embd + i % dimensions], 3e-5) << i;
+      }
+    }
     if (d.score) {
       const std::vector<float> scores = unwrap(engine::rank(model, texts, options));
       const GoldenArray& expected = golden.at("scores");
@@ -141,6 +155,33 @@ TEST(EncoderFiles, WhatDoesNotFitIsRefusedByName) {
   refused(types, "token_types.weight");
 }
 
+TEST(EncoderFiles, DenseModulesComeInPairs) {
+  const json spec = spec_of("gemma-embedding-dense");
+  const auto refused = [](const json& changed, const char* part) {
+    const TempDir dir;
+    auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),
+                                             dir.write("model.gguf", build_model_gguf(changed)), {});
+    ASSERT_FALSE(model.ok()) << part;
+    EXPECT_NE(std::string(model.status().message()).find(part), std::string::npos) << model.status().message();
+  };
+  for (const char* name : {"dense_2.weight", "dense_3.weight"}) {
+    json without = spec;
+    for (size_t i = 0; i < without["tensors"].size(); ++i)
+      if (without["tensors"][i]["name"] == name) without["tensors"].erase(i--);
+    refused(without, name);
+  }
+  for (const char* key : {"dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"}) {
+    json changed = spec;
+    for (json& each : changed["keys"])
+      if (each[0] == std::string("gemma-embedding.") + key) each[2] = 70;
+    refused(changed, key);
+  }
+  json narrow = spec;
+  for (json& each : narrow["tensors"])
+    if (each["name"] == "dense_3.weight") each["shape"][0] = 75;
+  refused(narrow, "dense_3.weight");
+}
+
 // The published all-MiniLM-L6-v2, where convert_bert.py has made it: its tokens are those of PyPI's `tokenizers`, its vectors those of
 // sentence-transformers.
 TEST(PublishedEncoder, AllMiniLm) {
@@ -180,7 +221,7 @@ TEST(PublishedEncoder, AllMiniLm) {
 
 INSTANTIATE_TEST_SUITE_P(, EncoderGoldens,
                          ::testing::Values("bert", "bert-plain", "bert-rank", "bert-rank-short", "nomic-bert", "gemma-embedding",
-                                           "gemma-embedding-odd"),
+                                           "gemma-embedding-odd", "gemma-embedding-dense"),
                          [](const auto& spec) {
                            std::string name = spec.param;
                            std::replace(name.begin(), name.end(), '-', '_');

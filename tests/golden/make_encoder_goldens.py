@@ -84,13 +84,17 @@ def nomic(name, note, *, seed, dim, layers, heads, ff, vocab, context):
     return {"name": name, "note": note, "seed": seed, "keys": keys, "vocab": {"size": vocab}, "tensors": tensors}
 
 
-def gemma(name, note, *, seed, window):
+def gemma(name, note, *, seed, window, dense=0):
     b = Builder(name, note, "gemma-embedding", dim=64, layers=7, heads=4, kv=1, head_dim=32, ff=96, vocab=128, tied=True, embed_scale=0.2,
                 rope_base=1000000.0, eps=1e-6, context=160)
     b.key("attention.sliding_window", "u32", window).key("attention.causal", "bool", False).key("pooling_type", "u32", 1)
     spec = b.build(qk_norm=True, post_norms=True)
     spec = spec.spec if isinstance(spec, Builder) else spec
     del spec["contexts"]
+    if dense:
+        for key, size in ("dense_2_feat_in", 64), ("dense_2_feat_out", dense), ("dense_3_feat_in", dense), ("dense_3_feat_out", 64):
+            spec["keys"].append(["gemma-embedding." + key, "u32", size])
+        spec["tensors"] += [tensor("dense_2.weight", [64, dense], 0.2), tensor("dense_3.weight", [dense, 64], 0.2)]
     return dict(spec, seed=seed)
 
 
@@ -98,6 +102,7 @@ CASES = [
     nomic("nomic-bert", "Fused QKV without biases, RoPE, a gated FFN, token types.", seed=9, dim=48, layers=3, heads=3, ff=80, vocab=100, context=160),
     gemma("gemma-embedding", "Gemma 3 whose rows see both sides, in a window in five of six layers.", seed=10, window=12),
     gemma("gemma-embedding-odd", "A window of an odd number of tokens.", seed=11, window=9),
+    gemma("gemma-embedding-dense", "The pooled row goes through two products.", seed=12, window=12, dense=76),
     bert("bert", "Every trait of BERT: positions, token types, biases, norms after the additions.", seed=5, dim=48, layers=3, heads=3, ff=80, vocab=100,
          context=160),
     bert("bert-plain", "Without token types; heads of 32; pooled by the first row.", seed=6, dim=64, layers=2, heads=2, ff=96, vocab=64, context=96,
@@ -129,6 +134,9 @@ def main():
             tokens = [int(d) % spec["vocab"]["size"] for d in draw]
             texts.append({"tokens": tokens, "second": second})
             arrays["rows.%d" % i] = rows_of(tokens, second)
+        if "dense_2.weight" in tensors:
+            pooled = np.array([arrays["rows.%d" % i].mean(axis=0) for i in range(len(texts))])
+            arrays["dense"] = pooled @ tensors["dense_2.weight"].T @ tensors["dense_3.weight"].T
         if keys[arch + ".pooling_type"] == 4:
             arrays["scores"] = np.array([Encoder(keys, tensors).score(t["tokens"], t["second"]) for t in texts])
         spec["texts"] = texts

@@ -132,7 +132,14 @@ Result<std::vector<float>> embed(const std::shared_ptr<LanguageModel>& model, co
   if (texts.tokens.empty()) return vectors;
   const auto n_embd = static_cast<size_t>(model->description().n_embd), dimensions = static_cast<size_t>(texts.dimensions);
   vectors.reserve(texts.n_floats(options.pooling));
-  ORRERY_TRY(compute(model, texts, options, [&](Span<const float> rows) { pool(options.pooling, rows, n_embd, dimensions, &vectors); }));
+  const model::dense_modules::Weights& dense = model->weights().weights.dense;
+  ORRERY_TRY(compute(model, texts, options, [&](Span<const float> rows) {
+    if (dense.in.empty() || options.pooling == Pooling::none) return pool(options.pooling, rows, n_embd, dimensions, &vectors);
+    std::vector<float> pooled;
+    pool(options.pooling, rows, n_embd, n_embd, &pooled);
+    model::dense_modules::apply(dense, {pooled.data(), pooled.size()});
+    vectors.insert(vectors.end(), pooled.begin(), pooled.begin() + static_cast<ptrdiff_t>(dimensions));
+  }));
   if (options.normalize)
     for (size_t at = 0; at < vectors.size(); at += dimensions) normalize(vectors.data() + at, dimensions);
   return vectors;

@@ -18,7 +18,7 @@ constexpr std::string_view kHarmlessTensors[] = {".attn_rot_embd", ".attn_rot_em
 
 // The towers of a file for images and sound beside text, and what leads from them to the model, by the beginning of their names. Text runs
 // without them.
-constexpr std::string_view kTowers[] = {"v.", "a.", "mm."};
+constexpr std::string_view kTowerTensors[] = {"v.", "a.", "mm."};
 
 // The number N of "blk.N.NAME"; -1 for other names.
 int64_t block_of(std::string_view name) {
@@ -107,7 +107,7 @@ Status Tensors::refuse_the_rest(const Description& d) const {
     const int64_t block = block_of(t.name);
     bool harmless = used_[i] || (block >= d.n_layers && block < d.n_layers + d.n_skipped_blocks);
     for (const std::string_view end : kHarmlessTensors) harmless = harmless || ends_with(t.name, end);
-    for (const std::string_view start : kTowers) harmless = harmless || t.name.compare(0, start.size(), start) == 0;
+    for (const std::string_view start : kTowerTensors) harmless = harmless || t.name.compare(0, start.size(), start) == 0;
     if (harmless) continue;
     Status s = error(Code::unsupported_architecture, "%s: tensor '%s' is not a part of architecture '%s' with %d layers as it is run here",
                      file_.path().c_str(), gguf::printable(t.name).c_str(), d.family, d.n_layers);

@@ -177,6 +177,7 @@ struct Description {
   bool norms_after = false;  // a layer's norms come after the residual additions, none before them, and the model has no output norm
   bool encoder = false;      // each row of a text sees all of the text's rows: the model gives hidden states, and no logits
   ScoreShape score;
+  int32_t dense_width = 0;                   // of a pooled row between two products (blocks/encoder/dense_modules.h); 0: there are none
   Pooling pooling = Pooling::none;           // key pooling_type; none: the file says nothing, or that it is no embedding model
   std::vector<RopeParameters> ropes = {{}};  // at most kMostRopes; the first is that of layers without a window
   std::vector<LayerShape> layers;            // (n_layers)

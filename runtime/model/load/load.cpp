@@ -99,6 +99,7 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
   tensors.end_layers();
   ORRERY_TRY(vocabulary::find_output(&tensors, d, m));
   if (d.score) ORRERY_TRY(score_head::find(&tensors, d, &m->score));
+  if (d.dense_width > 0) ORRERY_TRY(dense_modules::find(&tensors, d, &m->dense));
   // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
   const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
   if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(d.n_vocab))

@@ -17,6 +17,7 @@
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/recurrent/delta_net.h"
 #include "runtime/model/blocks/encoder/inputs.h"
+#include "runtime/model/blocks/encoder/dense_modules.h"
 #include "runtime/model/blocks/encoder/score_head.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
@@ -95,6 +96,7 @@ struct Weights : vocabulary::Weights {
   per_layer::Inputs per_layer;
   encoder_inputs::Weights inputs;  // if the model is an encoder
   score_head::Weights score;       // if the description has a score
+  dense_modules::Weights dense;    // if it has a dense_width
 };
 
 // A matrix that a block multiplies by Pass::matmul(), and its tensor: what an adapter may change.

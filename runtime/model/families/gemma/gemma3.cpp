@@ -1,7 +1,9 @@
-// Gemma 3, and EmbeddingGemma, whose rows see both sides. Five of six layers have a window, and a RoPE of their own; norms before and after each branch; the FFN's gate goes through GELU.
+// Gemma 3, and EmbeddingGemma, whose rows see both sides, and whose pooled row may go through two products. Five of six layers have a window,
+// and a RoPE of their own; norms before and after each branch; the FFN's gate goes through GELU.
 #include <cmath>
 
 #include "runtime/model/blocks/attention.h"
+#include "runtime/model/blocks/encoder/dense_modules.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/families/family.h"
 
@@ -42,6 +44,9 @@ Status describe(Reading& in, bool bidirectional) {
 }  // namespace
 
 Status describe_gemma3(Reading& in) { return describe(in, false); }
-Status describe_gemma_embedding(Reading& in) { return describe(in, true); }
+Status describe_gemma_embedding(Reading& in) {
+  ORRERY_TRY(describe(in, true));
+  return dense_modules::read(in);
+}
 
 }  // namespace orrery::model
