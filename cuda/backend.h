@@ -55,7 +55,8 @@ class CudaBackend final : public Backend,
                           ShortlistOperations,
                           RecurrentOperations,
                           ExpertOperations,
-                          HeadProducts {
+                          HeadProducts,
+                          AdapterOperations {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -71,6 +72,7 @@ class CudaBackend final : public Backend,
   Status check_recurrent(const DeltaNetShape* shape) const override;
   Status check_mamba2(const Mamba2Shape& shape) const override;
   Status check_experts(const RouterShape& router) const override;
+  Status check_adapters() const override { return ok_status(); }
   uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
   KvMoves* kv_moves() override { return this; }
@@ -83,6 +85,7 @@ class CudaBackend final : public Backend,
   RecurrentOperations* recurrent() override { return this; }
   ExpertOperations* experts() override { return this; }
   HeadProducts* head_products() override { return this; }
+  AdapterOperations* adapters() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
   Waits waits() const { return {queue_.n_waits() + ahead_queue_.n_waits(), queue_.waited_ns() + ahead_queue_.waited_ns()}; }
@@ -148,6 +151,7 @@ class CudaBackend final : public Backend,
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override;
   void squared_relu(Ptr<float> x, int64_t n) override;
   void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
+  void add_low_rank(Span<const AdapterProduct> products, int64_t low_stride, float scale, int32_t rows) override;
   void multiply_heads(const Weight& weight, int32_t n_heads, Ptr<const float> x, int64_t x_dim, Ptr<float> out, int64_t out_dim) override;
 
   // jobs.cpp

@@ -210,6 +210,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         else activate(queue, op.activation, op.in, op.in2, op.out, op.n_rows, op.dim);
         break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
+      case Operation::Kind::add_low_rank: add_low_rank(queue, op.products, op.in.stride, op.factor, op.n_rows); break;
       case Operation::Kind::soft_cap: soft_cap(queue, op.out.data, op.dim * op.n_rows, op.factor, op.eps); break;
       case Operation::Kind::delta_net: delta_net(queue, c.step, op.net, op.n_rows); break;
       case Operation::Kind::mamba2: mamba2(queue, c.step, op.mamba2, op.n_rows); break;

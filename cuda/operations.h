@@ -41,11 +41,12 @@ struct Operation {
     squared_relu,
     gate_rows,
     head_products,
-    soft_cap
+    soft_cap,
+    add_low_rank
   };
   Kind kind;
   int32_t n_rows;
-  ConstRows in, in2;  // append_kv: keys, values; activate: gate, up
+  ConstRows in, in2;  // append_kv: keys, values; activate: gate, up; add_low_rank: the stride alone
   Rows out;
   const float* weight;  // rms_norm; transform: the shift, or null
   Products products;    // embed: the table alone
@@ -57,7 +58,7 @@ struct Operation {
   int32_t n_vectors;           // rms_norm, rope, transform, split_gates, head_products: vectors in a row; prepare_rope: the table's number
   int32_t n_rot, rope_at;      // prepare_rope, rope: of the table; where it begins in a row of StepView::rope
   float eps;                   // rms_norm; soft_cap: the cap
-  float factor;                // embed, soft_cap: the scale; prepare_rope: the temperature
+  float factor;                // embed, soft_cap, add_low_rank: the scale; prepare_rope: the temperature
   Activation activation;
   uint32_t flag;  // rope: interleaved pairs; append_kv: also to the slots of StepView::heads; add_experts: accumulates; transform: below
   KvType heads_type;  // append_kv: the type of these slots

@@ -360,6 +360,19 @@ void CudaBackend::multiply_heads(const Weight& weight, int32_t n_heads, Ptr<cons
   op.n_vectors = n_heads;
 }
 
+void CudaBackend::add_low_rank(Span<const AdapterProduct> products, int64_t low_stride, float scale, int32_t rows) {
+  for (size_t i = 0; i < products.size();) {
+    Operation& op = note(Operation::Kind::add_low_rank, rows);
+    op.in.stride = low_stride, op.factor = scale;
+    for (; i < products.size() && op.products.n < kMostProducts; ++i) {
+      const AdapterProduct& product = products[i];
+      DeviceProduct& p = op.products.list[op.products.n++];
+      p.weight.data = {product.b.address}, p.weight.n_rows = product.n_out, p.weight.n_cols = product.rank;
+      p.low = device(product.low), p.out = device(product.out), p.out_stride = product.out_stride;
+    }
+  }
+}
+
 void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) {
   const RotaryTable& own = tables_[static_cast<size_t>(table)];
   Operation& op = note(Operation::Kind::rope, n_rows());

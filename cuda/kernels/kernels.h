@@ -122,6 +122,7 @@ struct DeviceProduct {
   const float* bias;
   float* out;
   int64_t out_stride;
+  const float* low;              // of adapters alone: what goes through the matrix, rows of all products low_stride floats apart
   uint64_t expert_stride;        // of experts' matrices: bytes from one to the next
   const uint64_t* expert_units;  // null, or the experts' addresses (ExpertWeights::units); then expert_stride is the matrix's offset
   bool accumulate;
@@ -143,6 +144,8 @@ void matmul_gated(Queue& queue, Activation activation, const DeviceProduct& gate
 bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, Activation activation, const DeviceProduct& gate,
                           const DeviceProduct& up, const QuantizedRows& quantized, Rows out, int32_t n_rows);
 void embed(Queue& queue, const StepView& step, const Weight& table, float scale, float* out, int32_t n_rows);
+// AdapterOperations (runtime/backend/adapters.h): out += scale * b low. weight: b, in tiles; n_cols is the rank.
+void add_low_rank(Queue& queue, const Products& products, int64_t low_stride, float scale, int32_t n_rows);
 // A matrix as in the file, `from`, becomes one as device/formats.h says.
 void repack_rows(Queue& queue, TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* from, std::byte* to);
 

@@ -155,6 +155,20 @@ __global__ void __launch_bounds__(kThreads) soft_cap_kernel(float* x, int64_t n,
   x[i] = cap > 0.0f ? cap * tanhf(scaled / cap) : scaled;
 }
 
+// A thread has an output of a row, and the threads of a tile read its 64 bytes of B for each k.
+__global__ void __launch_bounds__(kThreads)
+    add_low_rank_kernel(const __grid_constant__ Products products, int64_t low_stride, float scale) {
+  const DeviceProduct& product = products.list[blockIdx.z];
+  const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, rank = product.weight.n_cols;
+  if (i >= product.weight.n_rows) return;
+  const float* const low = product.low + row * low_stride;
+  const float* b = reinterpret_cast<const float*>(product.weight.data.address) + i / kAdapterTile * rank * kAdapterTile + i % kAdapterTile;
+  float sum = 0.0f;
+  for (int64_t k = 0; k < rank; ++k, b += kAdapterTile) sum = __fadd_rn(sum, __fmul_rn(low[k], *b));
+  float* const out = product.out + row * product.out_stride + i;
+  *out = __fadd_rn(*out, __fmul_rn(scale, sum));
+}
+
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
 }  // namespace rows_cu
@@ -209,6 +223,13 @@ void activate_quantized(Queue& queue, Activation activation, ConstRows gate, Con
 
 void soft_cap(Queue& queue, float* x, int64_t n, float scale, float cap) {
   launch<soft_cap_kernel>(queue, {Dim3(blocks(n)), Dim3(kThreads)}, x, n, scale, cap);
+}
+
+void add_low_rank(Queue& queue, const Products& products, int64_t low_stride, float scale, int32_t n_rows) {
+  int64_t most = 0;
+  for (int32_t i = 0; i < products.n; ++i) most = most < products.list[i].weight.n_rows ? products.list[i].weight.n_rows : most;
+  launch<add_low_rank_kernel>(queue, {Dim3(blocks(most), static_cast<unsigned>(n_rows), static_cast<unsigned>(products.n)), Dim3(kThreads)},
+                              products, low_stride, scale);
 }
 
 void add(Queue& queue, float* x, const float* y, int64_t n) { launch<add_kernel>(queue, {Dim3(blocks(n)), Dim3(kThreads)}, x, y, n); }

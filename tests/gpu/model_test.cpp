@@ -356,27 +356,5 @@ TEST(GpuModel, EncodersAreRefused) {
       << model.status().message();
 }
 
-// Nor for adapters. The plan refuses them as the session's option.
-TEST(GpuModel, AdaptersAreRefused) {
-  const std::vector<std::byte> bytes = named_model_gguf("llama-plain"), file = adapter_gguf(bytes);
-  const TempDir dir;
-  const std::string path = dir.write("model.gguf", bytes);
-  const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), path, {}));
-  engine::ModelSource source;
-  source.path = dir.write("adapter.gguf", file);
-  const auto adapter = engine::LoadedAdapter::open(model, source);
-  ASSERT_FALSE(adapter.ok());
-  EXPECT_EQ(adapter.status().code(), Code::unsupported);
-  EXPECT_NE(std::string(adapter.status().message()).find("backend cuda runs no adapters"), std::string::npos) << adapter.status().message();
-  EXPECT_EQ(std::string(adapter.status().detail().option), "adapters");
-  engine::SessionOptions options;
-  options.n_context = 64;
-  options.adapters =
-      unwrap(engine::AdapterSet::make(std::vector<engine::AdapterChoice>{{nullptr, engine::ModelSource::of_path(source.path), 1.0f}}));
-  const auto plan = engine::plan_file(path, on_cuda(), {}, options);
-  ASSERT_FALSE(plan.ok());
-  EXPECT_EQ(std::string(plan.status().detail().option), "adapters");
-}
-
 }  // namespace
 }  // namespace orrery::model_test

@@ -183,8 +183,16 @@ Result<std::unique_ptr<Adapter>> load_adapter(const gguf::File& file, const Mode
   ORRERY_ASSIGN(const Contents contents, read(file, *model.file, model.description, model.matrices));
   for (const Pair& pair : contents.pairs)
     if (!pair.matrix)
-      return error(Code::unsupported, "%s: the adapter changes '%s', of which the processor computes a part: expected host_computes 0",
+      return error(Code::unsupported, "%s: the adapter changes '%s', of which the processor computes a part: expected host_computes 2",
                    file.path().c_str(), gguf::printable(pair.tensor->name).c_str());
+  for (const Pair& pair : contents.pairs) {
+    const auto cols = static_cast<int64_t>(pair.a->dims[0]), rows = static_cast<int64_t>(pair.a->dims[1]);
+    const uint64_t bytes = turns->device().weight_bytes(TensorType::f32, rows, cols);
+    if (bytes != 0 && bytes != pair.a->n_elements * sizeof(float))
+      return error(Code::unsupported,
+                   "%s: the adapter changes '%s', which has %lld columns: this device stores rows of float32 with gaps then",
+                   file.path().c_str(), gguf::printable(pair.tensor->name).c_str(), static_cast<long long>(cols));
+  }
   auto adapter = std::make_unique<Adapter>();
   ORRERY_TRY(file.full_fingerprint({}, adapter->fingerprint.data()));
   ORRERY_ASSIGN(adapter->region, kv::ArenaRegion::take(arena, contents.bytes, "the adapter"));

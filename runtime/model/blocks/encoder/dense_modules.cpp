@@ -22,7 +22,8 @@ Status read(Reading& in) {
   const struct {
     const char* key;
     int32_t expected;
-  } sizes[] = {{"dense_2_feat_in", in.d.n_embd}, {"dense_2_feat_out", width}, {"dense_3_feat_in", width}, {"dense_3_feat_out", in.d.n_embd}};
+  } sizes[] = {
+      {"dense_2_feat_in", in.d.n_embd}, {"dense_2_feat_out", width}, {"dense_3_feat_in", width}, {"dense_3_feat_out", in.d.n_embd}};
   for (const auto& [key, expected] : sizes) {
     int32_t size = 0;
     ORRERY_TRY(in.keys.integer_or(key, 0, 0, kMaxWidth, &size));
