@@ -60,6 +60,8 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   while (state_kept && !pages.empty() && !pages.back().state()) pages.pop_back();
   const auto n_pages = static_cast<uint32_t>(pages.size()), first = from / kTokensOfPage;
   if (n_pages * kTokensOfPage <= from) return ok_status();
+  std::vector<uint8_t> made;
+  for (uint32_t at = from; at < n_pages * kTokensOfPage; ++at) made.push_back(pages[at / kTokensOfPage].made()[at % kTokensOfPage]);
   CheckpointedState::Bytes state;
   if (state_kept) state = std::make_shared<std::vector<std::byte>>(pages.back().state(), pages.back().state() + state_kept->bytes());
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / sequence_->pages().page_bytes(), 1));
@@ -70,8 +72,6 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
         from, page, end, [&](uint32_t i) { return pages[i].bytes(); }, cancel);
     page = end;
   }
-  std::vector<uint8_t> made;
-  for (uint32_t at = from; at < n_pages * kTokensOfPage; ++at) made.push_back(pages[at / kTokensOfPage].made()[at % kTokensOfPage]);
   if (!status.ok()) {
     sequence_->drop_pages(from);
     return status;
@@ -120,6 +120,7 @@ Status Session::take_found(const Folder::Found& found, Span<const int32_t> wante
   const uint64_t page_bytes = entry.key.page_bytes;
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / page_bytes, 1));
   ORRERY_ASSIGN(const os::Region room, os::Region::allocate(std::min(at_once, n_pages - first) * page_bytes));
+  std::vector<uint8_t> made(n_pages * kTokensOfPage - from, kv::Made::kFromFolder);
   Status status = ok_status(), bad = ok_status();
   for (uint32_t page = first; page < n_pages && status.ok();) {
     uint32_t end = page;
@@ -146,7 +147,7 @@ Status Session::take_found(const Folder::Found& found, Span<const int32_t> wante
     sequence_->drop_pages(from);
     return status;
   }
-  const std::vector<uint8_t> made(n_pages * kTokensOfPage - from, kv::Made::kFromFolder);
+  made.resize(n_pages * kTokensOfPage - from);
   sequence_->take_tokens(from, wanted.subspan(from, made.size()), made, std::move(state));
   stats().folder_tokens += made.size();
   if (!options().compressed()) stats().host_to_device_bytes += (n_pages - first) * page_bytes;

@@ -120,7 +120,7 @@ Result<Opened> open_sequence(const std::shared_ptr<LanguageModel>& model, Sessio
 // The regions of a session that is open.
 kv::Layout regions_of(const Sequence& sequence) {
   const LanguageModel& model = sequence.model();
-  LayoutInput input = {model.description(), model.runtime().device(), sequence.options(), model.runtime().moves_directly()};
+  LayoutInput input = {model.description(), model.runtime().device(), &sequence.options(), model.runtime().moves_directly()};
   input.host = HostWork::of(model.weights());
   if (const auto& draft = sequence.options().draft_model) input.draft.description = &draft->description();
   return session_layout(input, sequence.n_context());

@@ -531,6 +531,9 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     status = contents->parse(sequence, name);
     if (status.ok()) status = contents->check_resident(&sequence, name);
   }
+  std::vector<uint8_t> made;
+  if (status.ok()) made.assign(contents->phases, contents->phases + h.n_tokens);
+  for (uint8_t& each : made) each |= kv::Made::kFromFile;
   const bool goes_on = keeps_form && contents->policy,
              own_logits = keeps_form && contents->has_own_logits(goes_on, !sequence.decodes_resident());
   if (status.ok() && goes_on) status = sequence.take_resident(contents->resident_state(), h.n_tokens, std::move(contents->policy));
@@ -544,8 +547,6 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     change_form_of_windows(sequence.pages(), contents->form, sequence.form(), state->data() + sequence.state()->float_bytes());
     contents->state = std::move(state);
   }
-  std::vector<uint8_t> made(contents->phases, contents->phases + h.n_tokens);
-  for (uint8_t& each : made) each |= kv::Made::kFromFile;
   sequence.take_tokens(0, contents->tokens, made, std::move(contents->state));
   sequence.set_selects_again(goes_on ? (contents->resident.flags & kSelectsAgain) != 0 : sequence.resident() && h.n_tokens > 0);
   if (own_logits) sequence.set_logits(contents->state_part().data());

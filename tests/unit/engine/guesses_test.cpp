@@ -607,6 +607,8 @@ TEST(EngineDrafts, SettleAtOnce) {
     EXPECT_EQ(session->stats().guessed_tokens, speculate == Speculate::off ? 0u : 3u);
     EXPECT_EQ(session->resident()->settling(), speculate == Speculate::off);
     EXPECT_EQ(session->resident()->settled(), speculate == Speculate::policy);
+    EXPECT_EQ(session->sequence().stage(), speculate == Speculate::off ? engine::Sequence::Stage::ready : engine::Sequence::Stage::ahead);
+    EXPECT_EQ(session->tokens().size(), prompt.size() + 1) << "the drafted tokens are not the session's";
   }
 }
 
@@ -624,7 +626,11 @@ TEST(EngineGuesses, ARewoundSessionHasNone) {
   session->push_generated(60);
   unwrap(session->decode(nullptr, nullptr, 7));
   ASSERT_GT(session->stats().guessed_tokens, 0u);  // 61, ...
+  EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ahead);
+  EXPECT_EQ(session->sequence().n_ahead(), session->stats().guessed_tokens);
   unwrap(session->rewind(33));
+  EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ready);
+  EXPECT_EQ(session->sequence().n_ahead(), 0u);
   unwrap(fresh->prefill(cycle(33), nullptr, nullptr));
   for (Session* s : {session.get(), fresh.get()}) s->push_generated(61), unwrap(s->decode());
   EXPECT_EQ(session->stats().accepted_tokens, 0u);

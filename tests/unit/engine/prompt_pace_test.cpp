@@ -195,8 +195,12 @@ TEST(EnginePromptInParts, DecodingGoesOnBehindAChunkThatIsGivenUp) {
       EXPECT_FALSE(
           unwrap(session->sequence().prefill_part({more.data(), session->sequence().next_chunk(more.size())}, nullptr, false, nullptr)));
     EXPECT_GT(session->sequence().part_done(), 0u);
+    EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::chunk);
+    EXPECT_EQ(session->sequence().read_behind({}).code(), Code::internal) << "it does one thing at a time";
+    EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::chunk);
     session->sequence().drop_part();
     EXPECT_EQ(session->sequence().part_done(), 0u);
+    EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ready);
     std::vector<float> expected, found;
     for (int32_t token : {5, 6, 7, 8}) {
       feed(session.get(), token), feed(reference.get(), token);

@@ -215,7 +215,9 @@ TEST_P(EngineRestoreBehind, DamageIsFoundAndSaid) {
       const auto session = open();
       unwrap(load(session.get(), path));
       EXPECT_TRUE(session->sequence().has_logits());
+      EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::arriving);
       const Status status = calls[i](session.get());
+      EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ready);
       EXPECT_EQ(status.code(), Code::bad_session) << i;
       EXPECT_EQ(std::string(status.message()).rfind(path, 0), 0u) << status.message();
       EXPECT_EQ(session->n_computed(), 0u) << i;

@@ -229,6 +229,7 @@ TEST_P(EngineSession, ParkedForksComeBackAsTheyWere) {
     const std::vector<int32_t> answer = greedy(parent.get(), 30, &expected);
     parent.reset();  // pages of the parent that `second` shares stay
     unwrap(third->resume());
+    EXPECT_EQ(third->sequence().stage(), engine::Sequence::Stage::ready);
     std::vector<float> found;
     EXPECT_EQ(greedy(third.get(), 30, &found), answer);
     EXPECT_TRUE(same_bits(found, expected));
