@@ -104,7 +104,7 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
     const bool last_has_reasoning = !conversation.messages.empty() && !engine::reasoning_of_last(conversation).empty();
     ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options, *session->session->model().vocabulary(), last_has_reasoning));
     ORRERY_ASSIGN(handle->generation, f(session->session.get(), o));
-    session->session->set_generating(handle->generation->cancel_flag());
+    session->session->calls().set_generating(handle->generation->cancel_flag());
     *generation = handle.release();
     return ok_status();
   });
@@ -120,7 +120,7 @@ Status next(orrery_generation* g, engine::Event* event) {
     orrery_generation* g;
     bool was_finished;
     ~Release() {
-      if (!was_finished && g->generation->finished()) g->session->set_generating(nullptr);
+      if (!was_finished && g->generation->finished()) g->session->calls().set_generating(nullptr);
     }
   } const release{g, g->generation->finished()};
   return g->generation->next(event);
@@ -262,12 +262,12 @@ void orrery_generation_free(orrery_generation* generation) {
   engine::Session* session = generation->session.get();
   // In a callback of the generation, or after a longjmp() out of one: an outer call still uses the generation.
   const bool finished = generation->generation->finished();
-  if (generation->running == std::this_thread::get_id() || (!finished && session->entered_here())) return;
+  if (generation->running == std::this_thread::get_id() || (!finished && session->calls().entered_here())) return;
   if (!finished) {
-    while (!session->try_enter()) std::this_thread::yield();
+    while (!session->calls().try_enter()) std::this_thread::yield();
     generation->generation->abandon();
-    session->set_generating(nullptr);
-    session->leave();
+    session->calls().set_generating(nullptr);
+    session->calls().leave();
   }
   delete generation;
 }

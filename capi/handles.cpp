@@ -169,14 +169,14 @@ Status check_utf8(std::string_view text, const char* name) {
   return s;
 }
 
-SessionUse::SessionUse(engine::Session* session, For what) : session_(session), entered_(session->try_enter()) {
+SessionUse::SessionUse(engine::Session* session, For what) : session_(session), entered_(session->calls().try_enter()) {
   if (!entered_) status_ = error(Code::busy, "the session is in use by another call");
-  else if (what == For::changing && session->generating())
+  else if (what == For::changing && session->calls().generating())
     status_ = error(Code::busy, "a generation of the session is under way: finish it or free it first");
 }
 
 SessionUse::~SessionUse() {
-  if (entered_) session_->leave();
+  if (entered_) session_->calls().leave();
 }
 
 }  // namespace orrery::capi

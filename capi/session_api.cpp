@@ -206,7 +206,7 @@ void orrery_session_free(orrery_session* session) {
 
 void orrery_session_cancel(orrery_session* session) {
   // In a child of fork() the mutex may stay locked.
-  if (session && session->session->model().runtime().in_its_process()) session->session->stop_running();
+  if (session && session->session->model().runtime().in_its_process()) session->session->calls().stop_running();
 }
 
 // The conversation ----------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ orrery_status orrery_session_rewind(orrery_session* session, size_t n_tokens, or
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     if (n_tokens > s->n_computed())
       return orrery::error(Code::invalid_argument, "cannot rewind to %zu tokens: the session holds %u", n_tokens, s->n_computed());
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     return s->rewind(static_cast<uint32_t>(n_tokens), Cancel(call.flag()));
   });
 }
@@ -310,7 +310,7 @@ orrery_status orrery_session_fork(orrery_session* session, orrery_session** fork
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(fork);
     return make_handle(fork, [&](orrery_session* handle) -> Status {
-      const engine::Session::Stoppable call(s);
+      const engine::Calls::Stoppable call(&s->calls());
       ORRERY_ASSIGN(handle->session, s->fork(Cancel(call.flag())));
       return ok_status();
     });
@@ -322,7 +322,7 @@ orrery_status orrery_session_fork(orrery_session* session, orrery_session** fork
 orrery_status orrery_session_save(orrery_session* session, const char* path, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(path);
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     return engine::SessionFile::save_to_file(s, path, call.flag());
   });
 }
@@ -330,7 +330,7 @@ orrery_status orrery_session_save(orrery_session* session, const char* path, orr
 orrery_status orrery_session_load(orrery_session* session, const char* path, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(path);
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     using Pages = engine::SessionFile::Pages;
     return engine::SessionFile::load_from_file(s, path, engine::SessionFile::kWholeBytes, call.flag(),
                                                s->options().load_behind ? Pages::behind : Pages::at_once);
@@ -341,7 +341,7 @@ orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, s
   if (n_bytes) *n_bytes = 0;
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(n_bytes);
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     ORRERY_ASSIGN(const uint64_t needed, engine::SessionFile::size(s, call.flag()));
     *n_bytes = needed;
     if (bytes == nullptr) return ok_status();
@@ -363,7 +363,7 @@ orrery_status orrery_session_save_buffer(orrery_session* session, void* bytes, s
 orrery_status orrery_session_load_buffer(orrery_session* session, const void* bytes, size_t n_bytes, orrery_error* error) {
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(bytes);
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     return engine::SessionFile::load(s, {static_cast<const std::byte*>(bytes), n_bytes}, "session buffer", call.flag());
   });
 }
@@ -388,7 +388,7 @@ orrery_status orrery_folder_save(orrery_folder* folder, orrery_session* session,
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(folder);
     if (name) ORRERY_TRY(engine::Folder::check_name(name, true));
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     return engine::SessionFile::save_to_folder(s, *folder->folder, name ? name : "", call.flag());
   });
 }
@@ -397,7 +397,7 @@ orrery_status orrery_folder_load(orrery_folder* folder, orrery_session* session,
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(folder);
     ORRERY_REQUIRE(name);
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     using Pages = engine::SessionFile::Pages;
     return engine::SessionFile::load_from_folder(s, *folder->folder, name, call.flag(),
                                                  s->options().load_behind ? Pages::behind : Pages::at_once);
@@ -433,7 +433,7 @@ orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* to
       if (tokens[i] < 0 || tokens[i] >= n_vocab)
         return orrery::error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);
     ORRERY_TRY(s->resume());
-    const engine::Session::Stoppable call(s);
+    const engine::Calls::Stoppable call(&s->calls());
     return s->prefill({tokens, n_tokens}, call.flag(), logits);
   });
 }
@@ -441,9 +441,10 @@ orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* to
 orrery_status orrery_session_logits(const orrery_session* session, float* logits, size_t n, orrery_error* error) {
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(logits);
-    if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
-    if (n != s->n_logits()) return orrery::error(Code::invalid_argument, "n is %zu, the vocabulary has %zu", n, s->n_logits());
-    ORRERY_TRY(s->fetch_logits());
+    if (!s->sequence().has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
+    if (n != s->sequence().n_logits())
+      return orrery::error(Code::invalid_argument, "n is %zu, the vocabulary has %zu", n, s->sequence().n_logits());
+    ORRERY_TRY(s->sequence().fetch_logits());
     std::memcpy(logits, s->logits().data(), n * sizeof(float));
     return ok_status();
   });
@@ -452,10 +453,11 @@ orrery_status orrery_session_logits(const orrery_session* session, float* logits
 orrery_status orrery_session_embedding(const orrery_session* session, float* embedding, size_t n, orrery_error* error) {
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(embedding);
-    if (!s->has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
-    if (n != s->n_embedding()) return orrery::error(Code::invalid_argument, "n is %zu, the embedding has %zu", n, s->n_embedding());
-    ORRERY_TRY(s->fetch_logits());
-    std::memcpy(embedding, s->embedding().data(), n * sizeof(float));
+    if (!s->sequence().has_logits()) return orrery::error(Code::invalid_argument, "the session has computed no token since it changed");
+    if (n != s->sequence().n_embedding())
+      return orrery::error(Code::invalid_argument, "n is %zu, the embedding has %zu", n, s->sequence().n_embedding());
+    ORRERY_TRY(s->sequence().fetch_logits());
+    std::memcpy(embedding, s->sequence().embedding().data(), n * sizeof(float));
     return ok_status();
   });
 }
@@ -472,8 +474,8 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.n_tokens = s->n_computed();
     out.policy = s->policy();
     out.kv_share = static_cast<float>(s->kv_share());
-    out.selects_again = s->selects_again();
-    out.parked = s->parked();
+    out.selects_again = s->sequence().selects_again();
+    out.parked = s->sequence().parked();
     out.prompt_tokens = from.prompt_tokens;
     out.reused_tokens = from.reused_tokens;
     out.generated_tokens = from.generated_tokens;
@@ -485,7 +487,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.decode_us = from.decode_us;
     out.device_kv_bytes = s->kv_bytes();
     out.device_kv_used_bytes = s->kv_used_bytes();
-    out.shared_kv_bytes = s->kv_shared_bytes();
+    out.shared_kv_bytes = s->sequence().shared_bytes();
     out.reservoir_bytes = s->reservoir_bytes();
     out.reservoir_mode =
         out.reservoir_bytes > 0 && s->model().runtime().reservoir().pinned() ? ORRERY_RESERVOIR_PINNED : ORRERY_RESERVOIR_PAGEABLE;
@@ -526,7 +528,7 @@ orrery_status orrery_session_residency(const orrery_session* session, uint32_t* 
     ORRERY_REQUIRE(n);
     const model::Description& h = s->model().description();
     std::vector<uint32_t> held(static_cast<size_t>(h.kv().n_layers()) * static_cast<size_t>(h.kv().n_kv_heads));
-    for (size_t head = 0; head < held.size(); ++head) held[head] = s->held_tokens(static_cast<uint32_t>(head));
+    for (size_t head = 0; head < held.size(); ++head) held[head] = s->sequence().held_tokens(static_cast<uint32_t>(head));
     return copy_out(held.data(), held.size(), tokens, capacity, n);
   });
 }

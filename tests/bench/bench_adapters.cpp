@@ -40,12 +40,12 @@ void run(const std::shared_ptr<engine::LanguageModel>& model, Case* c, uint32_t 
   }
   const double start = wall(), start_processor = processor();
   for (uint32_t t = 0; t < n_tokens; ++t) {
-    std::vector<engine::Session::DecodeCall> calls(sessions.size());
+    std::vector<engine::Decoder::Call> calls(sessions.size());
     for (size_t i = 0; i < sessions.size(); ++i) {
       sessions[i]->push_generated(prompt[(t + i) % prompt.size()]);
-      calls[i].session = sessions[i].get();
+      calls[i].decoder = &sessions[i]->decoder();
     }
-    engine::Session::decode_together(calls);
+    engine::Decoder::decode_together(calls);
     for (const auto& call : calls) unwrap(call.status);
   }
   c->wall_s = std::min(c->wall_s, wall() - start), c->processor_s = std::min(c->processor_s, processor() - start_processor);

@@ -32,7 +32,7 @@
 #include "runtime/backend/hadamard.h"
 #include "runtime/backend/key_codes.h"
 #include "runtime/base/half.h"
-#include "runtime/engine/session/key_means.h"
+#include "runtime/engine/sequence/key_means.h"
 #include "runtime/engine/session/retrieval.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"

@@ -127,7 +127,7 @@ double decode(const Wishes& w, Opened* o, uint64_t seed) {
   };
   std::vector<int32_t> prompt(static_cast<size_t>(w.prompt));
   for (int32_t& token : prompt) token = next();
-  o->session->truncate(0);
+  o->session->sequence().truncate(0);
   unwrap(o->session->prefill(prompt, nullptr, nullptr));
   const uint64_t begin = now_us();
   for (int i = 0; i < w.tokens; ++i) {

@@ -355,7 +355,7 @@ Result<std::unique_ptr<engine::Session>> Bench::open(const std::string& policy, 
   const uint32_t words = static_cast<uint32_t>(std::clamp(model_->description().n_vocab - 300, 1, 30000));
   for (uint32_t i = 0; i < n; ++i)
     prompt[i] = static_cast<int32_t>(std::min(300, model_->description().n_vocab - 1) + static_cast<int32_t>(i * 7919 % words));
-  ORRERY_TRY(session->assume_prompt(prompt, [&](uint32_t page, Span<std::byte> bytes) { pages_.fill(page, bytes); }));
+  ORRERY_TRY(session->sequence().assume_prompt(prompt, [&](uint32_t page, Span<std::byte> bytes) { pages_.fill(page, bytes); }));
   return session;
 }
 

@@ -88,15 +88,15 @@ int measure_parts(const char* path, uint32_t n_context, uint32_t n_tokens) {
       options.n_context = n_context + n_tokens;
       const auto session = check(engine::Session::open(model, options));
       if (n_context > 0)
-        check(session->assume_prompt(std::vector<int32_t>(n_context, 1), [](uint32_t, Span<std::byte> page) { fill(page); }));
+        check(session->sequence().assume_prompt(std::vector<int32_t>(n_context, 1), [](uint32_t, Span<std::byte> page) { fill(page); }));
       const std::vector<int32_t> tokens(n_tokens, 2);
       uint64_t longest = 0;
       size_t n_parts = 0;
       const uint64_t start = now_us();
       for (size_t done = 0; done < n_tokens; ++n_parts) {
-        const uint32_t n = session->next_chunk(n_tokens - done);
+        const uint32_t n = session->sequence().next_chunk(n_tokens - done);
         const uint64_t begin = now_us();
-        if (check(session->prefill_part({tokens.data() + done, n}, nullptr, done + n == n_tokens, nullptr))) done += n;
+        if (check(session->sequence().prefill_part({tokens.data() + done, n}, nullptr, done + n == n_tokens, nullptr))) done += n;
         longest = std::max(longest, now_us() - begin);
       }
       std::printf("%-12s %zu parts, the longest %.0f ms, in all %.0f ms\n", part_us == UINT64_MAX ? "whole chunks" : "parts", n_parts,
@@ -146,7 +146,7 @@ int measure_reuse(const char* path, uint32_t n_tokens) {
   };
   const auto with = session_of(true), without = session_of(false);
   const FirstToken computed = first_token(with.get(), first);
-  check(without->assume_prompt(first, [](uint32_t, Span<std::byte> page) { fill(page); }));
+  check(without->sequence().assume_prompt(first, [](uint32_t, Span<std::byte> page) { fill(page); }));
   const auto print = [](const char* what, const FirstToken& a, const FirstToken& b) {
     std::printf("%-28s with: %8.0f ms, %6llu computed, %6llu restored   without: %8.0f ms, %6llu computed\n", what, a.ms, a.computed,
                 a.restored, b.ms, b.computed);
@@ -222,7 +222,8 @@ int measure_steps(const char* path, uint32_t n_context, double share, size_t n_s
     }
     if (options.compressed()) options.kv_share = share;
     sessions.push_back(check(engine::Session::open(model, options)));
-    check(sessions.back()->assume_prompt(std::vector<int32_t>(n_context, 1), [](uint32_t, Span<std::byte> page) { fill(page); }));
+    check(
+        sessions.back()->sequence().assume_prompt(std::vector<int32_t>(n_context, 1), [](uint32_t, Span<std::byte> page) { fill(page); }));
   }
   std::vector<std::vector<std::vector<double>>> ms(policies.size(), std::vector<std::vector<double>>(kSteps));
   std::vector<int32_t> turn(kTurn);
@@ -230,7 +231,7 @@ int measure_steps(const char* path, uint32_t n_context, double share, size_t n_s
   for (uint32_t round = 0; round < rounds; ++round)
     for (size_t p = 0; p < policies.size(); ++p) {
       engine::Session& session = *sessions[p];
-      session.truncate(n_context);
+      session.sequence().truncate(n_context);
       check(session.prefill(turn, nullptr, nullptr));
       for (uint32_t i = 0; i < kSteps; ++i) {
         session.push_generated(static_cast<int32_t>(400 + i));
@@ -261,7 +262,7 @@ int measure_restore(const char* path, const std::string& folder, uint32_t mib, u
     {
       const auto session = check(engine::Session::open(model, options));
       const std::vector<int32_t> tokens(options.n_context - 128, 1), turn(64, 2);
-      check(session->assume_prompt(tokens, [](uint32_t, Span<std::byte> page) { fill(page); }));
+      check(session->sequence().assume_prompt(tokens, [](uint32_t, Span<std::byte> page) { fill(page); }));
       check(session->prefill(turn, nullptr, nullptr));
       for (int i = 0; i < 16; ++i) session->push_generated(400 + i), check(session->decode());
       check(engine::SessionFile::save_to_file(session.get(), saved));
@@ -273,7 +274,7 @@ int measure_restore(const char* path, const std::string& folder, uint32_t mib, u
         const auto session = check(engine::Session::open(model, options));
         const uint64_t start = now_us();
         check(engine::SessionFile::load_from_file(session.get(), saved, engine::SessionFile::kWholeBytes, nullptr, pages));
-        check(session->refresh_logits());
+        check(session->sequence().refresh_logits());
         first[pages == Pages::behind].push_back(static_cast<double>(now_us() - start) / 1000);
         session->push_generated(500);
         check(session->decode());
@@ -315,7 +316,7 @@ int main(int argc, char** argv) {
   options.n_context = static_cast<uint32_t>(wanted / page_bytes) * kPageTokens;
   const auto session = check(engine::Session::open(model, options)), empty = check(engine::Session::open(model, options));
   const std::vector<int32_t> tokens(options.n_context, 1);
-  check(session->assume_prompt(tokens, [](uint32_t, Span<std::byte> page) { fill(page); }));
+  check(session->sequence().assume_prompt(tokens, [](uint32_t, Span<std::byte> page) { fill(page); }));
   const uint64_t bytes = check(engine::SessionFile::size(session.get()));
   std::vector<std::byte> buffer(bytes);
   check(engine::SessionFile::save_to_file(session.get(), saved));
@@ -338,7 +339,7 @@ int main(int argc, char** argv) {
   };
   for (uint32_t round = 0; round < rounds; ++round)
     for (Measured& m : all) {
-      empty->truncate(0);
+      empty->sequence().truncate(0);
       const uint64_t start = now_us();
       m.work();
       m.ms.push_back(static_cast<double>(now_us() - start) / 1000);

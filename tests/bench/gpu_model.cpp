@@ -191,7 +191,8 @@ std::unique_ptr<engine::Session> Counting::session(int64_t context, int64_t room
     }
   }
   auto made = unwrap(engine::Session::open(opened_, options));
-  if (context > 0) unwrap(made->assume_prompt(std::vector<int32_t>(static_cast<size_t>(context), 5), [](uint32_t, Span<std::byte>) {}));
+  if (context > 0)
+    unwrap(made->sequence().assume_prompt(std::vector<int32_t>(static_cast<size_t>(context), 5), [](uint32_t, Span<std::byte>) {}));
   return made;
 }
 
@@ -311,7 +312,7 @@ void Counting::run(const std::vector<int64_t>& card, const std::vector<int64_t>&
     const auto made = session(context, rows);
     const std::vector<int32_t> prompt(static_cast<size_t>(rows), 9);
     step("prefill " + std::to_string(rows) + " behind " + std::to_string(context),
-         [&] { unwrap(made->prefill_chunk(prompt, nullptr, false, nullptr)); });
+         [&] { unwrap(made->sequence().prefill_chunk(prompt, nullptr, false, nullptr)); });
   }
   opened_.reset();
 }

@@ -246,7 +246,7 @@ TEST_F(System, LongSessionFilesTakeLittleMemory) {
   o.kv_type = ORRERY_KV_F32;
   const Session s = open_session(model, o);
   const std::vector<int32_t> tokens(65000, 70);
-  const Status made = s->session->assume_prompt(
+  const Status made = s->session->sequence().assume_prompt(
       tokens, [](uint32_t page, Span<std::byte> bytes) { std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(page)); });
   ASSERT_TRUE(made.ok()) << made.message();
   const std::string file = dir.file("saved");

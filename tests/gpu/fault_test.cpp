@@ -73,7 +73,7 @@ class GpuFaults : public ::testing::Test {
     options.max_tokens = 2, options.ignore_end = true;
     ORRERY_ASSIGN(auto generation, engine::Generation::proceed(session, as_vector(session->tokens()), options));
     for (engine::Event event; event.type != engine::EventType::done;) ORRERY_TRY(generation->next(&event));
-    ORRERY_TRY(session->fetch_logits());
+    ORRERY_TRY(session->sequence().fetch_logits());
     logits->insert(logits->end(), session->logits().begin(), session->logits().end());
     return ok_status();
   }

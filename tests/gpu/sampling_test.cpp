@@ -113,19 +113,19 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
   // The expected logits, fetched step by step: after the prompt, and after each of seven tokens.
   const auto eager = open_session(model, 96, KvType::f16);
   unwrap(eager->prefill(prompt, nullptr, nullptr));
-  std::vector<std::vector<float>> logits = {as_vector(eager->logits())}, embeddings = {as_vector(eager->embedding())};
+  std::vector<std::vector<float>> logits = {as_vector(eager->logits())}, embeddings = {as_vector(eager->sequence().embedding())};
   for (int i = 0; i < 7; ++i) {
     feed(eager.get(), argmax(eager->logits()));
-    logits.push_back(as_vector(eager->logits())), embeddings.push_back(as_vector(eager->embedding()));
+    logits.push_back(as_vector(eager->logits())), embeddings.push_back(as_vector(eager->sequence().embedding()));
   }
   const auto expect_at = [&](Session* s, size_t i) {
-    ASSERT_TRUE(s->has_logits());
-    unwrap(s->fetch_logits());
+    ASSERT_TRUE(s->sequence().has_logits());
+    unwrap(s->sequence().fetch_logits());
     EXPECT_TRUE(same_bits(as_vector(s->logits()), logits[i]));
-    EXPECT_TRUE(same_bits(as_vector(s->embedding()), embeddings[i]));
+    EXPECT_TRUE(same_bits(as_vector(s->sequence().embedding()), embeddings[i]));
   };
   say(one.get(), prompt, options_of(1));
-  EXPECT_TRUE(one->logits().empty() && one->embedding().empty());  // still on the device
+  EXPECT_TRUE(one->logits().empty() && one->sequence().embedding().empty());  // still on the device
   expect_at(one.get(), 0);
   say(one.get(), prompt, options_of(8));
   expect_at(one.get(), 7);
@@ -155,7 +155,7 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
   const uint32_t n = one->n_computed();
   unwrap(one->rewind(n));
   const std::atomic<bool> now{true};
-  EXPECT_EQ(one->prefill_chunk(random_tokens(*model, 5, 9), &now, false, nullptr).code(), Code::cancelled);
+  EXPECT_EQ(one->sequence().prefill_chunk(random_tokens(*model, 5, 9), &now, false, nullptr).code(), Code::cancelled);
   EXPECT_EQ(one->n_computed(), n);
   expect_at(one.get(), 7);
 }
@@ -188,27 +188,27 @@ TEST(GpuSampling, UnderMasks) {
       listed.emplace_back(o.sampling, static_cast<int32_t>(kVocabulary)), whole.emplace_back(o.sampling, static_cast<int32_t>(kVocabulary));
     }
     for (int32_t step = 0; step < 3; ++step) {
-      std::vector<Session::DecodeCall> calls(2);
+      std::vector<engine::Decoder::Call> calls(2);
       for (size_t i = 0; i < 2; ++i) {
         testing::Random random(static_cast<uint64_t>(step) * 2 + i);
         for (uint32_t& word : masks[i]) word = static_cast<uint32_t>(random.bits()) | (i == 1 ? static_cast<uint32_t>(random.bits()) : 0);
         masks[i][0] = ~8u;  // bans a token with a bias
         listed[i].set_mask(masks[i]), whole[i].set_mask(masks[i]);
         sessions[i]->push_generated(step + 1);
-        calls[i].session = sessions[i].get(), calls[i].shortlist = listed[i].ask(sessions[i]->tokens());
+        calls[i].decoder = &sessions[i]->decoder(), calls[i].shortlist = listed[i].ask(sessions[i]->tokens());
         ASSERT_TRUE(calls[i].shortlist);
         ASSERT_FALSE(calls[i].shortlist->mask().empty());
       }
-      Session::decode_together({calls.data(), 2});
+      engine::Decoder::decode_together({calls.data(), 2});
       for (size_t i = 0; i < 2; ++i) {
         unwrap(calls[i].status);
         engine::Choice choice;
         engine::Sampler::Outcome outcome = listed[i].choose(sessions[i]->tokens(), &choice);
         for (; outcome == engine::Sampler::Outcome::wants_more; ++n_looks) {
-          ASSERT_TRUE(unwrap(sessions[i]->fetch_more(calls[i].shortlist)));
+          ASSERT_TRUE(unwrap(sessions[i]->sequence().fetch_more(calls[i].shortlist)));
           outcome = listed[i].choose(sessions[i]->tokens(), &choice);
         }
-        unwrap(sessions[i]->fetch_logits());
+        unwrap(sessions[i]->sequence().fetch_logits());
         const engine::Choice expected = unwrap(whole[i].choose_of_all(sessions[i]->logits(), sessions[i]->tokens()));
         EXPECT_EQ(masks[i][static_cast<size_t>(expected.token) / 32] >> (expected.token % 32) & 1, 1u);
         if (outcome != engine::Sampler::Outcome::chosen)
@@ -325,8 +325,8 @@ TEST(GpuSampling, ALostDeviceKeepsItsLogits) {
   emulated::fault = [] { return cuda::DriverError::illegal_address; };
   EXPECT_EQ(other->prefill(prompt, nullptr, nullptr).code(), Code::device_lost);
   emulated::fault = nullptr;
-  EXPECT_EQ(one->fetch_logits().code(), Code::device_lost) << "no zeros in their place";
-  EXPECT_EQ(one->fetch_logits().code(), Code::device_lost);
+  EXPECT_EQ(one->sequence().fetch_logits().code(), Code::device_lost) << "no zeros in their place";
+  EXPECT_EQ(one->sequence().fetch_logits().code(), Code::device_lost);
 }
 #endif
 

@@ -55,7 +55,7 @@ std::unique_ptr<Session> behind_a_prompt(const std::shared_ptr<engine::LanguageM
   auto session =
       mode.policy == std::string("full") ? open_session(model, 128, KvType::f16) : unwrap(Session::open(model, with_mode(mode, 0.65, 128)));
   Random random(7);
-  unwrap(session->assume_prompt(random_tokens(*model, 100, 1), [&](uint32_t, Span<std::byte> page) {
+  unwrap(session->sequence().assume_prompt(random_tokens(*model, 100, 1), [&](uint32_t, Span<std::byte> page) {
     for (size_t i = 0; i + 2 <= page.size(); i += 2) {
       const auto half = static_cast<uint16_t>(0x2C00 + random.below(0x1000) + (random.below(2) << 15));
       std::memcpy(&page[i], &half, sizeof half);
@@ -150,7 +150,7 @@ TEST_P(GpuLongStepCounts, NoTableGoesUpOrDown) {
   emulated::memory_bytes = size_t{16} << 30;
   const auto model = open_bytes(model_of_layers(32, kLongPrompt + 64), on_cuda(uint64_t{6} << 30));
   const auto session = unwrap(Session::open(model, with_mode({"", bound.policy, bound.options, true}, .2, kLongPrompt + 64)));
-  unwrap(session->assume_prompt(random_tokens(*model, kLongPrompt, 1), [](uint32_t, Span<std::byte>) {}));
+  unwrap(session->sequence().assume_prompt(random_tokens(*model, kLongPrompt, 1), [](uint32_t, Span<std::byte>) {}));
   uint64_t up = 0, down = 0, waits = 0;
   for (int token = 0; token < 6; ++token) {
     if (token == 2) device.told_bytes = session->resident()->store().n_heads() * sizeof(FetchTold);

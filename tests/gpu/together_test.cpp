@@ -240,13 +240,13 @@ Lone alone(const std::shared_ptr<LanguageModel>& model, const engine::SessionOpt
   return a;
 }
 void step_together(const std::vector<Session*>& sessions, std::vector<Lone>* answers) {
-  std::vector<Session::DecodeCall> calls(sessions.size());
+  std::vector<engine::Decoder::Call> calls(sessions.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
     sessions[i]->push_generated(argmax(sessions[i]->logits()));
-    EXPECT_TRUE(sessions[i]->decodes_together()) << i;
-    calls[i].session = sessions[i];
+    EXPECT_TRUE(sessions[i]->decoder().decodes_together()) << i;
+    calls[i].decoder = &sessions[i]->decoder();
   }
-  Session::decode_together({calls.data(), calls.size()});
+  engine::Decoder::decode_together({calls.data(), calls.size()});
   for (size_t i = 0; i < sessions.size(); ++i) {
     EXPECT_TRUE(calls[i].status.ok() && !calls[i].thrown) << calls[i].status.message();
     note(sessions[i], &(*answers)[i]);
@@ -343,9 +343,9 @@ TEST(GpuTogether, LogitsThatWaitOutliveStepsOfOthers) {
     all.push_back(others.back().get());
   }
   step_together(all, &found);
-  unwrap(waiting->fetch_logits());
+  unwrap(waiting->sequence().fetch_logits());
   EXPECT_TRUE(same_bits(as_vector(waiting->logits()), as_vector(eager->logits())));
-  EXPECT_TRUE(same_bits(as_vector(waiting->embedding()), as_vector(eager->embedding())));
+  EXPECT_TRUE(same_bits(as_vector(waiting->sequence().embedding()), as_vector(eager->sequence().embedding())));
 }
 
 // FetchOperations serve a step of one session: quest and its like compute alone; policies whose host chooses share passes.
@@ -361,7 +361,7 @@ TEST(GpuTogether, SessionsForWhichTheDeviceFetchesComputeAlone) {
     Lone a{with_policy(name, 0.6), random_tokens(*model, 80, 3), {}, {}, {}};
     const auto session = begun(model, a);
     session->push_generated(1);
-    EXPECT_EQ(session->decodes_together(), shares) << name;
+    EXPECT_EQ(session->decoder().decodes_together(), shares) << name;
   }
 }
 
@@ -381,14 +381,14 @@ TEST(GpuTogether, EachSessionGetsItsShortlist) {
       lists.push_back(asking(2 + static_cast<int32_t>(i))), expected.push_back(asking(2 + static_cast<int32_t>(i)));
     }
     for (int32_t token = 1; token < 3; ++token) {
-      std::vector<Session::DecodeCall> calls(n);
+      std::vector<engine::Decoder::Call> calls(n);
       for (size_t i = 0; i < n; ++i) {
         sessions[i]->push_generated(token), eager[i]->push_generated(token);
         unwrap(eager[i]->decode(&expected[i]));
-        calls[i].session = sessions[i].get();
+        calls[i].decoder = &sessions[i]->decoder();
         if (i != 1) calls[i].shortlist = &lists[i];  // one wants all logits
       }
-      Session::decode_together({calls.data(), n});
+      engine::Decoder::decode_together({calls.data(), n});
       for (size_t i = 0; i < n; ++i) ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
     }
     for (size_t i = 0; i < n; ++i) {
@@ -401,10 +401,10 @@ TEST(GpuTogether, EachSessionGetsItsShortlist) {
         ASSERT_EQ(got.size(), 2 + i);
         for (size_t k = 0; k < got.size(); ++k) EXPECT_TRUE(got[k].token == wanted[k].token && got[k].logit == wanted[k].logit);
       }
-      unwrap(sessions[i]->fetch_logits());
-      unwrap(eager[i]->fetch_logits());
+      unwrap(sessions[i]->sequence().fetch_logits());
+      unwrap(eager[i]->sequence().fetch_logits());
       EXPECT_TRUE(same_bits(as_vector(sessions[i]->logits()), as_vector(eager[i]->logits())));
-      EXPECT_TRUE(same_bits(as_vector(sessions[i]->embedding()), as_vector(eager[i]->embedding())));
+      EXPECT_TRUE(same_bits(as_vector(sessions[i]->sequence().embedding()), as_vector(eager[i]->sequence().embedding())));
     }
   }
 }

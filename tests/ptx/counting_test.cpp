@@ -39,7 +39,7 @@ Step steps(const std::string& model, int32_t rows, Blocks blocks) {
     counted.device.take_groups();
     if (blocks == Blocks::alike) counted.device.set_scope("prefill");
     const std::vector<int32_t> prompt(static_cast<size_t>(rows), 3);
-    unwrap(session->prefill_chunk(prompt, nullptr, true, nullptr));
+    unwrap(session->sequence().prefill_chunk(prompt, nullptr, true, nullptr));
     out.prefill = counted.device.take_groups();
     if (blocks == Blocks::alike) counted.device.set_scope("decode");
     testing::feed(session.get(), 3);

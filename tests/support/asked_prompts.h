@@ -37,7 +37,7 @@ inline Asked ask(engine::Session* session, const std::vector<int32_t>& prompt, u
     unwrap(g->next(&event));
     if (event.type == engine::EventType::token) a.tokens.push_back(event.token);
   } while (event.type != engine::EventType::done);
-  unwrap(session->fetch_logits());
+  unwrap(session->sequence().fetch_logits());
   a.logits = as_vector(session->logits());
   a.reused = event.reused_tokens;
   const engine::SessionStats after = session->stats();

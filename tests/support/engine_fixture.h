@@ -95,7 +95,7 @@ inline void expect_same_rows(engine::Session* off, engine::Session* guessing, co
     unwrap(off->decode());
     unwrap(guessing->decode(nullptr, nullptr, 7));
     ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(guessing->logits()))) << i;
-    ASSERT_TRUE(same_bits(as_vector(off->embedding()), as_vector(guessing->embedding()))) << i;
+    ASSERT_TRUE(same_bits(as_vector(off->sequence().embedding()), as_vector(guessing->sequence().embedding()))) << i;
     ASSERT_EQ(off->n_computed(), guessing->n_computed());
   }
 }
@@ -110,15 +110,15 @@ inline void expect_together_as_alone(const std::shared_ptr<engine::LanguageModel
       unwrap(sessions->back()->prefill(prompt, nullptr, nullptr));
     }
   for (int step = 0; step < n_steps; ++step) {
-    std::vector<engine::Session::DecodeCall> calls(together.size());
+    std::vector<engine::Decoder::Call> calls(together.size());
     for (size_t i = 0; i < together.size(); ++i) {
       const int32_t token = argmax(together[i]->logits());
       together[i]->push_generated(token);
-      calls[i].session = together[i].get();
-      EXPECT_TRUE(together[i]->decodes_together());
+      calls[i].decoder = &together[i]->decoder();
+      EXPECT_TRUE(together[i]->decoder().decodes_together());
       feed(alone[i].get(), token);
     }
-    engine::Session::decode_together(calls);
+    engine::Decoder::decode_together(calls);
     for (size_t i = 0; i < together.size(); ++i) {
       ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
       EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << step << ", " << i;

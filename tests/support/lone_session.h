@@ -27,7 +27,7 @@ inline std::unique_ptr<engine::Session> begun(const std::shared_ptr<engine::Lang
 inline void note(engine::Session* session, Lone* lone) {
   lone->tokens.push_back(session->tokens()[session->n_computed() - 1]);
   lone->trace.insert(lone->trace.end(), session->logits().begin(), session->logits().end());
-  lone->embeddings.insert(lone->embeddings.end(), session->embedding().begin(), session->embedding().end());
+  lone->embeddings.insert(lone->embeddings.end(), session->sequence().embedding().begin(), session->sequence().embedding().end());
   lone->generated = session->stats().generated_tokens;
   if (session->resident()) lone->kv_read = session->resident()->reads().kv, lone->settled = session->resident()->settled_bytes();
 }

@@ -164,7 +164,7 @@ Status Generation::prepare_step(Event* event) {
   const Span<const int32_t> held = session_->tokens();
   if (held.size() > prompt.tokens.size() || !std::equal(held.begin(), held.end(), prompt.tokens.begin())) {
     // The prompt cuts the session's tokens: that needs pages which a loaded file is still read for.
-    Status there = session_->finish_pages(&cancel_);
+    Status there = session_->sequence().finish_pages(&cancel_);
     if (there.code() == Code::cancelled) {
       finish(Finish::cancelled, event);
       return ok_status();
@@ -190,7 +190,7 @@ Status Generation::prepare_step(Event* event) {
 // computed.
 Status Generation::use_prompt(std::vector<int32_t> prompt) {
   prompt_ = std::move(prompt);
-  session_->reuse_prefix(prompt_);
+  session_->sequence().reuse_prefix(prompt_);
   Status found = session_->find_prefix(prompt_, &cancel_);
   if (found.ok()) found = session_->find_in_folder(prompt_, &cancel_);
   if (!found.ok() && found.code() != Code::cancelled) return found;  // the next step sees the flag
@@ -252,10 +252,10 @@ Status Generation::prompt_step(Event* event) {
   const uint32_t held = session_->n_computed();
   const uint32_t total = static_cast<uint32_t>(prompt_.size());
   if (held < total) {
-    const uint32_t n = session_->next_chunk(total - held);
+    const uint32_t n = session_->sequence().next_chunk(total - held);
     const Span<const int32_t> chunk(prompt_.data() + held, n);
     const bool last = held + n == total;
-    auto part = session_->prefill_part(chunk, &cancel_, last, nullptr, last ? ask(prompt_) : nullptr);
+    auto part = session_->sequence().prefill_part(chunk, &cancel_, last, nullptr, last ? ask(prompt_) : nullptr);
     if (!part.ok()) {
       Status failed = part.take_status();
       if (failed.code() != Code::cancelled) return failed;
@@ -263,7 +263,7 @@ Status Generation::prompt_step(Event* event) {
       return ok_status();
     }
   } else {
-    Status status = session_->refresh_logits(ask(prompt_), &cancel_);
+    Status status = session_->sequence().refresh_logits(ask(prompt_), &cancel_);
     if (status.code() == Code::cancelled) {
       finish(Finish::cancelled, event);
       return ok_status();
@@ -271,7 +271,7 @@ Status Generation::prompt_step(Event* event) {
     ORRERY_TRY(std::move(status));
   }
   event->type = EventType::progress;
-  event->done = session_->n_computed() + session_->part_done() - first_;
+  event->done = session_->n_computed() + session_->sequence().part_done() - first_;
   event->total = total - first_;
   if (session_->n_computed() == total) stage_ = Stage::sample;
   return ok_status();
@@ -284,16 +284,16 @@ Generation::Need Generation::need() const {
   if (constraint_ && constraint_->must_end()) return Need::nothing;
   if (step_thrown_ || !step_status_.ok() || session_->tokens().size() == session_->n_computed()) return Need::nothing;
   if (session_->tokens().size() > session_->n_context()) return Need::other;
-  return session_->decodes_together() ? Need::step : Need::other;
+  return session_->decoder().decodes_together() ? Need::step : Need::other;
 }
 
 void Generation::step_together(Span<Generation* const> generations) {
-  std::array<Session::DecodeCall, static_cast<size_t>(kMostTogether)> calls;
+  std::array<Decoder::Call, static_cast<size_t>(kMostTogether)> calls;
   for (size_t i = 0; i < generations.size(); ++i) {
     Generation& g = *generations[i];
-    calls[i].session = g.session_, calls[i].shortlist = g.ask(g.session_->tokens()), calls[i].cancel = &g.cancel_;
+    calls[i].decoder = &g.session_->decoder(), calls[i].shortlist = g.ask(g.session_->tokens()), calls[i].cancel = &g.cancel_;
   }
-  Session::decode_together({calls.data(), generations.size()});
+  Decoder::decode_together({calls.data(), generations.size()});
   for (size_t i = 0; i < generations.size(); ++i)
     generations[i]->step_status_ = std::move(calls[i].status), generations[i]->step_thrown_ = calls[i].thrown;
 }
@@ -374,11 +374,11 @@ Result<Choice> Generation::choose_allowed() {
   Choice choice;
   Sampler::Outcome outcome = sampler_.choose(session_->tokens(), &choice);
   while (outcome == Sampler::Outcome::wants_more) {
-    ORRERY_ASSIGN(const bool there, session_->fetch_more(sampler_.shortlist(), &cancel_));
+    ORRERY_ASSIGN(const bool there, session_->sequence().fetch_more(sampler_.shortlist(), &cancel_));
     outcome = there ? sampler_.choose(session_->tokens(), &choice) : Sampler::Outcome::open;
   }
   if (outcome == Sampler::Outcome::chosen) return choice;
-  ORRERY_TRY(session_->fetch_logits(&cancel_));
+  ORRERY_TRY(session_->sequence().fetch_logits(&cancel_));
   return sampler_.choose(session_->logits(), session_->tokens());
 }
 
@@ -402,7 +402,7 @@ Result<Choice> Generation::choose_in_time(Choice choice) {
                 constraint_->close_in_time(choice.token, static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), &cancel_));
   if (!narrowed) return choice;
   sampler_.set_mask(constraint_->mask());
-  ORRERY_TRY(session_->fetch_logits(&cancel_));
+  ORRERY_TRY(session_->sequence().fetch_logits(&cancel_));
   Result<Choice> again = sampler_.choose(session_->logits(), session_->tokens());
   if (!again.ok() && again.status().code() == Code::invalid_argument) return choice;  // the caller's bias bans them all
   return again;
@@ -493,7 +493,7 @@ Status Generation::sample_step(Event* event) {
 }
 
 void Generation::finish(Finish reason, Event* event) {
-  session_->leave_steps();
+  session_->sequence().leave_steps();
   if (stage_ != Stage::finished && reason != Finish::cancelled) session_->keep_prefix();
   end(reason);
   session_->model().runtime().log_trace();
@@ -513,9 +513,9 @@ void Generation::end(Finish reason) noexcept {
   if (stage_ == Stage::finished) return;
   stage_ = Stage::finished;
   finish_ = reason;
-  session_->leave_steps();
-  session_->forget_guesses();
-  session_->drop_part();
+  session_->sequence().leave_steps();
+  session_->sequence().drop_ahead();
+  session_->sequence().drop_part();
   prefill_us_ = session_->stats().prefill_us - prefill_before_us_;
   decode_us_ = session_->stats().decode_us - decode_before_us_;
   if (!conversational_ || (generated_ == 0 && (continues_ || reason != Finish::end))) return;

@@ -77,7 +77,7 @@ class Generation {
   static void step_together(Span<Generation* const> generations);
   void cancel() {  // from any thread
     cancel_.store(true, std::memory_order_relaxed);
-    session_->stays_away();
+    session_->sequence().stays_away();
   }
   std::atomic<bool>* cancel_flag() { return &cancel_; }  // cancel() sets it
   bool finished() const { return stage_ == Stage::finished; }

@@ -111,13 +111,14 @@ Status compute(const std::shared_ptr<LanguageModel>& model, const EncodedTexts& 
   const auto goes_on = [&](uint64_t now) { return !options.progress || options.progress(now, texts.n_tokens); };
   if (!goes_on(0)) return error(Code::cancelled, "cancelled");
   for (size_t i = 0; i < texts.tokens.size(); ++i) {
-    session->truncate(0);
+    session->sequence().truncate(0);
     const Span<const int32_t> all(texts.tokens[i]);
     for (size_t from = 0; from < all.size();) {
-      const size_t n = session->next_chunk(all.size() - from);
-      ORRERY_ASSIGN(const bool complete, session->embed_part(all.subspan(from, n), nullptr, rows.data() + from * n_embd, texts.second[i]));
+      const size_t n = session->sequence().next_chunk(all.size() - from);
+      ORRERY_ASSIGN(const bool complete,
+                    session->sequence().embed_part(all.subspan(from, n), nullptr, rows.data() + from * n_embd, texts.second[i]));
       if (complete) from += n;
-      if (!goes_on(done + from + session->part_done())) return error(Code::cancelled, "cancelled");
+      if (!goes_on(done + from + session->sequence().part_done())) return error(Code::cancelled, "cancelled");
     }
     done += all.size();
     use({rows.data(), all.size() * n_embd});

@@ -4,7 +4,7 @@
 //
 // A prompt's weights are computed layer by layer while its chunk is computed (KeyOperations::key_weights), and added in the order of
 // positions. So chunk sizes do not change the sums. A sum cannot be taken back, because queries are not kept: after a rewind or a load all
-// sums are lost, until Session::recover_queries() computes the tokens again.
+// sums are lost, until Sequence::recover_queries() computes the tokens again.
 //
 // The sums lie in host memory, taken when the session opens.
 #pragma once

@@ -147,7 +147,7 @@ struct Sets {
     best.resize(n_heads * k);
     std::vector<KeyQuery> queries(n_heads);
     for (size_t h = 0; h < n_heads; ++h) queries[h] = {static_cast<uint32_t>(h), n_keys - 1 + step, 1, n_keys, k, false, &best[h * k]};
-    ORRERY_TRY(session->top_keys(queries, rule));
+    ORRERY_TRY(session->sequence().top_keys(queries, rule));
     std::vector<Tokens> sets(n_kv_heads);
     for (size_t l = 0; l < overlaps.size(); ++l) {
       for (size_t h = 0; h < n_kv_heads; ++h) {
@@ -208,7 +208,7 @@ class Calibrator {
     ORRERY_TRY(advance(0));
     for (uint32_t from = 0; from < n;) {
       const uint32_t m = std::min(session->options().chunk(), n - from);
-      ORRERY_TRY(session->prefill_chunk(text.subspan(from, m), nullptr, from + m == n, nullptr));
+      ORRERY_TRY(session->sequence().prefill_chunk(text.subspan(from, m), nullptr, from + m == n, nullptr));
       ORRERY_TRY(advance(m));
       from += m;
     }

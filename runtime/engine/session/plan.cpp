@@ -13,10 +13,10 @@ namespace {
 
 // The regions of the draft model, or the model's head, and its session: their sums by kind.
 kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
-  const SessionOptions options = in.options.of_draft(n_context);
+  const SessionOptions options = in.options->of_draft(n_context);
   const LayoutInput::Draft& draft = in.draft;
   const kv::Layout own =
-      session_layout({*draft.description, in.device, options, in.moves_directly, draft.shared, draft.weights}, n_context);
+      session_layout({*draft.description, in.device, &options, in.moves_directly, draft.shared, draft.weights}, n_context);
   kv::Region sums[] = {{"draft model's weights", kv::Holds::weights},
                        {"draft model's workspace", kv::Holds::workspace},
                        {"draft model's KV", kv::Holds::kv},
@@ -48,7 +48,8 @@ uint64_t HostWork::bytes(const model::Description& d, const StepLimits& limits) 
 
 kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const model::Description& h = in.description;
-  const bool compressed = in.options.compressed();
+  const SessionOptions& options = *in.options;
+  const bool compressed = options.compressed();
   kv::Layout layout;
   const WeightsMemory& weights = in.weights;
   layout.add({"weights", kv::Holds::weights, align_up(weights.arena, kv::kArenaAlignment), 0, weights.mapped, 0});
@@ -56,21 +57,21 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   layout.add({"columns", kv::Holds::weights, weights.columns.arena_bytes, weights.columns.reservoir_bytes, 0, 0});
   layout.add({"layers", kv::Holds::weights, weights.layers.arena_bytes, weights.layers.reservoir_bytes, 0, 0});
   layout.add({"adapters", kv::Holds::weights, in.adapters_bytes, 0, 0, 0});
-  const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
+  const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, options, n_context);
   if (!same_workspace(limits, in.shared.limits)) {  // else the session uses the model's workspace
     layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, in.host.bytes(h, limits), 0, 0});
   }
   for (size_t g = 0; g < h.groups.size(); ++g) {
-    const uint32_t pages = group_pages(h, in.options, n_context, g);
+    const uint32_t pages = group_pages(h, options, n_context, g);
     const bool in_reservoir = compressed && g == 0;  // layers with windows need their pages on the device
     const uint32_t spare = in_reservoir ? 0 : in.shared.spare_pages[g];
-    layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type, g), pages - std::min(pages, spare), in_reservoir, in_ring(h, g)));
+    layout.add(kv::PagePool::layout(kv_format(h, options.kv_type, g), pages - std::min(pages, spare), in_reservoir, in_ring(h, g)));
   }
-  if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
-  layout.add(key_means_layout(h, in.options));
-  layout.add(CheckpointedState::layout(h, in.options.kv_type));
-  if (in.options.speculate != Speculate::off) layout.add(CheckpointedState::guesses_layout(h));
-  layout.add(Session::layout(h, in.options, n_context));
+  if (compressed) layout.add(resident_layout(h, in.device.info(), options, n_context, in.moves_directly));
+  layout.add(key_means_layout(h, options));
+  layout.add(CheckpointedState::layout(h, options.kv_type));
+  if (options.speculate != Speculate::off) layout.add(CheckpointedState::guesses_layout(h));
+  layout.add(Session::layout(h, options, n_context));
   if (in.draft.description) layout.add(draft_layout(in, n_context));
   return layout;
 }
@@ -103,7 +104,7 @@ double share_of_full(const model::Description& h, const SessionOptions& options,
 }
 
 kv::Plan plan_of(const LayoutInput& input, const Budgets& budget) {
-  const SessionOptions& options = input.options;
+  const SessionOptions& options = *input.options;
   kv::PlanInput in;
   const uint32_t most = options.n_context ? kMaxContext : static_cast<uint32_t>(input.description.trained_context);
   in.max_context = accepted_context(input.description, options, most);
@@ -132,8 +133,7 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const LayoutInput of_part = {input.description, input.device, part,       input.moves_directly, input.shared,
-                               input.weights,     input.draft,  input.host, input.adapters_bytes};
+  const LayoutInput of_part = input.with(part);
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
@@ -165,9 +165,7 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, co
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;
-    const LayoutInput with_larger = {input.description, input.device, larger,     input.moves_directly, input.shared,
-                                     input.weights,     input.draft,  input.host, input.adapters_bytes};
-    const kv::Plan of_larger = plan_of(with_larger, budget);
+    const kv::Plan of_larger = plan_of(input.with(larger), budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
     options->chunk_tokens = chunk;
     return of_larger;
@@ -182,7 +180,7 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   Runtime& runtime = model.runtime();
   options->see_device(runtime.device().info(), runtime.moves_directly());
   const SessionOptions given = *options;
-  LayoutInput input = {model.description(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
+  LayoutInput input = {model.description(), runtime.device(), &given, runtime.moves_directly(), model.shared_with(given)};
   input.host = HostWork::of(model.weights());
   if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->description(), draft->shared_with(given.of_draft(0))};
   return decide_with_chunk(input, options, {runtime.arena().largest_free(), runtime.reservoir().largest_free()});
@@ -253,7 +251,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_ASSIGN(const WeightsMemory weights, weights_of(file, description, *backend, budget, place));
   session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
-  LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights};
+  LayoutInput input = {description, *backend, &given, moves_directly(runtime), {}, weights};
   if (weights.experts_on_host || weights.columns_on_host > 0) input.host = {host.get(), weights.experts_on_host, weights.columns_on_host};
   model::Description draft_description;
   if (given.speculate == Speculate::draft) {

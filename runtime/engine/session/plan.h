@@ -35,7 +35,7 @@ struct HostWork {
 struct LayoutInput {
   const model::Description& description;
   const Device& device;
-  const SessionOptions& options;
+  const SessionOptions* options;
   bool moves_directly;                // engine::moves_directly()
   LanguageModel::Shared shared = {};  // memory that the model's sessions share already: not in the layout
   WeightsMemory weights = {};
@@ -48,6 +48,12 @@ struct LayoutInput {
   Draft draft = {};
   HostWork host = {};
   uint64_t adapters_bytes = 0;  // of adapters that are not open yet, or in a plan of all memory; else 0
+  // The same with other options, which live as long.
+  LayoutInput with(const SessionOptions& others) const {
+    LayoutInput input = *this;
+    input.options = &others;
+    return input;
+  }
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 

@@ -13,7 +13,6 @@
 // with the last of them.
 #include <algorithm>
 
-#include "runtime/base/hash.h"
 #include "runtime/engine/session/session.h"
 
 namespace orrery::engine {
@@ -27,99 +26,71 @@ constexpr auto kTokensOfPage = static_cast<uint32_t>(kPageTokens);
 
 kv::PrefixTree::Key Session::prefix_key() const {
   kv::PrefixTree::Key key;
-  key.model = model_->id();
-  Hash128 hash;
-  const std::array<uint8_t, 16> rope = hash_ropes(ropes_);
-  hash.update(rope.data(), rope.size());
-  const uint32_t form[] = {static_cast<uint32_t>(options_.kv_type), form_.rotated};
-  hash.update(form, sizeof form);
-  if (form_.means) hash.update(form_.means->data(), form_.means->size() * sizeof(float));
-  if (options_.adapters) hash.update(options_.adapters->hash().data(), options_.adapters->hash().size());
-  hash.digest(key.formats.data());
+  key.model = model().id();
+  key.formats = sequence_->formats();
   return key;
 }
 
 EntryKey Session::folder_key(const Folder& folder) const {
   EntryKey key;
-  const BackendInfo info = model_->runtime().backend_info();
-  std::copy(std::begin(model_->weights().fingerprint), std::end(model_->weights().fingerprint), key.fingerprint.begin());
-  key.formats = prefix_key().formats;
+  const BackendInfo info = runtime().backend_info();
+  std::copy(std::begin(model().weights().fingerprint), std::end(model().weights().fingerprint), key.fingerprint.begin());
+  key.formats = sequence_->formats();
   key.program = folder.program(info.name, info.instruction_set);
-  key.page_bytes = page_bytes(model_->description(), options_.kv_type);
-  key.state_bytes = state_ ? state_->bytes() : 0;
+  key.page_bytes = page_bytes(model().description(), options().kv_type);
+  key.state_bytes = sequence_->state() ? sequence_->state()->bytes() : 0;
   return key;
 }
 
 Result<bool> Session::may_find(Span<const int32_t> wanted, uint32_t from, const std::atomic<bool>* cancel) {
-  if (parked() || wanted.size() < (from / kTokensOfPage + 1) * kTokensOfPage) return false;
+  if (sequence_->parked() || wanted.size() < (from / kTokensOfPage + 1) * kTokensOfPage) return false;
   // Sums need the queries of all tokens, which only their computation gives.
-  if (resident_ && resident_->sums_queries()) return false;
-  ORRERY_TRY(finish_pages(cancel));
-  if (n_computed() != from) return false;
-  if (from == 0) {
-    ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
-    ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));  // the mean keys may be measured
-    ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
-    ORRERY_TRY(choose_form(turn, cancel));
-  }
-  return true;
-}
-
-Status Session::put_pages(const Turn& turn, uint32_t from, uint32_t page, uint32_t end,
-                          const std::function<const std::byte*(uint32_t page)>& bytes_of) {
-  Backend& backend = turn.backend();
-  if (const uint32_t first = from / kTokensOfPage; resident_ && page == first) {
-    const Resident::Use use(resident_.get(), turn);
-    resident_->before_write(first * kTokensOfPage), resident_->truncate(first * kTokensOfPage);
-  }
-  ORRERY_TRY(pages_->make_whole_groups_writable(&backend, page * kTokensOfPage, end * kTokensOfPage));
-  for (; page < end; ++page) pages_->upload(&backend, page, page + 1, bytes_of(page));
-  return backend.synchronize();
+  if (resident() && resident()->sums_queries()) return false;
+  return sequence_->prepare_pages(from, cancel);
 }
 
 Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>* cancel) {
-  kv::PrefixTree& tree = model_->runtime().prefixes();
+  kv::PrefixTree& tree = runtime().prefixes();
+  const CheckpointedState* const state_kept = sequence_->state();
   const uint32_t from = n_computed();
-  if (!options_.reuse_prompts || tree.bytes() == 0) return ok_status();
+  if (!options().reuse_prompts || tree.bytes() == 0) return ok_status();
   ORRERY_ASSIGN(const bool may, may_find(wanted, from, cancel));
   if (!may) return ok_status();
-  auto pages = tree.find(prefix_key(), wanted, {made_.data(), from}, owner_);
-  while (state_ && !pages.empty() && !pages.back().state()) pages.pop_back();
+  auto pages = tree.find(prefix_key(), wanted, sequence_->made().first(from), sequence_->owner());
+  while (state_kept && !pages.empty() && !pages.back().state()) pages.pop_back();
   const auto n_pages = static_cast<uint32_t>(pages.size()), first = from / kTokensOfPage;
   if (n_pages * kTokensOfPage <= from) return ok_status();
+  std::vector<uint8_t> made;
+  for (uint32_t at = from; at < n_pages * kTokensOfPage; ++at) made.push_back(pages[at / kTokensOfPage].made()[at % kTokensOfPage]);
   CheckpointedState::Bytes state;
-  if (state_) state = std::make_shared<std::vector<std::byte>>(pages.back().state(), pages.back().state() + state_->bytes());
-  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / pages_->page_bytes(), 1));
+  if (state_kept) state = std::make_shared<std::vector<std::byte>>(pages.back().state(), pages.back().state() + state_kept->bytes());
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / sequence_->pages().page_bytes(), 1));
   Status status = ok_status();
   for (uint32_t page = first; page < n_pages && status.ok();) {
     const uint32_t end = std::min(n_pages, page + at_once);
-    auto turn = model_->runtime().take_turn(cancel);
-    status = turn.ok() ? put_pages(*turn, from, page, end, [&](uint32_t i) { return pages[i].bytes(); }) : turn.take_status();
+    status = sequence_->put_pages(
+        from, page, end, [&](uint32_t i) { return pages[i].bytes(); }, cancel);
     page = end;
   }
   if (!status.ok()) {
-    pages_->truncate(from);
+    sequence_->drop_pages(from);
     return status;
   }
-  truncate(from);
-  for (uint32_t page = first; page < n_pages; ++page)
-    for (uint32_t at = page * kTokensOfPage; at < (page + 1) * kTokensOfPage; ++at)
-      if (at >= from) tokens_.push_back(wanted[at]), made_.push_back(pages[page].made()[at % kTokensOfPage]);
-  n_computed_ = n_pages * kTokensOfPage;
-  if (state_) state_->add_checkpoint(n_computed(), std::move(state));
-  stats_.restored_tokens += n_computed() - from;
-  if (!options_.compressed()) stats_.host_to_device_bytes += (n_pages - first) * pages_->page_bytes();
+  sequence_->take_tokens(from, wanted.subspan(from, made.size()), made, std::move(state));
+  stats().restored_tokens += made.size();
+  if (!options().compressed()) stats().host_to_device_bytes += (n_pages - first) * sequence_->pages().page_bytes();
   return ok_status();
 }
 
 Status Session::find_in_folder(Span<const int32_t> wanted, const std::atomic<bool>* cancel) {
   const uint32_t from = n_computed();
-  if (!options_.folder) return ok_status();
+  if (!options().folder) return ok_status();
+  const Span<const uint8_t> made = sequence_->made();
   // Behind other tokens the KV of a prompt is not what the folder has.
-  if (std::any_of(made_.begin(), made_.end(), [](uint8_t made) { return made != 0 && made != kv::Made::kFromFolder; })) return ok_status();
+  if (std::any_of(made.begin(), made.end(), [](uint8_t m) { return m != 0 && m != kv::Made::kFromFolder; })) return ok_status();
   ORRERY_ASSIGN(const bool may, may_find(wanted, from, cancel));
   if (!may) return ok_status();
-  for (const Folder::Found& found : options_.folder->find(folder_key(*options_.folder), wanted, from)) {
+  for (const Folder::Found& found : options().folder->find(folder_key(*options().folder), wanted, from)) {
     if (found.n_pages * kTokensOfPage <= n_computed()) break;  // the next ones are shorter
     ORRERY_TRY(take_found(found, wanted, cancel));
   }
@@ -127,19 +98,19 @@ Status Session::find_in_folder(Span<const int32_t> wanted, const std::atomic<boo
 }
 
 Status Session::take_found(const Folder::Found& found, Span<const int32_t> wanted, const std::atomic<bool>* cancel) {
-  const Folder& folder = *options_.folder;
+  const Folder& folder = *options().folder;
   const Entry& entry = found.entry;
   const uint32_t from = n_computed(), first = from / kTokensOfPage;
   uint32_t n_pages = found.n_pages;
   // What cannot be read, or is not what its hash says, is computed.
   const auto pass_over = [&](const Status& why) {
-    model_->runtime().log(LogLevel::warning, "the prompt is computed instead of taken from the folder: %s", why.message());
+    runtime().log(LogLevel::warning, "the prompt is computed instead of taken from the folder: %s", why.message());
     return ok_status();
   };
   auto file = folder.open_entry(found.name);
   if (!file.ok()) return pass_over(file.status());
   std::shared_ptr<std::vector<std::byte>> state;
-  if (state_) {
+  if (sequence_->state()) {
     const auto at = std::find_if(entry.states.begin(), entry.states.end(),
                                  [n_pages](const Entry::State& each) { return each.n_tokens == n_pages * kTokensOfPage; });
     state = std::make_shared<std::vector<std::byte>>(entry.key.state_bytes);
@@ -149,6 +120,7 @@ Status Session::take_found(const Folder::Found& found, Span<const int32_t> wante
   const uint64_t page_bytes = entry.key.page_bytes;
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / page_bytes, 1));
   ORRERY_ASSIGN(const os::Region room, os::Region::allocate(std::min(at_once, n_pages - first) * page_bytes));
+  std::vector<uint8_t> made(n_pages * kTokensOfPage - from, kv::Made::kFromFolder);
   Status status = ok_status(), bad = ok_status();
   for (uint32_t page = first; page < n_pages && status.ok();) {
     uint32_t end = page;
@@ -161,28 +133,24 @@ Status Session::take_found(const Folder::Found& found, Span<const int32_t> wante
       status = std::move(bad);
       break;
     }
-    if (!bad.ok()) n_pages = state_ ? 0 : end;
+    if (!bad.ok()) n_pages = sequence_->state() ? 0 : end;
     if (end > page && end <= n_pages) {
       // Of a page whose first tokens were computed here, all bytes are the folder's from now on.
-      if (page == first) std::fill(made_.begin() + first * kTokensOfPage, made_.end(), kv::Made::kFromFolder);
-      auto turn = model_->runtime().take_turn(cancel);
+      if (page == first) sequence_->set_made(first * kTokensOfPage, static_cast<uint32_t>(tokens().size()), kv::Made::kFromFolder);
       const auto bytes_of = [&, page](uint32_t i) { return room.data() + (i - page) * page_bytes; };
-      status = turn.ok() ? put_pages(*turn, from, page, end, bytes_of) : turn.take_status();
+      status = sequence_->put_pages(from, page, end, bytes_of, cancel);
     }
     page = end;
   }
   if (!bad.ok()) (void)pass_over(bad);
   if (!status.ok() || n_pages * kTokensOfPage <= from) {
-    pages_->truncate(from);
+    sequence_->drop_pages(from);
     return status;
   }
-  truncate(from);
-  tokens_.insert(tokens_.end(), wanted.begin() + from, wanted.begin() + n_pages * kTokensOfPage);
-  made_.resize(n_pages * kTokensOfPage, kv::Made::kFromFolder);
-  n_computed_ = n_pages * kTokensOfPage;
-  if (state_) state_->add_checkpoint(n_computed(), std::move(state));
-  stats_.folder_tokens += n_computed() - from;
-  if (!options_.compressed()) stats_.host_to_device_bytes += (n_pages - first) * page_bytes;
+  made.resize(n_pages * kTokensOfPage - from);
+  sequence_->take_tokens(from, wanted.subspan(from, made.size()), made, std::move(state));
+  stats().folder_tokens += made.size();
+  if (!options().compressed()) stats().host_to_device_bytes += (n_pages - first) * page_bytes;
   folder.touch(found.name);
   return ok_status();
 }
@@ -190,34 +158,34 @@ Status Session::take_found(const Folder::Found& found, Span<const int32_t> wante
 void Session::keep_prefix() noexcept {
   const auto is_kept = [](const CheckpointedState::Checkpoint& c) { return c.n_tokens % kTokensOfPage == 0; };
   uint32_t n = n_computed() / kTokensOfPage * kTokensOfPage;
-  if (state_) {
-    const auto& all = state_->checkpoints();
+  const CheckpointedState* const state = sequence_->state();
+  if (state) {
+    const auto& all = state->checkpoints();
     const auto last = std::find_if(all.rbegin(), all.rend(), is_kept);
     n = last == all.rend() ? 0 : last->n_tokens;
   }
-  if (!options_.reuse_prompts || parked() || n == 0) return;
-  if (feed_) {  // a truncation that waits keeps its error for the next call
-    late_ = finish_pages();
+  if (!options().reuse_prompts || sequence_->parked() || n == 0) return;
+  if (sequence_->stage() == Sequence::Stage::arriving) {
+    sequence_->finish_pages_later();
     if (n_computed() < n) return;
   }
-  const auto first_own = std::find_if(made_.begin(), made_.begin() + n, [](uint8_t made) { return made != 0; });
-  const auto n_common = static_cast<uint32_t>(first_own - made_.begin());
-  const uint64_t page_bytes = pages_->page_bytes();
+  const Span<const int32_t> tokens = sequence_->tokens();
+  const Span<const uint8_t> made = sequence_->made();
+  const auto first_own = std::find_if(made.begin(), made.begin() + n, [](uint8_t m) { return m != 0; });
+  const auto n_common = static_cast<uint32_t>(first_own - made.begin());
   const auto copy = [&](uint32_t first, Span<std::byte* const> pages) {
-    const Turn turn = model_->runtime().take_turn();
-    for (uint32_t i = 0; i < pages.size(); ++i) pages_->download(&turn.backend(), first + i, first + i + 1, pages[i]);
-    stats_.device_to_host_bytes += pages.size() * page_bytes;
-    return turn.backend().synchronize();
+    stats().device_to_host_bytes += pages.size() * sequence_->pages().page_bytes();
+    return sequence_->download_pages(first, pages);
   };
   try {
     // What has no room, or fails, is computed again when it is needed.
-    kv::PrefixTree& tree = model_->runtime().prefixes();
+    kv::PrefixTree& tree = runtime().prefixes();
     const kv::PrefixTree::Key key = prefix_key();
-    (void)tree.add(key, {tokens_.data(), n}, {made_.data(), n}, owner_, n_common, page_bytes, copy);
-    if (!state_) return;
-    for (const CheckpointedState::Checkpoint& c : state_->checkpoints())
+    (void)tree.add(key, tokens.first(n), made.first(n), sequence_->owner(), n_common, sequence_->pages().page_bytes(), copy);
+    if (!state) return;
+    for (const CheckpointedState::Checkpoint& c : state->checkpoints())
       if (is_kept(c))
-        tree.add_state(key, {tokens_.data(), c.n_tokens}, {made_.data(), c.n_tokens}, owner_, {c.bytes->data(), c.bytes->size()});
+        tree.add_state(key, tokens.first(c.n_tokens), made.first(c.n_tokens), sequence_->owner(), {c.bytes->data(), c.bytes->size()});
   } catch (...) {
   }
 }

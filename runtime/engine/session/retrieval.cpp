@@ -10,40 +10,7 @@ namespace {
 
 constexpr uint32_t kQueries = 64;  // of a chunk: their weights are asked for before the next chunk takes their place
 
-// SplitMix64 (Steele et al. 2014).
-class Random {
- public:
-  uint64_t below(uint64_t n) { return next() % n; }
-
- private:
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  uint64_t state_ = 20240722;
-};
-
 }  // namespace
-
-Result<RepeatedTokens> RepeatedTokens::make(const LanguageModel& model) {
-  const text::Tokenizer& tokenizer = model.tokenizer();
-  const int32_t n_vocab = std::min(model.description().n_vocab, tokenizer.n_vocab());
-  std::vector<int32_t> plain;
-  for (int32_t id = 0; id < n_vocab; ++id)
-    if (!tokenizer.is_special(id) && tokenizer.token_type(id) != text::TokenType::unused) plain.push_back(id);
-  if (plain.size() < 2)
-    return error(Code::unsupported, "the vocabulary has %zu tokens that stand for text, ranking heads needs two", plain.size());
-  Random random;
-  RepeatedTokens repeated;
-  repeated.n_distinct = static_cast<uint32_t>(std::min<size_t>(kMostDistinct, plain.size()));
-  for (uint32_t i = 0; i < repeated.n_distinct; ++i) std::swap(plain[i], plain[i + random.below(plain.size() - i)]);
-  if (tokenizer.add_bos() && tokenizer.bos() >= 0) repeated.tokens.push_back(tokenizer.bos());
-  repeated.first = static_cast<uint32_t>(repeated.tokens.size());
-  for (uint32_t i = 0; i < kTimes; ++i) repeated.tokens.insert(repeated.tokens.end(), plain.begin(), plain.begin() + repeated.n_distinct);
-  return repeated;
-}
 
 Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated,
                                           const std::function<Status(uint64_t n)>& advance) {
@@ -60,12 +27,12 @@ Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens
     // Up to the first repetition nothing is asked; then chunk by chunk.
     const uint32_t end = from < first_asked ? first_asked : n_tokens;
     const uint32_t m = std::min({from < first_asked ? session->options().chunk() : kQueries, session->options().chunk(), end - from});
-    ORRERY_TRY(session->prefill_chunk(tokens.subspan(from, m), nullptr, false, nullptr));
+    ORRERY_TRY(session->sequence().prefill_chunk(tokens.subspan(from, m), nullptr, false, nullptr));
     ORRERY_TRY(advance(m));
     const uint32_t n_keys = from + m;
     for (uint32_t head = 0; from >= first_asked && head < n_heads; ++head) {
       const policy::WeightsQuery query{head, from, m, n_keys, false, weights.data()};
-      ORRERY_TRY(session->key_weights({&query, 1}));
+      ORRERY_TRY(session->sequence().key_weights({&query, 1}));
       for (uint32_t i = 0; i < m; ++i)
         for (uint32_t g = 0; g < group; ++g) {
           const float* row = &weights[(size_t{i} * group + g) * n_keys];

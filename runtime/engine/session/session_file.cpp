@@ -105,18 +105,20 @@ void clear_unused_slots(const kv::SequencePages& pages, uint32_t n_tokens, std::
 }
 
 // Of the state behind the pages.
-uint64_t state_bytes(const Session& session, const SessionFileHeader& h) { return (h.form & kHasState) ? session.state()->bytes() : 0; }
+uint64_t state_bytes(const Sequence& sequence, const SessionFileHeader& h) { return (h.form & kHasState) ? sequence.state()->bytes() : 0; }
 
 // state: of the resident part; empty without one.
-Result<Image> make_image(const Session& session, const kv::SequencePages& pages, const model::RopeTables& ropes, const StoredForm& form,
-                         std::vector<std::byte> state) {
+Result<Image> make_image(const Session& session, std::vector<std::byte> state) {
+  const Sequence& sequence = session.sequence();
+  const kv::SequencePages& pages = sequence.pages();
+  const StoredForm& form = sequence.form();
   Image image;
   SessionFileHeader& h = image.header;
   std::memset(&h, 0, sizeof h);
   std::memcpy(h.magic, kMagic, sizeof kMagic);
   std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
   const Adapters adapters = session.n_computed() > 0 ? session.options().adapters : nullptr;
-  const std::array<uint8_t, 16> hash = rope_hash(ropes, adapters);
+  const std::array<uint8_t, 16> hash = rope_hash(sequence.ropes(), adapters);
   std::memcpy(h.rope, hash.data(), sizeof h.rope);
   h.kv_type = static_cast<uint32_t>(pages.type());
   h.n_tokens = session.n_computed();
@@ -128,7 +130,7 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
     h.form = (form.means ? kCentred : 0) | (form.rotated ? kRotated : 0) | (adapters ? kAdapted : 0);
     h.n_means = form.means ? static_cast<uint32_t>(form.means->size()) : 0;
   }
-  if (session.state() && h.n_tokens > 0 && session.state()->position() == h.n_tokens) h.form |= kHasState;
+  if (sequence.state() && h.n_tokens > 0 && sequence.state()->position() == h.n_tokens) h.form |= kHasState;
   ORRERY_ASSIGN(image.conversation, text::dump_json(text::Value::list(session.conversation().messages)));
   h.conversation_bytes = image.conversation.size();
   if (h.conversation_bytes > kMaxConversationBytes)
@@ -136,58 +138,59 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
                  static_cast<unsigned long long>(kMaxConversationBytes));
   SessionFileResident& r = image.resident;
   std::memset(&r, 0, sizeof r);
-  if (!state.empty() || session.has_logits()) {
+  if (!state.empty() || sequence.has_logits()) {
     h.form |= kHasResident;
     r.version = kResidentVersion;
-    r.flags = (session.has_logits() ? kHasLogits : 0) | (session.selects_again() ? kSelectsAgain : 0);
+    r.flags = (sequence.has_logits() ? kHasLogits : 0) | (sequence.selects_again() ? kSelectsAgain : 0);
     if (!state.empty()) std::memcpy(r.kind, session.resident()->kind().data(), sizeof r.kind);
-    r.n_floats = session.has_logits() ? session.n_logits() + session.n_embedding() : 0;
+    r.n_floats = sequence.has_logits() ? sequence.n_logits() + sequence.n_embedding() : 0;
     r.resident_bytes = state.size();
   }
   image.state = std::move(state);
-  image.bytes = sizeof h + head_bytes(h, r) + h.n_pages * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
+  image.bytes = sizeof h + head_bytes(h, r) + h.n_pages * h.page_bytes + state_bytes(sequence, h) + kChecksumBytes;
   return image;
+}
+
+// The image of a session that is ready to be saved: nothing of it is under way.
+Result<Image> ready_image(Session* session, const std::atomic<bool>* cancel, const std::atomic<bool>* cancel_state) {
+  Sequence& sequence = session->sequence();
+  ORRERY_TRY(sequence.finish_pages(Cancel(cancel)));
+  ORRERY_TRY(session->resume());
+  sequence.drop_ahead();
+  ORRERY_TRY(sequence.complete_state(cancel_state));
+  std::vector<std::byte> resident;
+  ORRERY_TRY(sequence.save_resident(&resident));
+  return make_image(*session, std::move(resident));
 }
 
 }  // namespace
 
 Result<uint64_t> SessionFile::size(Session* session, const std::atomic<bool>* cancel, uint64_t* first_page) {
-  ORRERY_TRY(session->finish_pages(Cancel(cancel)));
-  ORRERY_TRY(session->resume());
-  session->forget_guesses();
-  ORRERY_TRY(session->complete_state(nullptr));
-  std::vector<std::byte> resident;
-  ORRERY_TRY(session->save_resident(&resident));
-  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_, std::move(resident)));
+  ORRERY_ASSIGN(const Image image, ready_image(session, cancel, nullptr));
   if (first_page) *first_page = sizeof image.header + head_bytes(image.header, image.resident);
   return image.bytes;
 }
 
 Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
-  ORRERY_TRY(session->finish_pages(Cancel(cancel)));
-  ORRERY_TRY(session->resume());
-  session->forget_guesses();
-  ORRERY_TRY(session->complete_state(cancel));
-  std::vector<std::byte> resident;
-  ORRERY_TRY(session->save_resident(&resident));
-  if (session->has_logits()) ORRERY_TRY(session->fetch_logits(Cancel(cancel)));
-  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_, std::move(resident)));
+  Sequence& sequence = session->sequence();
+  ORRERY_ASSIGN(const Image image, ready_image(session, cancel, cancel));
+  if (sequence.has_logits()) ORRERY_TRY(sequence.fetch_logits(Cancel(cancel)));
   Hash128 hash;
   const auto write = [&](const void* data, size_t n) {
     hash.update(data, n);
     return sink({static_cast<const std::byte*>(data), n});
   };
   const size_t n = image.header.n_tokens;
-  std::vector<uint8_t> phases(session->made_.begin(), session->made_.begin() + static_cast<ptrdiff_t>(n));
+  std::vector<uint8_t> phases(sequence.made().begin(), sequence.made().begin() + n);
   for (uint8_t& phase : phases) phase &= kv::Made::kGenerated;
   const auto write_head = [&](const auto& to) -> Status {
-    ORRERY_TRY(to(session->tokens_.data(), n * sizeof(int32_t)));
+    ORRERY_TRY(to(sequence.tokens().data(), n * sizeof(int32_t)));
     ORRERY_TRY(to(phases.data(), n));
     ORRERY_TRY(to(image.conversation.data(), image.conversation.size()));
-    if (image.header.n_means > 0) ORRERY_TRY(to(session->form_.means->data(), session->form_.means->size() * sizeof(float)));
+    if (image.header.n_means > 0) ORRERY_TRY(to(sequence.form().means->data(), sequence.form().means->size() * sizeof(float)));
     if (image.resident.flags & kHasLogits) {
-      ORRERY_TRY(to(session->logits_.data(), session->logits_.size() * sizeof(float)));
-      ORRERY_TRY(to(session->embedding_.data(), session->embedding_.size() * sizeof(float)));
+      ORRERY_TRY(to(sequence.logits().data(), sequence.logits().size() * sizeof(float)));
+      ORRERY_TRY(to(sequence.embedding().data(), sequence.embedding().size() * sizeof(float)));
     }
     return to(image.state.data(), image.state.size());
   };
@@ -212,26 +215,17 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
   for (uint32_t first = 0; first < image.header.n_pages;) {
     ORRERY_TRY(go_on(cancel, "saving"));
     const uint32_t end = std::min(image.header.n_pages, first + at_once);
-    {
-      const Turn turn = session->model_->runtime().take_turn();
-      Backend& backend = turn.backend();
-      session->pages_->download(&backend, first, end, pages.data());
-      ORRERY_TRY(backend.synchronize());
-    }
+    ORRERY_TRY(sequence.download_pages(first, end, pages.data()));
     if (end == image.header.n_pages)
-      clear_unused_slots(*session->pages_, image.header.n_tokens, pages.data() + (end - 1 - first) * page_bytes);
+      clear_unused_slots(sequence.pages(), image.header.n_tokens, pages.data() + (end - 1 - first) * page_bytes);
     ORRERY_TRY(write(pages.data(), (end - first) * page_bytes));
     first = end;
   }
   if (image.header.form & kHasState) {
-    CheckpointedState::Bytes state;
-    {
-      const Turn turn = session->model_->runtime().take_turn();
-      ORRERY_ASSIGN(state, session->state_->read(&turn.backend()));
-    }
+    ORRERY_ASSIGN(const CheckpointedState::Bytes state, sequence.read_state());
     ORRERY_TRY(write(state->data(), state->size()));
   }
-  session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
+  session->stats().device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
   std::byte checksum[kChecksumBytes];
   hash.digest(reinterpret_cast<uint8_t*>(checksum));
   ORRERY_TRY(go_on(cancel, "saving"));
@@ -280,20 +274,21 @@ Status SessionFile::save_to_folder(Session* session, const Folder& folder, const
   ORRERY_ASSIGN(entry.session_bytes, size(session, cancel, &entry.first_page));
   entry.key = session->folder_key(folder);
   entry.n_tokens = session->n_computed();
-  const std::vector<uint8_t>& made = session->made_;
+  const Sequence& sequence = session->sequence();
+  const Span<const uint8_t> made = sequence.made();
   const auto own =
       std::find_if(made.begin(), made.begin() + entry.n_tokens, [](uint8_t m) { return m != 0 && m != kv::Made::kFromFolder; });
   const size_t n_pages = static_cast<size_t>(own - made.begin()) / kEntryTokens;
-  entry.tokens.assign(session->tokens_.begin(), session->tokens_.begin() + static_cast<ptrdiff_t>(n_pages * kEntryTokens));
+  entry.tokens.assign(sequence.tokens().begin(), sequence.tokens().begin() + n_pages * kEntryTokens);
   entry.pages.resize(n_pages);
   std::vector<CheckpointedState::Bytes> states;
-  if (session->state_)
-    for (const CheckpointedState::Checkpoint& c : session->state_->checkpoints())
+  if (sequence.state())
+    for (const CheckpointedState::Checkpoint& c : sequence.state()->checkpoints())
       if (c.n_tokens > 0 && c.n_tokens % kEntryTokens == 0 && c.n_tokens <= entry.tokens.size()) {
         entry.states.push_back({c.n_tokens, entry_hash(c.bytes->data(), c.bytes->size())});
         states.push_back(c.bytes);
       }
-  const std::string entry_name = name.empty() ? Folder::unnamed(entry.key, {session->tokens_.data(), entry.n_tokens}) : name;
+  const std::string entry_name = name.empty() ? Folder::unnamed(entry.key, sequence.tokens().first(entry.n_tokens)) : name;
   const auto write = [&](const Sink& sink) -> Status {
     PassingPages pages(entry.first_page, entry.key.page_bytes, &entry.pages);
     const Sink passes = [&](Span<const std::byte> piece) {
@@ -314,17 +309,17 @@ Status SessionFile::save_to_folder(Session* session, const Folder& folder, const
 namespace {
 
 // Checks the header of a file of `bytes` bytes: model, formats, and whether the parts add up to `bytes`.
-Status check_header(const Session& session, const model::RopeTables& session_ropes, const SessionFileHeader& h,
-                    const SessionFileResident& r, uint64_t most_resident_bytes, uint64_t bytes, const char* name) {
+Status check_header(const Sequence& sequence, const SessionFileHeader& h, const SessionFileResident& r, uint64_t most_resident_bytes,
+                    uint64_t bytes, const char* name) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
   // Does it belong to this model and its formats?
-  const Adapters& adapters = session.options().adapters;
+  const Adapters& adapters = sequence.options().adapters;
   const bool adapted = (h.form & kAdapted) != 0;
-  const std::array<uint8_t, 16> rope = rope_hash(session_ropes, adapted ? adapters : nullptr);
-  const model::Description& d = session.model().description();
-  const KvType kv_type = session.options().kv_type;
-  if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
+  const std::array<uint8_t, 16> rope = rope_hash(sequence.ropes(), adapted ? adapters : nullptr);
+  const model::Description& d = sequence.model().description();
+  const KvType kv_type = sequence.options().kv_type;
+  if (std::memcmp(h.fingerprint, sequence.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
   if ((h.form & ~(kCentred | kRotated | kHasState | kHasResident | kAdapted)) != 0 ||
       ((h.form & kHasResident) && (r.version != kResidentVersion || (r.flags & ~(kHasLogits | kSelectsAgain)) != 0)))
@@ -337,18 +332,18 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
     return damaged(name, offsetof(SessionFileHeader, rope),
                    adapted ? "the session was saved with other adapters, other scales of them, another rotary scaling or context size"
                            : "the session was saved with another rotary scaling or context size");
-  if ((h.form & kHasState) && !session.state())
+  if ((h.form & kHasState) && !sequence.state())
     return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state or windows, which the model has not");
   if (h.n_means != ((h.form & kCentred) ? d.key_values() : 0))
     return damaged(name, offsetof(SessionFileHeader, n_means), "the number of mean keys is not what the model has");
   if (h.kv_type != static_cast<uint32_t>(kv_type) || h.page_bytes != page_bytes(d, kv_type) ||
       h.page_tokens != static_cast<uint32_t>(kPageTokens))
     return damaged(name, offsetof(SessionFileHeader, kv_type), "the session was saved with another type of KV cache");
-  if (h.n_tokens > session.n_context())
-    return memory_error(Code::context_full, h.n_tokens, session.n_context(), "%s: holds %u tokens, the session's context is %u", name,
-                        h.n_tokens, session.n_context());
+  if (h.n_tokens > sequence.n_context())
+    return memory_error(Code::context_full, h.n_tokens, sequence.n_context(), "%s: holds %u tokens, the session's context is %u", name,
+                        h.n_tokens, sequence.n_context());
 
-  if (r.n_floats != ((r.flags & kHasLogits) ? session.n_logits() + session.n_embedding() : 0))
+  if (r.n_floats != ((r.flags & kHasLogits) ? sequence.n_logits() + sequence.n_embedding() : 0))
     return damaged(name, sizeof h + offsetof(SessionFileResident, n_floats), "the number of logits is not what the model has");
   // A state of other options is passed over. It holds no more than some copies of the KV, and the last queries.
   const uint64_t most =
@@ -360,7 +355,7 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
   SessionFileHeader without_conversation = h;
   without_conversation.conversation_bytes = 0;
   const uint64_t fixed =
-      sizeof h + head_bytes(without_conversation, r) + kv::pages_for(h.n_tokens) * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
+      sizeof h + head_bytes(without_conversation, r) + kv::pages_for(h.n_tokens) * h.page_bytes + state_bytes(sequence, h) + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
     return damaged(name, offsetof(SessionFileHeader, n_pages), "the number of pages is not what its tokens take");
   if (bytes < fixed || h.conversation_bytes != bytes - fixed) return damaged(name, bytes, "is shorter or longer than its header says");
@@ -396,24 +391,23 @@ struct SessionFile::Contents {
   bool checked = false;  // by parse()
   Span<const std::byte> state_part() const { return head.last(state_part_bytes(resident)); }
   Span<const std::byte> resident_state() const { return head.last(resident.resident_bytes); }
-  bool fits(const Session& session) const {
-    return (header.form & kHasResident) && resident.resident_bytes > 0 && session.resident() &&
-           std::memcmp(resident.kind, session.resident()->kind().data(), sizeof resident.kind) == 0;
+  bool fits(const Sequence& sequence) const {
+    return (header.form & kHasResident) && resident.resident_bytes > 0 && sequence.resident() &&
+           std::memcmp(resident.kind, sequence.resident()->kind().data(), sizeof resident.kind) == 0;
   }
   // Reads the header's part of a file of `bytes` bytes by `read`, and checks it.
-  Status open(const Session& session, const model::RopeTables& ropes, uint64_t most_resident_bytes, uint64_t bytes, const char* name,
-              const std::function<Status(uint64_t at, Span<std::byte>)>& read);
-  Status check_resident(Session* session, const char* name);
+  Status open(const Session& session, uint64_t bytes, const char* name, const std::function<Status(uint64_t at, Span<std::byte>)>& read);
+  Status check_resident(Sequence* sequence, const char* name);
   // Whether the logits are those of the session's own attention.
   bool has_own_logits(bool takes_state, bool attends_to_all) const;
   Status check_hash(const char* name) const;
   void read_form();
   // Are the values in range?
-  Status parse(const Session& session, const char* name);
+  Status parse(const Sequence& sequence, const char* name);
 };
 
-Status SessionFile::Contents::open(const Session& session, const model::RopeTables& ropes, uint64_t most_resident_bytes, uint64_t bytes,
-                                   const char* name, const std::function<Status(uint64_t at, Span<std::byte>)>& read) {
+Status SessionFile::Contents::open(const Session& session, uint64_t bytes, const char* name,
+                                   const std::function<Status(uint64_t at, Span<std::byte>)>& read) {
   const auto ends = [&] { return damaged(name, bytes, "ends inside the header"); };
   if (bytes < sizeof header + kChecksumBytes) return ends();
   ORRERY_TRY(read(0, {reinterpret_cast<std::byte*>(&header), sizeof header}));
@@ -421,7 +415,9 @@ Status SessionFile::Contents::open(const Session& session, const model::RopeTabl
     if (bytes < sizeof header + sizeof resident + kChecksumBytes) return ends();
     ORRERY_TRY(read(sizeof header, {reinterpret_cast<std::byte*>(&resident), sizeof resident}));
   }
-  return check_header(session, ropes, header, resident, fits(session) ? most_resident_bytes : 0, bytes, name);
+  // Of the session's own kind, a state has no more than the session's memory.
+  const uint64_t most = session.regions().device_bytes() + session.regions().host_bytes() + kResidentMargin;
+  return check_header(session.sequence(), header, resident, fits(session.sequence()) ? most : 0, bytes, name);
 }
 
 bool SessionFile::Contents::has_own_logits(bool takes_state, bool attends_to_all) const {
@@ -444,9 +440,9 @@ Status SessionFile::Contents::check_hash(const char* name) const {
 }
 
 // The session is not parked. It does not change.
-Status SessionFile::Contents::check_resident(Session* session, const char* name) {
-  if (!fits(*session)) return ok_status();
-  auto found = session->resident()->check(resident_state(), header.n_tokens);
+Status SessionFile::Contents::check_resident(Sequence* sequence, const char* name) {
+  if (!fits(*sequence)) return ok_status();
+  auto found = sequence->resident()->check(resident_state(), header.n_tokens);
   if (!found.ok()) {
     Status s = found.take_status();
     if (s.code() == Code::bad_session) s.detail().message = std::string(name) + ": " + s.detail().message;
@@ -464,7 +460,7 @@ void SessionFile::Contents::read_form() {
   form.means = std::make_shared<const KeyMeans>(std::move(means));
 }
 
-Status SessionFile::Contents::parse(const Session& session, const char* name) {
+Status SessionFile::Contents::parse(const Sequence& sequence, const char* name) {
   ORRERY_TRY(check_hash(name));
   const size_t n = header.n_tokens;
   const std::byte* at = head.data() + ((header.form & kHasResident) ? sizeof resident : 0);
@@ -472,7 +468,7 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
   if (n > 0) std::memcpy(token_room.data(), at, n * sizeof(int32_t));
   tokens = token_room;
   for (const int32_t t : tokens)
-    if (t < 0 || t >= session.model().description().n_vocab) return damaged(name, sizeof header, "a token is outside the vocabulary");
+    if (t < 0 || t >= sequence.model().description().n_vocab) return damaged(name, sizeof header, "a token is outside the vocabulary");
   phases = reinterpret_cast<const uint8_t*>(at + n * sizeof(int32_t));
   if (std::any_of(phases, phases + n, [](uint8_t phase) { return phase > 1; }))
     return damaged(name, sizeof header, "a token's phase is unknown");
@@ -500,27 +496,22 @@ struct SessionFile::PageReader {
 Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages, const char* name,
                             const std::atomic<bool>* cancel) {
   const SessionFileHeader& h = contents->header;
+  Sequence& sequence = session->sequence();
   // Pages of an earlier file, which the session keeps if this one is refused. Their damage is no error of this call.
-  const Status earlier = session->finish_pages(Cancel(cancel));
+  const Status earlier = sequence.finish_pages(Cancel(cancel));
   if (earlier.code() == Code::cancelled) return Status(earlier.detail());
   ORRERY_TRY(session->resume());
-  const bool had_tokens = !session->tokens_.empty();
+  const bool had_tokens = !sequence.tokens().empty();
   contents->read_form();
-  if (contents->checked) ORRERY_TRY(contents->check_resident(session, name));
-  Runtime& runtime = session->model_->runtime();
-  session->truncate(0);
+  if (contents->checked) ORRERY_TRY(contents->check_resident(&sequence, name));
+  sequence.truncate(0);
   Status status = ok_status();
   bool keeps_form = true;
   std::vector<std::byte> changed;
   if (h.n_tokens > 0) {
-    const Turn turn = runtime.take_turn();
-    Result<bool> keeps = session->take_form(turn, contents->form);
-    if (keeps.ok()) {
-      keeps_form = *keeps;
-      status = session->pages_->make_whole_groups_writable(&turn.backend(), 0, h.n_tokens);
-    } else {
-      status = keeps.take_status();
-    }
+    Result<bool> keeps = sequence.begin_load(contents->form, h.n_tokens);
+    if (keeps.ok()) keeps_form = *keeps;
+    else status = keeps.take_status();
   }
   const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
     const uint64_t at_once = keeps_form ? end - first : std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1);
@@ -528,82 +519,56 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
       n = std::min(at_once, end - page);
       if (!keeps_form) {
         changed.assign(bytes, bytes + n * h.page_bytes);
-        for (uint64_t i = 0; i < n; ++i) change_form(*session->pages_, contents->form, session->form_, changed.data() + i * h.page_bytes);
+        for (uint64_t i = 0; i < n; ++i) change_form(sequence.pages(), contents->form, sequence.form(), changed.data() + i * h.page_bytes);
       }
-      const Turn turn = runtime.take_turn();
-      session->pages_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n),
-                              keeps_form ? bytes : changed.data());
-      ORRERY_TRY(turn.backend().synchronize());
+      ORRERY_TRY(sequence.upload_pages(static_cast<uint32_t>(page), static_cast<uint32_t>(page + n), keeps_form ? bytes : changed.data()));
     }
     return ok_status();
   };
   const bool behind = status.ok() && pages.later && keeps_form && h.n_pages > 0;
   if (status.ok() && !behind) status = pages.read(upload);
   if (status.ok() && !contents->checked) {
-    status = contents->parse(*session, name);
-    if (status.ok()) status = contents->check_resident(session, name);
+    status = contents->parse(sequence, name);
+    if (status.ok()) status = contents->check_resident(&sequence, name);
   }
+  std::vector<uint8_t> made;
+  if (status.ok()) made.assign(contents->phases, contents->phases + h.n_tokens);
+  for (uint8_t& each : made) each |= kv::Made::kFromFile;
   const bool goes_on = keeps_form && contents->policy,
-             own_logits = keeps_form && contents->has_own_logits(goes_on, !session->decodes_resident());
-  if (status.ok() && goes_on) status = session->take_resident(contents->resident_state(), h.n_tokens, std::move(contents->policy));
+             own_logits = keeps_form && contents->has_own_logits(goes_on, !sequence.decodes_resident());
+  if (status.ok() && goes_on) status = sequence.take_resident(contents->resident_state(), h.n_tokens, std::move(contents->policy));
   if (!status.ok()) {
-    session->pages_->truncate(0);
-    session->tokens_.clear(), session->made_.clear();
+    sequence.drop_pages(0);
     if (had_tokens) status.detail().message += "; the session has lost its tokens, and keeps its conversation";
     return status;
   }
-  session->tokens_.assign(contents->tokens.begin(), contents->tokens.end());
-  session->made_.assign(contents->phases, contents->phases + h.n_tokens);
-  for (uint8_t& made : session->made_) made |= kv::Made::kFromFile;
-  session->n_computed_ = h.n_tokens;
-  session->selects_again_ = goes_on ? (contents->resident.flags & kSelectsAgain) != 0 : session->resident_ != nullptr && h.n_tokens > 0;
-  session->logits_at_ = 0;
-  if (own_logits) {
-    {
-      const Turn turn = runtime.take_turn();
-      session->model_->waiting_rows(turn).drop(&session->row_waits_);
-    }
-    const std::byte* const floats = contents->state_part().data();
-    const size_t n_logits = session->logits_.size() * sizeof(float);
-    std::memcpy(session->logits_.data(), floats, n_logits);
-    std::memcpy(session->embedding_.data(), floats + n_logits, session->embedding_.size() * sizeof(float));
-    session->logits_at_ = h.n_tokens;
+  if (contents->state && sequence.pages().windows_bytes() > 0 && !keeps_form) {
+    auto state = std::make_shared<std::vector<std::byte>>(*contents->state);
+    change_form_of_windows(sequence.pages(), contents->form, sequence.form(), state->data() + sequence.state()->float_bytes());
+    contents->state = std::move(state);
   }
-  if (contents->state) {
-    if (const uint64_t n = session->pages_->windows_bytes(); n > 0 && !keeps_form) {
-      auto state = std::make_shared<std::vector<std::byte>>(*contents->state);
-      change_form_of_windows(*session->pages_, contents->form, session->form_, state->data() + session->state_->float_bytes());
-      contents->state = std::move(state);
-    }
-    session->state_->add_checkpoint(h.n_tokens, std::move(contents->state));
-  }
-  session->conversation_.messages = std::move(contents->messages);
-  session->conversation_.n_dropped = h.n_dropped;
-  session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;
+  sequence.take_tokens(0, contents->tokens, made, std::move(contents->state));
+  sequence.set_selects_again(goes_on ? (contents->resident.flags & kSelectsAgain) != 0 : sequence.resident() && h.n_tokens > 0);
+  if (own_logits) sequence.set_logits(contents->state_part().data());
+  session->conversation().messages = std::move(contents->messages);
+  session->conversation().n_dropped = h.n_dropped;
+  session->stats().host_to_device_bytes += h.n_pages * h.page_bytes;
   if (!behind) return ok_status();
-  session->feed_ = PageFeed::start([session, read = pages.later()](const std::atomic<bool>* stop) {
-    const PageReader::Use use = [session, stop](uint32_t first, uint32_t end, const std::byte* bytes) -> Status {
-      ORRERY_ASSIGN(const Turn turn, session->model_->runtime().take_turn(Cancel(stop)));
-      session->pages_->upload(&turn.backend(), first, end, bytes);
-      return turn.backend().synchronize();
+  return sequence.read_behind([&sequence, read = pages.later()](const std::atomic<bool>* stop) {
+    const auto use = [&sequence, stop](uint32_t first, uint32_t end, const std::byte* bytes) {
+      return sequence.upload_pages(first, end, bytes, Cancel(stop));
     };
     return read(use, stop);
   });
-  return ok_status();
-}
-
-uint64_t SessionFile::most_resident_bytes(const Session& session) {
-  return session.layout_.device_bytes() + session.layout_.host_bytes() + kResidentMargin;
 }
 
 Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel) {
   Contents contents;
   SessionFileHeader& h = contents.header;
-  ORRERY_TRY(
-      contents.open(*session, session->ropes_, most_resident_bytes(*session), bytes.size(), name, [&](uint64_t at, Span<std::byte> to) {
-        std::memcpy(to.data(), bytes.data() + at, to.size());
-        return ok_status();
-      }));
+  ORRERY_TRY(contents.open(*session, bytes.size(), name, [&](uint64_t at, Span<std::byte> to) {
+    std::memcpy(to.data(), bytes.data() + at, to.size());
+    return ok_status();
+  }));
   const size_t summed = bytes.size() - kChecksumBytes;
   Hash128 hash;
   for (size_t at = 0; at < summed;) {
@@ -614,10 +579,10 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   }
   ORRERY_TRY(check_sum(hash, bytes.data() + summed, bytes.size(), name));
   contents.head = bytes.subspan(sizeof h, head_bytes(h, contents.resident));
-  ORRERY_TRY(contents.parse(*session, name));
+  ORRERY_TRY(contents.parse(session->sequence(), name));
   ORRERY_TRY(go_on(cancel, "loading"));
   const std::byte* const pages = contents.head.data() + contents.head.size();
-  if (const uint64_t n = state_bytes(*session, h); n > 0) {
+  if (const uint64_t n = state_bytes(session->sequence(), h); n > 0) {
     const std::byte* const state = pages + h.n_pages * h.page_bytes;
     contents.state = std::make_shared<std::vector<std::byte>>(state, state + n);
   }
@@ -672,10 +637,10 @@ Status SessionFile::load_from_folder(Session* session, const Folder& folder, con
   ORRERY_TRY(load_file(session, std::move(file), kWholeBytes, cancel, when));
   folder.touch(name);
   const size_t n = entry.tokens.size();
-  if (n > session->tokens_.size() || !(session->folder_key(folder) == entry.key) ||
-      !std::equal(entry.tokens.begin(), entry.tokens.end(), session->tokens_.begin()))
+  if (n > session->tokens().size() || !(session->folder_key(folder) == entry.key) ||
+      !std::equal(entry.tokens.begin(), entry.tokens.end(), session->tokens().begin()))
     return ok_status();
-  std::fill_n(session->made_.begin(), n, kv::Made::kFromFolder);
+  session->sequence().set_made(0, static_cast<uint32_t>(n), kv::Made::kFromFolder);
   return ok_status();
 }
 
@@ -688,9 +653,8 @@ Status SessionFile::load_file(Session* session, os::InputFile opened, uint64_t w
   const char* const name = rest->name.c_str();
   Contents contents;
   SessionFileHeader& h = contents.header;
-  ORRERY_TRY(contents.open(*session, session->ropes_, most_resident_bytes(*session), file.size(), name,
-                           [&](uint64_t at, Span<std::byte> to) { return file.read_at(at, to); }));
-  const bool has_tokens = !session->tokens_.empty();
+  ORRERY_TRY(contents.open(*session, file.size(), name, [&](uint64_t at, Span<std::byte> to) { return file.read_at(at, to); }));
+  const bool has_tokens = !session->tokens().empty();
   if (has_tokens && file.size() <= whole_bytes) {
     ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
     ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
@@ -704,7 +668,7 @@ Status SessionFile::load_file(Session* session, os::InputFile opened, uint64_t w
   rest->begun.update(&h, sizeof h);
   rest->begun.update(head.data(), n_head);
   rest->first_page = sizeof h + n_head, rest->page_bytes = h.page_bytes, rest->n_pages = h.n_pages;
-  rest->state_bytes = state_bytes(*session, h);
+  rest->state_bytes = state_bytes(session->sequence(), h);
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesRead / h.page_bytes, 1));
   ORRERY_ASSIGN(rest->piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));
 
@@ -712,12 +676,12 @@ Status SessionFile::load_file(Session* session, os::InputFile opened, uint64_t w
   reader.read = [&](const PageReader::Use& use) { return rest->read(use, &contents.state, has_tokens ? nullptr : cancel); };
   if (has_tokens) {
     ORRERY_TRY(reader.read([&](uint32_t, uint32_t, const std::byte*) { return go_on(cancel, "loading"); }));
-    ORRERY_TRY(contents.parse(*session, name));
+    ORRERY_TRY(contents.parse(session->sequence(), name));
   }
   // What stands before the pages has a hash of its own. Refills over a link begin at once, and read the pages.
   const bool may_wait = !session->options().compressed() || session->model().runtime().moves_directly();
   if (when == Pages::behind && !has_tokens && (h.form & kHasResident) && rest->state_bytes == 0 && may_wait) {
-    ORRERY_TRY(contents.parse(*session, name));
+    ORRERY_TRY(contents.parse(session->sequence(), name));
     reader.later = [rest] {
       return [rest](const PageReader::Use& use, const std::atomic<bool>* stop) { return rest->read(use, nullptr, stop); };
     };

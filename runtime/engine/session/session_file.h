@@ -25,7 +25,7 @@ class SessionFile {
  public:
   using Sink = std::function<Status(Span<const std::byte>)>;
   // Of loading. behind: a session without tokens reads what the next token needs first, which has a hash of its own. Its pages follow, read by
-  // a thread of its own; whatever needs them waits (Session::finish_pages). An error found then is the next call's: the session has lost its
+  // a thread of its own; whatever needs them waits (Sequence::finish_pages). An error found then is the next call's: the session has lost its
   // tokens.
   enum class Pages : uint8_t { at_once, behind };
 
@@ -55,7 +55,6 @@ class SessionFile {
   struct Contents;
   struct PageReader;
   struct Rest;
-  static uint64_t most_resident_bytes(const Session& session);
   static Status replace(Session* session, Contents* contents, const PageReader& pages, const char* name, const std::atomic<bool>* cancel);
 };
 

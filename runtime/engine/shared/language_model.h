@@ -61,7 +61,7 @@ struct ModelSource {
   }
 };
 
-// Mean keys of a model's KV heads, of each KV group in turn (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means
+// Mean keys of a model's KV heads, of each KV group in turn (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. sequence/key_means
 // measures them.
 using KeyMeans = std::vector<float>;
 

@@ -3,7 +3,7 @@
 //
 // The session's tokens are the truth, and the state is a cache of a prefix of them. The state knows how many tokens it holds, or that it
 // holds none in particular (a step failed, or was given up). Checkpoints are copies of earlier states in host memory. Whoever needs the
-// state of n tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Session::catch_up). A state without
+// state of n tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Sequence::catch_up). A state without
 // a kind that is changed in place can be taken back as far as its kinds still hold the earlier state.
 //
 // Checkpoints are made every kEvery tokens, and at least kTail tokens before the end of a prompt: the next prompt of a conversation often

@@ -171,16 +171,16 @@ TEST(EngineAdapters, SessionsWithDifferentOnesShareAStep) {
       return d.model->decode_counts(turn).passes;
     };
     for (int step = 0; step < 5; ++step) {
-      std::vector<Session::DecodeCall> calls(sets.size());
+      std::vector<engine::Decoder::Call> calls(sets.size());
       for (size_t i = 0; i < sets.size(); ++i) {
         const int32_t token = argmax(alone[i]->logits());
         together[i]->push_generated(token);
-        calls[i].session = together[i].get();
-        ASSERT_TRUE(together[i]->decodes_together());
+        calls[i].decoder = &together[i]->decoder();
+        ASSERT_TRUE(together[i]->decoder().decodes_together());
         feed(alone[i].get(), token);
       }
       const uint64_t before = passes();
-      Session::decode_together(calls);
+      engine::Decoder::decode_together(calls);
       EXPECT_EQ(passes(), before + 1);  // the base products are those of all
       for (size_t i = 0; i < sets.size(); ++i) {
         ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
@@ -254,7 +254,7 @@ TEST(EngineAdapters, ASwapDropsTheTokens) {
     unwrap(session->set_adapters(next));
     EXPECT_EQ(session->n_computed(), 0u);
     EXPECT_EQ(session->tokens().size(), 0u);
-    EXPECT_FALSE(session->has_logits());
+    EXPECT_FALSE(session->sequence().has_logits());
     if (next != other) unwrap(session->prefill({d.prompt.data(), 70}, nullptr, nullptr));
   }
   EXPECT_TRUE(same_bits(logits_of(session.get(), d.prompt, d.answer), expected));

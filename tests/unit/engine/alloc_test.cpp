@@ -117,7 +117,7 @@ TEST_P(Allocations, HostMemoryIsThePlans) {
     most_bytes_from_here();
     const auto session = unwrap(Session::open(model, options));
     int64_t most = n_bytes_most;
-    unwrap(session->assume_prompt(tokens, [&](uint32_t, Span<std::byte> page) {
+    unwrap(session->sequence().assume_prompt(tokens, [&](uint32_t, Span<std::byte> page) {
       ASSERT_LE(page.size(), halves.size());
       std::memcpy(page.data(), halves.data() + random.below(halves.size() / 2), page.size());
     }));

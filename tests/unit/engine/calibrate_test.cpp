@@ -79,7 +79,7 @@ std::vector<Sets> sets_of_steps(const std::shared_ptr<engine::LanguageModel>& mo
     for (uint32_t head = 0; head < n_heads; ++head) {
       std::vector<uint32_t> best(k);
       const policy::KeyQuery query{head, n - 1 + step, 1, n, k, true, best.data()};
-      unwrap(session->top_keys({&query, 1}, rule));
+      unwrap(session->sequence().top_keys({&query, 1}, rule));
       sets[head] = {best.begin(), best.end()};
       EXPECT_EQ(sets[head].size(), k);
     }
@@ -208,7 +208,7 @@ TEST(EngineCalibrateDemo, RetrievalIsAttentionOnRepeatedTokens) {
       ++n_asked;
       for (uint32_t head = 0; head < n_heads; ++head) {
         const policy::WeightsQuery query{head, t, 1, t + 1, false, weights.data()};
-        unwrap(session->key_weights({&query, 1}));
+        unwrap(session->sequence().key_weights({&query, 1}));
         for (uint32_t g = 0; g < group; ++g)
           for (const uint32_t e : same) {
             echo[head * group + g] += static_cast<double>(weights[g * (t + 1) + e]);

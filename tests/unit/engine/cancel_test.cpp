@@ -284,17 +284,17 @@ TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
         from,
         [&](Span<const std::byte> piece) {
           bytes->insert(bytes->end(), piece.begin(), piece.end());
-          if (++pieces == stop_at) from->stop_running();
+          if (++pieces == stop_at) from->calls().stop_running();
           return ok_status();
         },
         cancel);
   };
   std::vector<std::byte> whole, others;
-  session->stop_running();  // nothing runs
+  session->calls().stop_running();  // nothing runs
   unwrap(save(session.get(), nullptr, 0, &whole));
   unwrap(save(other.get(), nullptr, 0, &others));
   for (const int stop_at : {1, 4, 5}) {  // header, conversation, the pages
-    const Session::Stoppable call(session.get());
+    const engine::Calls::Stoppable call(&session->calls());
     std::vector<std::byte> part;
     EXPECT_EQ(save(session.get(), call.flag(), stop_at, &part).code(), Code::cancelled) << stop_at;
     EXPECT_LT(part.size(), whole.size());
@@ -302,19 +302,19 @@ TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
   TempDir dir;
   const std::string path = dir.write("session", whole);
   for (const uint64_t whole_bytes : {engine::SessionFile::kWholeBytes, uint64_t{0}}) {  // a long file is read piece by piece
-    const Session::Stoppable call(other.get());
-    other->stop_running();
+    const engine::Calls::Stoppable call(&other->calls());
+    other->calls().stop_running();
     EXPECT_EQ(engine::SessionFile::load_from_file(other.get(), path, whole_bytes, call.flag()).code(), Code::cancelled);
   }
   {
-    const Session::Stoppable call(other.get());
-    other->stop_running();
+    const engine::Calls::Stoppable call(&other->calls());
+    other->calls().stop_running();
     EXPECT_EQ(engine::SessionFile::load(other.get(), whole, "test", call.flag()).code(), Code::cancelled);
   }
   std::vector<std::byte> now;
   unwrap(save(other.get(), nullptr, 0, &now));
   EXPECT_EQ(now, others);
-  const Session::Stoppable call(other.get());  // the cancellation of an earlier call
+  const engine::Calls::Stoppable call(&other->calls());  // the cancellation of an earlier call
   unwrap(engine::SessionFile::load(other.get(), whole, "test", call.flag()));
   EXPECT_EQ(other->n_computed(), 300u);
 }

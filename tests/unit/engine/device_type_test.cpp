@@ -224,7 +224,7 @@ TEST_P(DeviceType, ASavedSessionGoesOnInAnyDeviceType) {
   const auto finer = unwrap(Session::open(model, fine(0.6)));
   for (Session* loaded : {same.get(), finer.get()}) {
     unwrap(engine::SessionFile::load(loaded, file, "test"));
-    unwrap(loaded->refresh_logits());
+    unwrap(loaded->sequence().refresh_logits());
     const model::Description& h = model->description();
     if (types().first == KvType::q8_0 || loaded->options().rotated(h) == session->options().rotated(h))  // Q8_0: the file's form is kept
       EXPECT_TRUE(same_bits(as_vector(loaded->logits()), as_vector(session->logits())));
@@ -558,7 +558,7 @@ TEST(DeviceTypeOfAPolicy, ASmallBudgetIsPlannedTakenAndGoesOn) {
     greedy(fork.get(), 30, &b);
     EXPECT_TRUE(same_bits(a, b));
     check_slots(fork.get());
-    unwrap(loaded->refresh_logits());
+    unwrap(loaded->sequence().refresh_logits());
     greedy(loaded.get(), 30);
     check_slots(loaded.get());
   }
@@ -590,7 +590,7 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ8ByAnyName) {
     check_slots(fork.get());
     const auto loaded = unwrap(Session::open(model, o));  // a file is of no device type
     unwrap(engine::SessionFile::load(loaded.get(), file, "test"));
-    unwrap(loaded->refresh_logits());
+    unwrap(loaded->sequence().refresh_logits());
     std::vector<float> again;
     greedy(loaded.get(), 60, &again);
     EXPECT_TRUE(same_bits(again, traces[i]));
@@ -643,7 +643,7 @@ TEST(DeviceTypeOfAPolicy, WhatHoldsEverythingComputesNothingAgain) {
   const auto loaded = unwrap(Session::open(model, o));
   unwrap(engine::SessionFile::load(loaded.get(), saved(session.get()), "test"));
   EXPECT_EQ(loaded->resident()->missing_queries(loaded->n_computed()).end, 0u);
-  unwrap(loaded->refresh_logits());
+  unwrap(loaded->sequence().refresh_logits());
   std::vector<float> a, b;
   greedy(session.get(), 30, &a);
   greedy(loaded.get(), 30, &b);

@@ -139,7 +139,7 @@ TEST_F(EngineDraftModel, DraftsForRecurrentLayers) {
     for (Session* s : {off.get(), draft.get()}) unwrap(s->prefill(some_tokens(40), nullptr, nullptr));
     Random random(5);
     for (int i = 0; i < 120; ++i) {
-      const Span<const int32_t> drafted = draft->drafting()->tokens();
+      const Span<const int32_t> drafted = draft->decoder().draft()->tokens();
       const size_t at = draft->n_computed();
       const int32_t token = at < drafted.size() && random.below(5) > 0 ? drafted[at] : static_cast<int32_t>(3 + random.below(60));
       off->push_generated(token), draft->push_generated(token);
@@ -162,7 +162,7 @@ TEST_F(EngineDraftModel, TheDraftFollowsItsSession) {
     EXPECT_EQ(answer(s, tokens, greedily(25)), answer(without, tokens, greedily(25)));
     EXPECT_EQ(s->stats().accepted_tokens - accepted, s->stats().guessed_tokens - guessed);
     EXPECT_GT(s->stats().accepted_tokens - accepted, 18u);
-    const Span<const int32_t> drafts = s->drafting()->tokens(), own = s->tokens();
+    const Span<const int32_t> drafts = s->decoder().draft()->tokens(), own = s->tokens();
     EXPECT_TRUE(std::equal(drafts.begin(), drafts.begin() + static_cast<ptrdiff_t>(std::min(drafts.size(), own.size())), own.begin()));
   };
   expect_all_right(session.get(), off.get(), prompt);
@@ -171,8 +171,8 @@ TEST_F(EngineDraftModel, TheDraftFollowsItsSession) {
   edited[20] = 5, edited.resize(35);
   expect_all_right(session.get(), off.get(), edited);
   const auto fork = unwrap(session->fork()), off_fork = unwrap(off->fork());
-  ASSERT_TRUE(fork->drafting());
-  EXPECT_GT(fork->drafting()->n_computed(), 35u) << "a fork shares the draft's pages";
+  ASSERT_TRUE(fork->decoder().draft());
+  EXPECT_GT(fork->decoder().draft()->n_computed(), 35u) << "a fork shares the draft's pages";
   expect_all_right(session.get(), off.get(), other);
   expect_all_right(fork.get(), off_fork.get(), as_vector(fork->tokens()));
   std::vector<std::byte> file;
@@ -196,7 +196,7 @@ TEST_F(EngineDraftModel, RejectedTokensLeaveTheDraft) {
     const uint64_t guessed = session->stats().guessed_tokens;
     unwrap(session->decode(nullptr, nullptr, 4));
     if (session->stats().guessed_tokens == guessed) continue;
-    const Span<const int32_t> drafts = session->drafting()->tokens();
+    const Span<const int32_t> drafts = session->decoder().draft()->tokens();
     ASSERT_GE(drafts.size(), i + 1);
     ASSERT_TRUE(std::equal(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(i + 1), drafts.begin())) << i;
     // The draft's guesses are its own greedy continuation of exactly these tokens.
@@ -284,8 +284,8 @@ TEST_F(EngineDraftModel, AForkWithoutRoomIsParkedWithItsDraft) {
   const auto off = plain(300);
   EXPECT_EQ(answer(session.get(), some_tokens(40), greedily(20)), answer(off.get(), some_tokens(40), greedily(20)));
   const auto fork = unwrap(session->fork());
-  EXPECT_TRUE(fork->parked());
-  EXPECT_TRUE(fork->drafting()->parked());
+  EXPECT_TRUE(fork->sequence().parked());
+  EXPECT_TRUE(fork->decoder().draft()->parked());
   EXPECT_EQ(fork->resume().code(), Code::out_of_device_memory);
   session.reset();
   const std::vector<int32_t> tokens = as_vector(fork->tokens());
@@ -404,10 +404,12 @@ TEST_F(EngineDraftModel, SessionsShareADraft) {
   auto first = unwrap(Session::open(model, options));
   const uint64_t with_first = arena.used();
   auto second = unwrap(Session::open(model, options));
-  const uint64_t draft_kv = second->drafting()->kv_bytes();
+  uint64_t draft_kv = 0;
+  for (const kv::Region& region : second->regions().regions())
+    if (std::string(region.name) == "draft model's KV") draft_kv += region.device_bytes;
   EXPECT_GT(draft_kv, 0u);
   EXPECT_EQ(arena.used() - with_first, own_kv + draft_kv) << "no weights and no workspace of the draft a second time";
-  EXPECT_EQ(&first->drafting()->model(), &second->drafting()->model());
+  EXPECT_EQ(&first->decoder().draft()->model(), &second->decoder().draft()->model());
 
   // By turns, with different texts: neither draft disturbs the other one.
   const std::weak_ptr<engine::LanguageModel> watched = draft;

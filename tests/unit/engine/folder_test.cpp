@@ -306,7 +306,7 @@ TEST(EngineFolder, ForeignAndGeneratedTokensAreNotShared) {
   const auto folder = open_folder(dir.file("sessions"));
   const std::vector<int32_t> head = tokens_of(200, 2), longer = tokens_of(330, 5, head);
   const auto forger = open(model, options_of(nullptr));
-  unwrap(forger->assume_prompt(head, [](uint32_t page, Span<std::byte> bytes) {
+  unwrap(forger->sequence().assume_prompt(head, [](uint32_t page, Span<std::byte> bytes) {
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 2 == 0 ? page * 7 + i : 0x34);
   }));
   unwrap(SessionFile::save_to_folder(forger.get(), *folder, "invented"));

@@ -384,14 +384,14 @@ TEST(EngineGeneration, ControlTokensThatAMessageSpellsAreText) {
     const auto innocent = chat_session(family.model);
     say(innocent.get(), "user", "obey");
     answer(innocent.get(), plain(1));
-    innocent->truncate(innocent->n_computed());
+    innocent->sequence().truncate(innocent->n_computed());
     const size_t n_special = count_special(*innocent);
     for (const std::string& message : family.messages) {
       SCOPED_TRACE(message);
       const auto session = chat_session(family.model);
       say(session.get(), "user", message);
       answer(session.get(), plain(1));
-      session->truncate(session->n_computed());
+      session->sequence().truncate(session->n_computed());
       size_t n = 0;
       for (const int32_t t : session->tokens()) n += family.model->tokenizer().token_type(t) == text::TokenType::control;
       EXPECT_EQ(n, n_special);
@@ -409,7 +409,7 @@ TEST(EngineGeneration, EveryNoncharacterIsText) {
   for (char last = '\x90'; last <= '\xaf'; ++last) all += std::string("\xef\xb7") + last;
   say(session.get(), "user", all);
   answer(session.get(), plain(1));
-  session->truncate(session->n_computed());
+  session->sequence().truncate(session->n_computed());
   EXPECT_EQ(decoded(*session), "<|im_start|>user\n" + all + "<|im_end|>\n<|im_start|>assistant\n");
 }
 
@@ -507,7 +507,7 @@ TEST(EngineGeneration, CancelledBetweenLayersOrChunksTheSessionIsAsItWas) {
       EXPECT_TRUE(session->n_computed() == prompt.size() || (session->n_computed() - 30) % 64 == 0) << session->n_computed();
       EXPECT_EQ(as_vector(session->tokens()), (std::vector<int32_t>(prompt.begin(), prompt.begin() + session->n_computed())));
       if (session->n_computed() == 30) {
-        unwrap(session->refresh_logits());
+        unwrap(session->sequence().refresh_logits());
         EXPECT_TRUE(same_bits(as_vector(session->logits()), head_logits));
       }
     }

@@ -172,12 +172,12 @@ void expect_same_state(Session* a, Session* b) {
   EXPECT_EQ(as_vector(a->tokens()), as_vector(b->tokens()));
   EXPECT_EQ(a->n_computed(), b->n_computed());
   if (!b->resident()) {
-    EXPECT_EQ(a->kv_used_bytes(), b->kv_used_bytes() - (b->drafting() ? b->drafting()->kv_used_bytes() : 0));
+    EXPECT_EQ(a->kv_used_bytes(), b->kv_used_bytes() - (b->decoder().draft() ? b->decoder().draft()->used_bytes() : 0));
   }
-  ASSERT_EQ(a->has_logits(), b->has_logits());
-  if (!a->has_logits()) return;
+  ASSERT_EQ(a->sequence().has_logits(), b->sequence().has_logits());
+  if (!a->sequence().has_logits()) return;
   EXPECT_TRUE(same_bits(as_vector(a->logits()), as_vector(b->logits())));
-  EXPECT_TRUE(same_bits(as_vector(a->embedding()), as_vector(b->embedding())));
+  EXPECT_TRUE(same_bits(as_vector(a->sequence().embedding()), as_vector(b->sequence().embedding())));
 }
 
 // Tokens that repeat themselves, with a wrong one now and then: the guesses before it are right, the others are not.
@@ -213,7 +213,7 @@ TEST_P(EngineGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
     EXPECT_GT(ngram->stats().accepted_tokens, 20u);
     EXPECT_GT(ngram->stats().guessed_tokens, ngram->stats().accepted_tokens) << "some guesses were wrong";
     EXPECT_EQ(ngram->stats().generated_tokens, 110u);
-    ngram->forget_guesses();
+    ngram->sequence().drop_ahead();
     expect_same_state(off.get(), ngram.get());
   }
 }
@@ -508,7 +508,7 @@ TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
           *session = std::move(loaded);
         }
     }
-    unwrap(pair.off->refresh_logits()), unwrap(pair.ngram->refresh_logits());
+    unwrap(pair.off->sequence().refresh_logits()), unwrap(pair.ngram->sequence().refresh_logits());
     expect_same_state(pair.off.get(), pair.ngram.get());
     pair.proceed(as_vector(pair.off->tokens()), options(30));
   }
@@ -607,6 +607,8 @@ TEST(EngineDrafts, SettleAtOnce) {
     EXPECT_EQ(session->stats().guessed_tokens, speculate == Speculate::off ? 0u : 3u);
     EXPECT_EQ(session->resident()->settling(), speculate == Speculate::off);
     EXPECT_EQ(session->resident()->settled(), speculate == Speculate::policy);
+    EXPECT_EQ(session->sequence().stage(), speculate == Speculate::off ? engine::Sequence::Stage::ready : engine::Sequence::Stage::ahead);
+    EXPECT_EQ(session->tokens().size(), prompt.size() + 1) << "the drafted tokens are not the session's";
   }
 }
 
@@ -624,7 +626,11 @@ TEST(EngineGuesses, ARewoundSessionHasNone) {
   session->push_generated(60);
   unwrap(session->decode(nullptr, nullptr, 7));
   ASSERT_GT(session->stats().guessed_tokens, 0u);  // 61, ...
+  EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ahead);
+  EXPECT_EQ(session->sequence().n_ahead(), session->stats().guessed_tokens);
   unwrap(session->rewind(33));
+  EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ready);
+  EXPECT_EQ(session->sequence().n_ahead(), 0u);
   unwrap(fresh->prefill(cycle(33), nullptr, nullptr));
   for (Session* s : {session.get(), fresh.get()}) s->push_generated(61), unwrap(s->decode());
   EXPECT_EQ(session->stats().accepted_tokens, 0u);

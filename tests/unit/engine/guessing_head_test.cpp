@@ -38,13 +38,13 @@ std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& mode
 
 // Decodes n tokens greedily, beside a session without guesses: the same tokens and bits.
 void expect_same_answer(Session* session, Session* off, uint32_t n, uint32_t most = kDrafts) {
-  unwrap(session->refresh_logits()), unwrap(off->refresh_logits());
+  unwrap(session->sequence().refresh_logits()), unwrap(off->sequence().refresh_logits());
   for (uint32_t i = 0; i < n; ++i) {
     const int32_t token = argmax(off->logits());
     session->push_generated(token), off->push_generated(token);
     unwrap(session->decode(nullptr, nullptr, most)), unwrap(off->decode());
     ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(session->logits()))) << i;
-    ASSERT_TRUE(same_bits(as_vector(off->embedding()), as_vector(session->embedding()))) << i;
+    ASSERT_TRUE(same_bits(as_vector(off->sequence().embedding()), as_vector(session->sequence().embedding()))) << i;
   }
 }
 struct Counts {
@@ -85,7 +85,7 @@ TEST(EngineGuessingHead, DraftsAsTheReferenceDoes) {
         const Counts now(*session);
         if (now.guessed > before.guessed) {
           steps.push_back(0);
-          EXPECT_EQ(session->drafting()->n_computed(), prompt.size() + i)
+          EXPECT_EQ(session->decoder().draft()->n_computed(), prompt.size() + i)
               << "cells of a draft, which read the head's own hidden states, are dropped";
         } else {
           ASSERT_FALSE(steps.empty());
@@ -112,19 +112,20 @@ TEST(EngineGuessingHead, FollowsItsSession) {
   };
   both([&](Session* s) { unwrap(s->prefill(prompt, nullptr, nullptr)); });
   ASSERT_NO_FATAL_FAILURE(expect_right(session.get(), off.get()));
-  EXPECT_GE(session->drafting()->n_computed() + 2 * kDrafts, session->n_computed()) << "one cell for each token, but for the last ones";
+  EXPECT_GE(session->decoder().draft()->n_computed() + 2 * kDrafts, session->n_computed())
+      << "one cell for each token, but for the last ones";
   both([](Session* s) { unwrap(s->rewind(90)); });
   ASSERT_NO_FATAL_FAILURE(expect_right(session.get(), off.get()));
-  EXPECT_GE(session->drafting()->n_computed() + 2 * kDrafts, session->n_computed()) << "the cells before the rewind are still there";
+  EXPECT_GE(session->decoder().draft()->n_computed() + 2 * kDrafts, session->n_computed()) << "the cells before the rewind are still there";
   std::vector<int32_t> edited(session->tokens().begin(), session->tokens().begin() + 80);
   edited[50] = edited[50] == 9 ? 8 : 9;
   both([&](Session* s) {
-    const uint32_t kept = s->reuse_prefix(edited);
+    const uint32_t kept = s->sequence().reuse_prefix(edited);
     unwrap(s->prefill({edited.data() + kept, edited.size() - kept}, nullptr, nullptr));
   });
   ASSERT_NO_FATAL_FAILURE(expect_right(session.get(), off.get()));
   const auto fork = unwrap(session->fork()), off_fork = unwrap(off->fork());
-  EXPECT_EQ(fork->drafting()->n_computed(), session->drafting()->n_computed());
+  EXPECT_EQ(fork->decoder().draft()->n_computed(), session->decoder().draft()->n_computed());
   ASSERT_NO_FATAL_FAILURE(expect_right(fork.get(), off_fork.get()));
   ASSERT_NO_FATAL_FAILURE(expect_right(session.get(), off.get()));
   std::vector<std::byte> file;
@@ -146,11 +147,11 @@ TEST(EngineGuessingHead, ReadsWhatWaitsInTime) {
   for (Session* s : {session.get(), off.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
   ASSERT_NO_FATAL_FAILURE(expect_same_answer(session.get(), off.get(), 150, 0));
   EXPECT_EQ(session->stats().guessed_tokens, 0u);
-  EXPECT_GT(session->drafting()->n_computed(), prompt.size() + 100);
+  EXPECT_GT(session->decoder().draft()->n_computed(), prompt.size() + 100);
   const Counts before(*session);
   ASSERT_NO_FATAL_FAILURE(expect_same_answer(session.get(), off.get(), 60));
   expect_most_right(*session, before, 15);
-  EXPECT_GE(session->drafting()->n_computed() + 2 * kDrafts, session->n_computed()) << "no cell is missing";
+  EXPECT_GE(session->decoder().draft()->n_computed() + 2 * kDrafts, session->n_computed()) << "no cell is missing";
 }
 
 TEST(EngineGuessingHead, ACancelledDraftLeavesTheSessionAsItWas) {
@@ -225,7 +226,7 @@ TEST(EngineGuessingHead, ThePlanIsExact) {
     EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
     EXPECT_EQ(session->kv_bytes(), plan.full_kv_bytes + plan.compressed_kv_bytes);
     const auto second = unwrap(Session::open(model, wishes(n_context)));
-    EXPECT_EQ(&second->drafting()->model(), &session->drafting()->model());
+    EXPECT_EQ(&second->decoder().draft()->model(), &session->decoder().draft()->model());
     session.reset();
     session = unwrap(Session::open(model, wishes(n_context, Speculate::off)));
     session.reset();

@@ -185,7 +185,7 @@ TEST(EngineH2OSums, ThatWereLostComeBack) {
   failing->push_generated(7);
   EXPECT_EQ(failing->decode().code(), Code::internal);
   failing->resident()->set_step_fault(nullptr);
-  unwrap(failing->refresh_logits());
+  unwrap(failing->sequence().refresh_logits());
   greedy(failing.get(), 20);
   EXPECT_EQ(failing->resident()->report().n_settled, 2u);
 }

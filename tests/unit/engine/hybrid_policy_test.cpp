@@ -42,7 +42,7 @@ std::vector<std::byte> saved(Session* session) { return without_resident(save_by
 
 std::vector<float> continued(Session* session, size_t n) {
   std::vector<float> trace;
-  unwrap(session->refresh_logits());
+  unwrap(session->sequence().refresh_logits());
   greedy(session, n, &trace);
   return trace;
 }
@@ -196,7 +196,7 @@ TEST(EngineHybridForms, QuantizedKeysAreCentred) {
   const auto session = unwrap(Session::open(model, options));
   EXPECT_TRUE(options.centred(model->description()));
   const std::vector<float> trace = answer(session.get(), prompt, 5);
-  EXPECT_TRUE(static_cast<bool>(session->transform().key_means));
+  EXPECT_TRUE(static_cast<bool>(session->sequence().transform().key_means));
   // The mean keys are measured on other tokens, whose state leaves no trace.
   const auto again = unwrap(Session::open(model, options));
   EXPECT_TRUE(same_bits(answer(again.get(), prompt, 5), trace));

@@ -58,7 +58,7 @@ std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel
   step.kv = resident.reservoir().format();
   step.heads = resident.views();
   step.heads_kv = resident.format();
-  step.transform = session.transform();
+  step.transform = session.sequence().transform();
   unwrap(model::forward(&backend, model.weights(), ropes.specs(), model.workspace(turn), step, nullptr, {}, &recorder));
   return recorder.queries;
 }

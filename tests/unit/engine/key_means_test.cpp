@@ -113,7 +113,7 @@ TEST(EngineKeyMeans, AreTheModelsWhateverASessionHolds) {
       // The file has the means: a session that has never measured them goes on alike.
       const auto loaded = open_with(open_spec("qwen2"), "full", kv);
       unwrap(engine::SessionFile::load(loaded.get(), want, "file"));
-      unwrap(loaded->refresh_logits());
+      unwrap(loaded->sequence().refresh_logits());
       const auto fork = unwrap(loaded->fork());
       std::vector<float> of_used, of_loaded, of_fork;
       greedy(used.get(), 5, &of_used), greedy(loaded.get(), 5, &of_loaded), greedy(fork.get(), 5, &of_fork);
@@ -233,7 +233,7 @@ TEST(EngineKeyMeans, FilesKeepTheirFormOrBecomePlain) {
     Deviation deviation;
     deviation.add(a.data(), b.data(), a.size());
     EXPECT_LT(deviation.rms(), type == KvType::q8_0 ? .02 : .2);
-    unwrap(chunks->refresh_logits());
+    unwrap(chunks->sequence().refresh_logits());
     greedy(chunks.get(), 5);
 
     unwrap(engine::SessionFile::load(full.get(), plain, "plain"));
@@ -308,8 +308,8 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     near.add(a.data(), b.data(), a.size());
     EXPECT_LT(near.rms(), 5 * tolerance);  // prompts attend to other values; some instruction sets round them to bf16
     EXPECT_EQ(load(slots.get(), of_prompt), of_prompt);
-    unwrap(slots->refresh_logits());
-    unwrap(own->refresh_logits());
+    unwrap(slots->sequence().refresh_logits());
+    unwrap(own->sequence().refresh_logits());
     std::vector<float> of_loaded, of_own;
     greedy(slots.get(), 5, &of_loaded), greedy(own.get(), 5, &of_own);
     EXPECT_TRUE(same_bits(of_loaded, of_own));

@@ -100,7 +100,7 @@ TEST(EngineModel, OutlivesEveryOtherHandle) {
     session = open_session(model, 64);
   }
   unwrap(session->prefill(std::vector<int32_t>{1, 2, 3}, nullptr, nullptr));
-  EXPECT_TRUE(session->has_logits());
+  EXPECT_TRUE(session->sequence().has_logits());
 }
 
 }  // namespace

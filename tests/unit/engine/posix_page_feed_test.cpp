@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include "runtime/engine/session/page_feed.h"
+#include "runtime/engine/sequence/page_feed.h"
 
 namespace orrery::page_feed_test {
 namespace {

@@ -157,7 +157,7 @@ TEST(EnginePrefixes, KvOfAFileStaysTheSessionsHoweverOftenItIsKept) {
   const TempDir dir;
   const std::vector<int32_t> head = tokens_of(200, 2), longer = tokens_of(260, 3, head), longest = tokens_of(330, 5, longer);
   const auto forger = unwrap(Session::open(model, off));
-  unwrap(forger->assume_prompt(head, [](uint32_t page, Span<std::byte> bytes) {
+  unwrap(forger->sequence().assume_prompt(head, [](uint32_t page, Span<std::byte> bytes) {
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 2 == 0 ? page * 7 + i : 0x34);  // halves around .3
   }));
   unwrap(engine::SessionFile::save_to_file(forger.get(), dir.file("forged")));
@@ -166,7 +166,8 @@ TEST(EnginePrefixes, KvOfAFileStaysTheSessionsHoweverOftenItIsKept) {
     SCOPED_TRACE(invented);
     auto one = unwrap(Session::open(model, options));
     if (invented) {
-      unwrap(one->assume_prompt(head, [](uint32_t, Span<std::byte> bytes) { std::fill(bytes.begin(), bytes.end(), std::byte{0x34}); }));
+      unwrap(one->sequence().assume_prompt(
+          head, [](uint32_t, Span<std::byte> bytes) { std::fill(bytes.begin(), bytes.end(), std::byte{0x34}); }));
     } else {
       unwrap(engine::SessionFile::load_from_file(one.get(), dir.file("forged")));
     }
@@ -279,7 +280,7 @@ TEST(EnginePrefixes, RestoringDropsWhatHeadsHold) {
     const std::vector<int32_t> further = tokens_of(340, 2, held);
     ask(fork.get(), further);
     unwrap(fork->rewind(320));
-    session->truncate(session->n_computed());
+    session->sequence().truncate(session->n_computed());
     EXPECT_TRUE(session->resident()->settled()) << policy;
     unwrap(session->find_prefix(further, nullptr));
     EXPECT_EQ(session->n_computed(), 320u);

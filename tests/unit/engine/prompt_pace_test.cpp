@@ -102,12 +102,12 @@ TEST_P(PromptInParts, OtherSessionsComputeInTheirPauses) {
   unwrap(b->prefill(other, nullptr, nullptr));
   size_t n_parts = 0, n_steps = 0;
   while (a->n_computed() < prompt.size()) {
-    const uint32_t from = a->n_computed(), n = a->next_chunk(prompt.size() - from);
+    const uint32_t from = a->n_computed(), n = a->sequence().next_chunk(prompt.size() - from);
     EXPECT_EQ(n, std::min<size_t>(PromptPace::kFewestRows, prompt.size() - from));
     const bool last = from + n == prompt.size();
-    const bool complete = unwrap(a->prefill_part({prompt.data() + from, n}, nullptr, last, nullptr));
+    const bool complete = unwrap(a->sequence().prefill_part({prompt.data() + from, n}, nullptr, last, nullptr));
     ++n_parts;
-    EXPECT_EQ(complete, a->part_done() == 0 && a->n_computed() == from + n);
+    EXPECT_EQ(complete, a->sequence().part_done() == 0 && a->n_computed() == from + n);
     if (n_steps++ < 20) greedy(b.get(), 1, &found_other);
   }
   const auto n_layers = static_cast<size_t>(cut->description().n_layers);
@@ -158,7 +158,7 @@ TEST(EnginePromptInParts, NothingStaysOfAChunkThatIsGivenUp) {
       auto g = unwrap(Generation::proceed(session.get(), prompt, generate));
       Event event;
       do unwrap(g->next(&event));
-      while (session->n_computed() < 16 || session->part_done() < 8);  // in the middle of the second chunk
+      while (session->n_computed() < 16 || session->sequence().part_done() < 8);  // in the middle of the second chunk
       EXPECT_EQ(session->n_computed(), 16u);
       if (cancels) {
         g->cancel();
@@ -167,7 +167,7 @@ TEST(EnginePromptInParts, NothingStaysOfAChunkThatIsGivenUp) {
       } else {
         g->abandon();
       }
-      EXPECT_EQ(session->part_done(), 0u);
+      EXPECT_EQ(session->sequence().part_done(), 0u);
       EXPECT_EQ(session->n_computed(), 16u);
       EXPECT_EQ(as_vector(session->tokens()), std::vector<int32_t>(prompt.begin(), prompt.begin() + 16));
       if (!options.compressed()) {
@@ -192,10 +192,15 @@ TEST(EnginePromptInParts, DecodingGoesOnBehindAChunkThatIsGivenUp) {
     const auto session = unwrap(Session::open(model, options)), reference = unwrap(Session::open(model, options));
     for (Session* s : {session.get(), reference.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
     for (int part = 0; part < model->description().n_layers / 2; ++part)
-      EXPECT_FALSE(unwrap(session->prefill_part({more.data(), session->next_chunk(more.size())}, nullptr, false, nullptr)));
-    EXPECT_GT(session->part_done(), 0u);
-    session->drop_part();
-    EXPECT_EQ(session->part_done(), 0u);
+      EXPECT_FALSE(
+          unwrap(session->sequence().prefill_part({more.data(), session->sequence().next_chunk(more.size())}, nullptr, false, nullptr)));
+    EXPECT_GT(session->sequence().part_done(), 0u);
+    EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::chunk);
+    EXPECT_EQ(session->sequence().read_behind({}).code(), Code::internal) << "it does one thing at a time";
+    EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::chunk);
+    session->sequence().drop_part();
+    EXPECT_EQ(session->sequence().part_done(), 0u);
+    EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ready);
     std::vector<float> expected, found;
     for (int32_t token : {5, 6, 7, 8}) {
       feed(session.get(), token), feed(reference.get(), token);
@@ -212,7 +217,8 @@ TEST(EnginePromptInParts, ACancelledChunkGivesItsPagesBack) {
   const auto g = unwrap(Generation::proceed(session.get(), tokens_of(200, 7), {}));
   Event event;
   do unwrap(g->next(&event));
-  while (session->n_computed() < 64 || session->part_done() == 0);  // in the middle of the second chunk, which has a page of its own
+  while (session->n_computed() < 64 ||
+         session->sequence().part_done() == 0);  // in the middle of the second chunk, which has a page of its own
   const uint64_t page = engine::kv_format(model->description(), KvType::f16).page_bytes();
   EXPECT_EQ(session->kv_used_bytes(), 2 * page);
   g->cancel();
@@ -240,7 +246,7 @@ TEST(EnginePromptInParts, AnotherThreadsTokenComesBetweenTwoLayers) {
     asks(1, [&] { unwrap(b->decode()); });
     asks(2, [&] {
       const Turn last = runtime.take_turn();
-      done = a->n_computed(), part = a->part_done(), with_token = b->n_computed();
+      done = a->n_computed(), part = a->sequence().part_done(), with_token = b->n_computed();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -262,14 +268,14 @@ TEST(PromptTail, TheLastRowIsThatOfAllRows) {
       std::vector<float> logits(prompt.size() * n_vocab), expected;
       unwrap(of_all->prefill(prompt, nullptr, logits.data()));
       const std::vector<float> last(logits.end() - static_cast<ptrdiff_t>(n_vocab), logits.end());
-      const std::vector<float> embedding = as_vector(of_all->embedding());
+      const std::vector<float> embedding = as_vector(of_all->sequence().embedding());
       greedy(of_all.get(), 6, &expected);
       for (const uint32_t chunk : {1u, 7u, 64u, 200u})
         for (const auto& from : {model, cut}) {
           const auto session = open_session(from, 320, kv, chunk);
           unwrap(session->prefill(prompt, nullptr, nullptr));
           EXPECT_TRUE(same_bits(as_vector(session->logits()), last)) << spec << ' ' << chunk;
-          EXPECT_TRUE(same_bits(as_vector(session->embedding()), embedding)) << spec << ' ' << chunk;
+          EXPECT_TRUE(same_bits(as_vector(session->sequence().embedding()), embedding)) << spec << ' ' << chunk;
           std::vector<float> found;
           greedy(session.get(), 6, &found);
           EXPECT_TRUE(same_bits(found, expected)) << spec << ' ' << chunk;

@@ -149,7 +149,7 @@ TEST(EngineRazorAlike, DroppedKeysThatAreAlikeChangeNothing) {
     o.policy_options = without_profile(policy, options);
     if (o.compressed()) o.kv_share = .3;
     const auto session = unwrap(Session::open(model, o));
-    unwrap(session->assume_prompt(tokens, [&](uint32_t page, Span<std::byte> bytes) {
+    unwrap(session->sequence().assume_prompt(tokens, [&](uint32_t page, Span<std::byte> bytes) {
       auto* values = reinterpret_cast<float*>(bytes.data());
       for (int32_t head = 0; head < kv.n_layers * kv.n_kv_heads; ++head)
         for (int32_t t = 0; t < kPageTokens; ++t) {
@@ -160,7 +160,7 @@ TEST(EngineRazorAlike, DroppedKeysThatAreAlikeChangeNothing) {
           for (int32_t d = 0; d < kv.head_dim; ++d) *values++ = own.normal();
         }
     }));
-    unwrap(session->refresh_logits());
+    unwrap(session->sequence().refresh_logits());
     std::vector<float> trace;
     for (const int32_t token : answer) {
       feed(session.get(), token);

@@ -31,7 +31,7 @@ TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
       const auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.55, 320, KvType::f16, chunk)));
       unwrap(SessionFile::load(session.get(), bytes, "a session"));
       unwrap(session->rewind(session->n_computed() - back));
-      unwrap(session->refresh_logits());
+      unwrap(session->sequence().refresh_logits());
       std::vector<float> trace;
       greedy(session.get(), 12, &trace);
       if (expected.empty()) expected = trace;
@@ -56,25 +56,25 @@ TEST(EngineRecover, ASessionTellsThatItSelectsAgain) {
     const auto options = with_mode(mode, compressed ? 0.5 : 1);
     const auto session = unwrap(Session::open(model, options));
     answer(session.get(), random_tokens(*model, 110, 1), 10);
-    EXPECT_FALSE(session->selects_again());
+    EXPECT_FALSE(session->sequence().selects_again());
     const auto loaded = unwrap(Session::open(model, options));
     unwrap(SessionFile::load(loaded.get(), saved(session.get()), "a session"));
-    EXPECT_EQ(loaded->selects_again(), compressed);
-    unwrap(loaded->refresh_logits());
+    EXPECT_EQ(loaded->sequence().selects_again(), compressed);
+    unwrap(loaded->sequence().refresh_logits());
     greedy(loaded.get(), 1);
-    EXPECT_FALSE(loaded->selects_again());
+    EXPECT_FALSE(loaded->sequence().selects_again());
     unwrap(SessionFile::load(loaded.get(), save_bytes(session.get()), "a session"));  // with the resident state
-    EXPECT_FALSE(loaded->selects_again());
+    EXPECT_FALSE(loaded->sequence().selects_again());
     auto other = options;
     other.kv_share = compressed ? 0.6 : 1;
     const auto of_other_options = unwrap(Session::open(model, other));
     unwrap(SessionFile::load(of_other_options.get(), save_bytes(session.get()), "a session"));
-    EXPECT_EQ(of_other_options->selects_again(), compressed);
+    EXPECT_EQ(of_other_options->sequence().selects_again(), compressed);
     unwrap(session->rewind(115));
-    EXPECT_EQ(session->selects_again(), compressed);
-    EXPECT_EQ(unwrap(session->fork())->selects_again(), compressed);
+    EXPECT_EQ(session->sequence().selects_again(), compressed);
+    EXPECT_EQ(unwrap(session->fork())->sequence().selects_again(), compressed);
     unwrap(session->rewind(0));
-    EXPECT_FALSE(session->selects_again());
+    EXPECT_FALSE(session->sequence().selects_again());
   }
 }
 

@@ -36,7 +36,7 @@ struct Answer {
 Answer answer(Session* session, const std::vector<int32_t>& rest, size_t n = 6) {
   Answer a;
   if (!rest.empty()) unwrap(session->prefill(rest, nullptr, nullptr));
-  unwrap(session->refresh_logits());
+  unwrap(session->sequence().refresh_logits());
   a.tokens = greedy(session, n, &a.logits);
   return a;
 }
@@ -59,14 +59,14 @@ TEST_P(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
   const std::vector<int32_t> prompt = random_prompt(500, 1);
   answer(session.get(), prompt, 20);
   EXPECT_EQ(session->stats().recomputed_tokens, 0u);
-  ASSERT_EQ(session->state()->checkpoints().size(), 1u);
-  EXPECT_EQ(session->state()->checkpoints()[0].n_tokens, 448u) << "a page's end, at least kTail tokens before the end";
+  ASSERT_EQ(session->sequence().state()->checkpoints().size(), 1u);
+  EXPECT_EQ(session->sequence().state()->checkpoints()[0].n_tokens, 448u) << "a page's end, at least kTail tokens before the end";
 
   // It parts from this one where the answer began, and three tokens before.
   std::vector<int32_t> next(prompt.begin(), prompt.end() - 3);
   const std::vector<int32_t> more = random_prompt(40, 2);
   next.insert(next.end(), more.begin(), more.end());
-  ASSERT_EQ(session->reuse_prefix(next), 448u) << "the tokens behind it join the new prompt's chunk";
+  ASSERT_EQ(session->sequence().reuse_prefix(next), 448u) << "the tokens behind it join the new prompt's chunk";
   const Answer found = answer(session.get(), from(next, 448));
   EXPECT_EQ(session->stats().recomputed_tokens, 0u);
   const auto fresh = open_session(model, kContext, KvType::f16, 128);
@@ -78,7 +78,7 @@ TEST_P(EngineState, LongPromptsHaveCheckpoints) {
   const auto session = open_session(model, kContext, KvType::f16, 512);
   const std::vector<int32_t> prompt = random_prompt(6500, 3);
   answer(session.get(), prompt);
-  EXPECT_GE(session->state()->checkpoints().size(), 4u);
+  EXPECT_GE(session->sequence().state()->checkpoints().size(), 4u);
   for (const uint32_t n : {6000u, 4200u, 2100u}) {
     const uint64_t before = session->stats().recomputed_tokens;
     unwrap(session->rewind(n));
@@ -109,7 +109,7 @@ TEST_P(EngineState, ATurnComputesWhatIsNewAndLittleElse) {
   for (uint64_t turn = 0; turn < 10; ++turn) {
     const uint64_t before = session->stats().recomputed_tokens + session->stats().prompt_tokens;
     const size_t old = turn ? chat.size() - 90 : 0;  // what the turn before has computed as its prompt
-    const uint32_t reused = session->reuse_prefix(chat);
+    const uint32_t reused = session->sequence().reuse_prefix(chat);
     const Answer found = answer(session.get(), from(chat, reused), 60);  // 40 tokens of reasoning, and 20 that stay
     const uint64_t computed = session->stats().recomputed_tokens + session->stats().prompt_tokens - before;
     EXPECT_LE(computed, chat.size() - old + 64 + CheckpointedState::kTail) << turn;
@@ -240,8 +240,8 @@ TEST_P(EngineRecurrent, ForcedTokensLeaveTheStateOfSteps) {
     const uint64_t before = session->stats().recomputed_tokens;
     const auto fork = unwrap(session->fork());
     EXPECT_LE(session->stats().recomputed_tokens - before, 1u);
-    EXPECT_EQ(fork->state()->position(), fork->n_computed());
-    EXPECT_EQ(session->state()->position(), session->n_computed());
+    EXPECT_EQ(fork->sequence().state()->position(), fork->n_computed());
+    EXPECT_EQ(session->sequence().state()->position(), session->n_computed());
     feed(fork.get(), 7);
     const auto off_fork = unwrap(off->fork());
     feed(off_fork.get(), 7);
@@ -274,10 +274,11 @@ TEST_P(EngineRecurrent, ALongAnswerOfGuessesHasCheckpoints) {
   EXPECT_LE(session->stats().recomputed_tokens, 14u);
   for (const auto& s : {off.get(), session.get()}) {
     std::vector<uint32_t> at;
-    for (const CheckpointedState::Checkpoint& c : s->state()->checkpoints()) at.push_back(c.n_tokens);
+    for (const CheckpointedState::Checkpoint& c : s->sequence().state()->checkpoints()) at.push_back(c.n_tokens);
     ASSERT_EQ(at, (std::vector<uint32_t>{2048, 4096}));
   }
-  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(*off->state()->checkpoints()[i].bytes, *session->state()->checkpoints()[i].bytes);
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(*off->sequence().state()->checkpoints()[i].bytes, *session->sequence().state()->checkpoints()[i].bytes);
   unwrap(off->rewind(4100)), unwrap(session->rewind(4100));
   expect_same(answer(session.get(), {}), answer(off.get(), {}));
 }

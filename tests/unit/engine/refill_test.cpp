@@ -149,14 +149,14 @@ TEST_P(EveryMode, ASavedSessionGoesOn) {
   const auto session = unwrap(Session::open(model, options())), loaded = unwrap(Session::open(model, options()));
   unwrap(session->prefill(random_tokens(*model, 300, 9), nullptr, nullptr));
   unwrap(engine::SessionFile::load(loaded.get(), save(session.get()), "test"));
-  unwrap(loaded->refresh_logits());
+  unwrap(loaded->sequence().refresh_logits());
   EXPECT_EQ(greedy(session.get(), 40), greedy(loaded.get(), 40));
   // In the middle of an answer, with a refill on its way; into a session that is in the middle of another.
   const std::vector<std::byte> bytes = save(session.get());
   unwrap(engine::SessionFile::load(loaded.get(), bytes, "test"));
   EXPECT_EQ(save(loaded.get()), bytes);
   EXPECT_EQ(as_vector(loaded->tokens()), as_vector(session->tokens()));
-  unwrap(loaded->refresh_logits());
+  unwrap(loaded->sequence().refresh_logits());
   greedy(loaded.get(), 40);
   EXPECT_EQ(loaded->n_computed(), 380u);
 }
@@ -170,12 +170,12 @@ TEST_P(EveryMode, AParkedForkGoesOn) {
   const auto prompt = random_tokens(*model, 250, 10);
   unwrap(session->prefill(prompt, nullptr, nullptr));
   auto fork = unwrap(session->fork());
-  ASSERT_TRUE(fork->parked());
+  ASSERT_TRUE(fork->sequence().parked());
   const std::vector<int32_t> expected = greedy(session.get(), 40);
   EXPECT_EQ(fork->resume().code(), Code::out_of_device_memory);
-  EXPECT_TRUE(fork->parked());
+  EXPECT_TRUE(fork->sequence().parked());
   const auto second = unwrap(session->fork());  // in the middle of an answer
-  ASSERT_TRUE(second->parked());
+  ASSERT_TRUE(second->sequence().parked());
   std::vector<float> of_session, of_second;
   greedy(session.get(), 40, &of_session);
   session.reset();
@@ -183,7 +183,7 @@ TEST_P(EveryMode, AParkedForkGoesOn) {
   EXPECT_EQ(greedy(fork.get(), 40), expected);
   fork.reset();
   unwrap(second->resume());
-  EXPECT_FALSE(second->selects_again());
+  EXPECT_FALSE(second->sequence().selects_again());
   greedy(second.get(), 40, &of_second);
   EXPECT_TRUE(same_bits(of_second, of_session));
 }
@@ -589,10 +589,10 @@ TEST_P(EveryMode, AFailedLookBehindAStepEndsOneDecode) {
     ASSERT_EQ(failed.code(), Code::io);
     EXPECT_EQ(session->n_computed(), 212u);
     EXPECT_EQ(session->tokens().size(), 212u);
-    EXPECT_FALSE(session->has_logits());
+    EXPECT_FALSE(session->sequence().has_logits());
     EXPECT_FALSE(session->resident()->settled());  // what would have been asked for is unknown
     const uint64_t settled = session->resident()->report().n_settled;
-    unwrap(session->refresh_logits());
+    unwrap(session->sequence().refresh_logits());
     EXPECT_EQ(session->n_computed(), 212u);
     EXPECT_EQ(session->resident()->report().n_settled, settled + 1);
     std::vector<float> trace;
@@ -614,7 +614,7 @@ TEST_P(BetweenSteps, WhatNeverArrivesHoldsUpNothingElse) {
   const auto hang = [&] {
     faults.kind = Kind::none;
     unwrap(session->rewind(200));
-    unwrap(session->refresh_logits());
+    unwrap(session->sequence().refresh_logits());
     const uint64_t before = faults.asked;
     faults.kind = Kind::never;
     ASSERT_GT(until_asked(session.get()), 0u);

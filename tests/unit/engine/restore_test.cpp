@@ -45,14 +45,14 @@ TEST_P(EngineRestore, TheLoadedSessionAnswersAsTheLiveOne) {
     answer(live.get(), prompt, at);
     const Bytes bytes = save_bytes(live.get());
     EXPECT_EQ(unwrap(SessionFile::size(live.get())), bytes.size());
-    const bool selects = live->selects_again();
+    const bool selects = live->sequence().selects_again();
     const std::vector<float> expected = next_turn(live.get(), question);
     const auto fresh = unwrap(Session::open(model, options)), elsewhere = unwrap(Session::open(other, coarse));
     for (Session* loaded : {fresh.get(), elsewhere.get()}) {
       unwrap(SessionFile::load(loaded, bytes, "a session"));
-      EXPECT_EQ(loaded->selects_again(), selects);
+      EXPECT_EQ(loaded->sequence().selects_again(), selects);
       EXPECT_TRUE(save_bytes(loaded) == bytes) << at;
-      ASSERT_TRUE(loaded->has_logits());
+      ASSERT_TRUE(loaded->sequence().has_logits());
       EXPECT_TRUE(same_bits(expected, next_turn(loaded, question))) << at << (loaded == fresh.get() ? "" : ", elsewhere");
     }
     if (at != 2) continue;  // into a session that is in the middle of another answer
@@ -120,8 +120,8 @@ TEST(EngineRestoreFile, FilesWithoutAStateAreReadAndNewerOnesAreRefused) {
   const Bytes file = save_bytes(live.get()), old = without_resident(file);
   const auto loaded = unwrap(Session::open(model, with_mode(mode_of("snapkv"), 0.4)));
   unwrap(SessionFile::load(loaded.get(), old, "old"));
-  EXPECT_TRUE(loaded->selects_again());
-  EXPECT_FALSE(loaded->has_logits());
+  EXPECT_TRUE(loaded->sequence().selects_again());
+  EXPECT_FALSE(loaded->sequence().has_logits());
   unwrap(SessionFile::load(full.get(), file, "of a policy"));  // policy full passes over the state
   EXPECT_TRUE(save_bytes(full.get()) == old);
   for (const size_t at : {SessionLayout::kForm, SessionLayout::kHeader, SessionLayout::kHeader + 4}) {
@@ -173,7 +173,7 @@ TEST_P(EngineRestoreBehind, TheLogitsAreThereAndTheAnswerIsTheSame) {
   greedy(unwrap(forked->fork()).get(), 20, &of_fork);
   EXPECT_TRUE(same_bits(of_fork, expected));
   for (Session* s : {cut.get(), fork.get()}) {
-    s->truncate(150);
+    s->sequence().truncate(150);
     const std::vector<float> trace = answer(s, random_tokens(*model_, 20, 3), 5);
     (s == cut.get() ? of_cut : expected_cut) = trace;
   }
@@ -206,21 +206,23 @@ TEST_P(EngineRestoreBehind, DamageIsFoundAndSaid) {
         [](Session* s) { return s->fork().take_status(); },
         [](Session* s) { return s->rewind(50); },
         [](Session* s) {
-          s->truncate(50);  // cannot say it
-          return s->finish_pages();
+          s->sequence().truncate(50);  // cannot say it
+          return s->sequence().finish_pages();
         },
         [](Session* s) { return SessionFile::size(s).take_status(); },
     };
     for (size_t i = 0; i < calls.size(); ++i) {
       const auto session = open();
       unwrap(load(session.get(), path));
-      EXPECT_TRUE(session->has_logits());
+      EXPECT_TRUE(session->sequence().has_logits());
+      EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::arriving);
       const Status status = calls[i](session.get());
+      EXPECT_EQ(session->sequence().stage(), engine::Sequence::Stage::ready);
       EXPECT_EQ(status.code(), Code::bad_session) << i;
       EXPECT_EQ(std::string(status.message()).rfind(path, 0), 0u) << status.message();
       EXPECT_EQ(session->n_computed(), 0u) << i;
       EXPECT_EQ(session->tokens().size(), 0u) << i;
-      unwrap(session->finish_pages());  // once
+      unwrap(session->sequence().finish_pages());  // once
       answer(session.get(), random_tokens(*model_, 20, 3), 3);
     }
   }
@@ -236,8 +238,8 @@ TEST(EngineRestoreCancel, EveryWaitForPagesEnds) {
   engine::SessionOptions options;
   options.n_context = 2048, options.kv_type = KvType::f32;
   const auto live = unwrap(Session::open(model, options));
-  unwrap(live->assume_prompt(random_tokens(*model, kTokens - 1, 1),
-                             [](uint32_t, Span<std::byte> page) { std::fill(page.begin(), page.end(), std::byte{0x3c}); }));
+  unwrap(live->sequence().assume_prompt(random_tokens(*model, kTokens - 1, 1),
+                                        [](uint32_t, Span<std::byte> page) { std::fill(page.begin(), page.end(), std::byte{0x3c}); }));
   feed(live.get(), 5);
   const TempDir dir;
   const std::string path = dir.file("session");
@@ -287,7 +289,7 @@ TEST(EngineRestoreCancel, EveryWaitForPagesEnds) {
   const auto session = unwrap(Session::open(model, options));
   unwrap(SessionFile::load_from_file(session.get(), damaged, SessionFile::kWholeBytes, nullptr, kBehind));
   unwrap(session->rewind(0));
-  unwrap(session->finish_pages());
+  unwrap(session->sequence().finish_pages());
   EXPECT_EQ(session->tokens().size(), 0u);
   answer(session.get(), other, 2);
 }

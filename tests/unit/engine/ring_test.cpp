@@ -38,7 +38,7 @@ std::vector<int32_t> from(const std::vector<int32_t>& tokens, size_t n) {
 std::vector<float> continued(Session* session, const std::vector<int32_t>& rest, size_t n) {
   std::vector<float> trace;
   if (!rest.empty()) unwrap(session->prefill(rest, nullptr, nullptr));
-  unwrap(session->refresh_logits());
+  unwrap(session->sequence().refresh_logits());
   greedy(session, n, &trace);
   return trace;
 }
@@ -164,7 +164,7 @@ TEST_P(Rings, AreParkedWithACheckpoint) {
   const auto whole = open(kWhole);
   continued(session.get(), prompt_, 20), continued(whole.get(), prompt_, 20);
   auto fork = unwrap(session->fork());
-  ASSERT_TRUE(fork->parked());
+  ASSERT_TRUE(fork->sequence().parked());
   session.reset();
   unwrap(fork->resume());
   EXPECT_TRUE(same_bits(continued(fork.get(), {}, 40), continued(whole.get(), {}, 40)));

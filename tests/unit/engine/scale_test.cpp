@@ -37,7 +37,7 @@ TEST_P(EngineScale, OfTheModelIsThatOfItsPolicies) {
     const auto session = unwrap(engine::Session::open(model, o));
     std::vector<int32_t> prompt;
     for (int32_t i = 0; i < 300; ++i) prompt.push_back(3 + (i * i * 7 + i) % 120);
-    std::vector<float> last(session->n_logits());
+    std::vector<float> last(session->sequence().n_logits());
     unwrap(session->prefill(prompt, nullptr, nullptr));
     greedy(session.get(), 12, &logits[by_key]);
     if (const engine::Resident* resident = session->resident())

@@ -87,7 +87,7 @@ TEST_P(EngineSession, AReusedPrefixGivesWhatAFreshSessionGives) {
   wanted.insert(wanted.end(), t.answer.begin(), t.answer.begin() + 5);
   wanted.insert(wanted.end(), more.begin(), more.end());
   if (wanted[155] == t.answer[5]) wanted[155] ^= 1;
-  ASSERT_EQ(reused->reuse_prefix(wanted), 155u);
+  ASSERT_EQ(reused->sequence().reuse_prefix(wanted), 155u);
   EXPECT_EQ(reused->tokens().size(), 155u);
   const std::vector<int32_t> rest(wanted.begin() + 155, wanted.end());
   const Trace found = run(reused.get(), rest, 8);
@@ -106,9 +106,9 @@ TEST_P(EngineSession, RewindingAndReplayingGivesTheSame) {
   // Logits of a token that stayed, computed again by the phase that computed it before.
   for (const size_t n : {187u, 151u, 150u, 149u, 128u, 101u}) {
     unwrap(s->rewind(static_cast<uint32_t>(n)));
-    EXPECT_FALSE(s->has_logits());
-    unwrap(s->refresh_logits());
-    ASSERT_TRUE(s->has_logits());
+    EXPECT_FALSE(s->sequence().has_logits());
+    unwrap(s->sequence().refresh_logits());
+    ASSERT_TRUE(s->sequence().has_logits());
     const std::vector<float> expected = n > 150 ? row(t.steps, n - 151, n_vocab) : row(t.prompt, n - 1, n_vocab);
     EXPECT_TRUE(same_bits(as_vector(s->logits()), expected)) << n;
   }
@@ -134,8 +134,8 @@ TEST_P(EngineSession, ForksContinueIdenticallyAndNeverTouchEachOther) {
   t.prompt = expected.prompt;
   unwrap(parent->prefill(tokens, nullptr, nullptr));
   std::unique_ptr<Session> child = unwrap(parent->fork());
-  EXPECT_TRUE(child->has_logits());
-  EXPECT_EQ(child->kv_shared_bytes(), child->kv_used_bytes());
+  EXPECT_TRUE(child->sequence().has_logits());
+  EXPECT_EQ(child->sequence().shared_bytes(), child->kv_used_bytes());
   // Step by step in turns, into what was one shared page.
   for (int i = 0; i < 12; ++i) {
     for (Session* s : {parent.get(), child.get()}) feed(s, argmax(s->logits()));
@@ -153,7 +153,7 @@ TEST_P(EngineSession, ForksContinueIdenticallyAndNeverTouchEachOther) {
   unwrap(parent->rewind(0));
   unwrap(parent->prefill(prompt(model, 4, 200), nullptr, nullptr));
   unwrap(child->rewind(child->n_computed()));
-  child->truncate(child->n_computed() - 1);
+  child->sequence().truncate(child->n_computed() - 1);
   unwrap(child->prefill({&prompt(model, 3, 100)[99], 1}, nullptr, nullptr));
   EXPECT_TRUE(same_bits(as_vector(child->logits()), before));
 }
@@ -214,21 +214,22 @@ TEST_P(EngineSession, ParkedForksComeBackAsTheyWere) {
     auto parent = session(model);
     const Trace head = run(parent.get(), tokens, 6);
     auto second = unwrap(parent->fork()), third = unwrap(parent->fork());
-    EXPECT_FALSE(second->parked());
-    ASSERT_TRUE(third->parked());
+    EXPECT_FALSE(second->sequence().parked());
+    ASSERT_TRUE(third->sequence().parked());
     EXPECT_EQ(third->kv_used_bytes(), 0u);
     EXPECT_EQ(as_vector(third->tokens()), as_vector(parent->tokens()));
 
     const Status full = third->resume();
     EXPECT_EQ(full.code(), Code::out_of_device_memory) << full.message();
     EXPECT_GT(full.detail().bytes_requested, full.detail().bytes_available);
-    EXPECT_TRUE(third->parked());
+    EXPECT_TRUE(third->sequence().parked());
     EXPECT_EQ(third->fork().status().code(), Code::out_of_device_memory);
 
     std::vector<float> expected;
     const std::vector<int32_t> answer = greedy(parent.get(), 30, &expected);
     parent.reset();  // pages of the parent that `second` shares stay
     unwrap(third->resume());
+    EXPECT_EQ(third->sequence().stage(), engine::Sequence::Stage::ready);
     std::vector<float> found;
     EXPECT_EQ(greedy(third.get(), 30, &found), answer);
     EXPECT_TRUE(same_bits(found, expected));
@@ -273,8 +274,8 @@ TEST_P(EngineSession, SavedAndLoadedItContinuesIdentically) {
     unwrap(from_file ? engine::SessionFile::load_from_file(loaded.get(), dir.file("s.orrery"))
                      : engine::SessionFile::load(loaded.get(), bytes, "buffer"));
     EXPECT_EQ(loaded->n_computed(), 160u);
-    EXPECT_TRUE(loaded->has_logits()) << "a file has them";
-    if (from_file) unwrap(loaded->refresh_logits());  // the same, computed again
+    EXPECT_TRUE(loaded->sequence().has_logits()) << "a file has them";
+    if (from_file) unwrap(loaded->sequence().refresh_logits());  // the same, computed again
     std::vector<float> found;
     EXPECT_EQ(greedy(loaded.get(), 20, &found), answer);
     EXPECT_TRUE(same_bits(found, expected));
@@ -320,12 +321,12 @@ TEST(EngineSessionLogits, AreForgottenWithTheTokensTheyCameFrom) {
   const auto s = open_session(model, 128), fresh = open_session(model, 128);
   const std::vector<int32_t> one = {1, 5, 9, 13}, other = {1, 6, 10, 14};
   unwrap(s->prefill(one, nullptr, nullptr));
-  ASSERT_TRUE(s->has_logits());
-  s->reuse_prefix(other);
-  EXPECT_FALSE(s->has_logits());
-  unwrap(s->prefill_chunk({other.data() + 1, 3}, nullptr, false, nullptr));  // a middle chunk wants none
-  EXPECT_FALSE(s->has_logits());
-  unwrap(s->refresh_logits());
+  ASSERT_TRUE(s->sequence().has_logits());
+  s->sequence().reuse_prefix(other);
+  EXPECT_FALSE(s->sequence().has_logits());
+  unwrap(s->sequence().prefill_chunk({other.data() + 1, 3}, nullptr, false, nullptr));  // a middle chunk wants none
+  EXPECT_FALSE(s->sequence().has_logits());
+  unwrap(s->sequence().refresh_logits());
   unwrap(fresh->prefill(other, nullptr, nullptr));
   EXPECT_TRUE(same_bits(as_vector(s->logits()), as_vector(fresh->logits())));
 }
@@ -381,7 +382,7 @@ TEST(EngineSessionFile, DamageIsFoundAndTheSessionStaysAsItWas) {
   longer.push_back(std::byte{0});
   EXPECT_EQ(engine::SessionFile::load(victim.get(), longer, "long").code(), Code::bad_session);
   EXPECT_EQ(as_vector(victim->tokens()), held);
-  EXPECT_TRUE(victim->has_logits());
+  EXPECT_TRUE(victim->sequence().has_logits());
   EXPECT_TRUE(same_bits(as_vector(victim->logits()), logits));
 }
 

@@ -120,7 +120,7 @@ TEST_F(SettlingInParts, ForksRewindsAndFiles) {
     }
     EXPECT_TRUE(same_bits(as_vector(loaded->logits()), as_vector(everything->logits()))) << n;
     unwrap(session->rewind(kPrompt));
-    unwrap(session->refresh_logits());
+    unwrap(session->sequence().refresh_logits());
     EXPECT_TRUE(same_bits(fresh, trace(session.get(), 20))) << n;
   }
 }

@@ -47,13 +47,13 @@ Lone emptied(const Lone& lone) { return {lone.options, lone.prompt, {}, {}, {}, 
 
 // One step of all these sessions at once.
 void step_together(Span<Session* const> sessions, Span<Lone> lones) {
-  std::vector<Session::DecodeCall> calls(sessions.size());
+  std::vector<engine::Decoder::Call> calls(sessions.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
     sessions[i]->push_generated(argmax(sessions[i]->logits()));
-    EXPECT_TRUE(sessions[i]->decodes_together());
-    calls[i].session = sessions[i];
+    EXPECT_TRUE(sessions[i]->decoder().decodes_together());
+    calls[i].decoder = &sessions[i]->decoder();
   }
-  Session::decode_together({calls.data(), calls.size()});
+  engine::Decoder::decode_together({calls.data(), calls.size()});
   for (size_t i = 0; i < sessions.size(); ++i) {
     EXPECT_TRUE(calls[i].status.ok() && !calls[i].thrown) << calls[i].status.message();
     note(sessions[i], &lones[i]);
@@ -356,10 +356,10 @@ TEST_F(TogetherAgain, NobodyWaitsForASessionThatIsDestroyedComputesAPromptOrIsPu
     if (way == 1) unwrap(b->prefill({&expected_.prompt[0], 1}, nullptr, nullptr));
     if (way == 2) {  // by one thread with several sessions: it may look after them for long
       b->push_generated(1);
-      Session::DecodeCall call;
-      call.session = b.get();
+      engine::Decoder::Call call;
+      call.decoder = &b->decoder();
       clock_.step_us = 0;  // else b is late
-      Session::decode_together({&call, 1});
+      engine::Decoder::decode_together({&call, 1});
       unwrap(std::move(call.status));
     }
     feed(a.get(), 1);
@@ -506,11 +506,11 @@ TEST(TogetherInThreads, AFailedSessionFailsAlone) {
   for (const bool throws : {false, true})
     for (size_t failing = 0; failing < 3; ++failing) {
       std::vector<std::unique_ptr<Session>> sessions;
-      std::vector<Session::DecodeCall> calls(3);
+      std::vector<engine::Decoder::Call> calls(3);
       std::vector<Lone> found;
       for (size_t i = 0; i < 3; ++i) {
         sessions.push_back(begun(model, expected[i]));
-        calls[i].session = sessions[i].get();
+        calls[i].decoder = &sessions[i]->decoder();
         found.push_back(emptied(expected[i]));
       }
       sessions[failing]->resident()->set_step_fault([&](uint64_t step) -> Status {
@@ -520,7 +520,7 @@ TEST(TogetherInThreads, AFailedSessionFailsAlone) {
       });
       for (size_t t = 0; t < kTokens; ++t) {
         for (const auto& session : sessions) session->push_generated(argmax(session->logits()));
-        Session::decode_together({calls.data(), calls.size()});
+        engine::Decoder::decode_together({calls.data(), calls.size()});
         for (size_t i = 0; i < 3; ++i) {
           const bool fails = i == failing && t == 2;
           EXPECT_EQ(calls[i].thrown != nullptr, fails && throws);
@@ -562,7 +562,7 @@ TEST(TogetherHooks, FailAlone) {
   std::vector<Row> rows;
   std::vector<KvView> views;
   std::vector<Step> steps(2);
-  std::vector<std::vector<float>> logits(2, std::vector<float>(sessions[0]->n_logits()));
+  std::vector<std::vector<float>> logits(2, std::vector<float>(sessions[0]->sequence().n_logits()));
   for (const auto& session : sessions) {
     const auto position = static_cast<int32_t>(session->n_computed()) - 1;
     rows.push_back({session->tokens()[static_cast<size_t>(position)], position, 0});

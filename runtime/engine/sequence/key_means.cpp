@@ -1,4 +1,4 @@
-#include "runtime/engine/session/key_means.h"
+#include "runtime/engine/sequence/key_means.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "runtime/backend/hadamard.h"
 #include "runtime/base/checked.h"
 #include "runtime/base/hash.h"
-#include "runtime/engine/session/retrieval.h"
+#include "runtime/engine/sequence/repeated_tokens.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
 

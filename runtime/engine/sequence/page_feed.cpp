@@ -1,4 +1,4 @@
-#include "runtime/engine/session/page_feed.h"
+#include "runtime/engine/sequence/page_feed.h"
 
 #include <system_error>
 

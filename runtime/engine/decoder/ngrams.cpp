@@ -1,4 +1,4 @@
-#include "runtime/engine/session/ngrams.h"
+#include "runtime/engine/decoder/ngrams.h"
 
 #include <algorithm>
 

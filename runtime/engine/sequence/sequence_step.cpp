@@ -1,4 +1,4 @@
-#include "runtime/engine/session/session_step.h"
+#include "runtime/engine/sequence/sequence_step.h"
 
 #include <algorithm>
 #include <array>
@@ -8,20 +8,20 @@
 
 namespace orrery::engine {
 
-SessionStep::SessionStep(Session* session, const Request& request)
-    : SharedWork(&session->model(), &session->member_), session_(session), request_(request), from_(session->n_computed() + request.ahead) {
-}
+SequenceStep::SequenceStep(Sequence* sequence, const Request& request)
+    : SharedWork(&sequence->model(), &sequence->member_), sequence_(sequence), request_(request),
+      from_(sequence->n_computed() + request.ahead) {}
 
-bool SessionStep::shares() const {
+bool SequenceStep::shares() const {
   const Request& r = request_;
   if (r.phase != Phase::decode || r.rows != Rows::usual || r.tokens.size() != 1 || r.n_logits != 1 || from_ == 0) return false;
-  if (session_->state_ && session_->state_->position() != from_) return false;  // tokens are computed again first
-  return session_->model_->runtime().device().info().decodes_together && !(on_resident() && session_->resident_->steps_alone());
+  if (sequence_->state_ && sequence_->state_->position() != from_) return false;  // tokens are computed again first
+  return sequence_->model_->runtime().device().info().decodes_together && !(on_resident() && sequence_->device_.resident->steps_alone());
 }
 
 template <class F>
-void SessionStep::guarded(const F& f) {
-  const AccountScope scope(session_->account_);
+void SequenceStep::guarded(const F& f) {
+  const AccountScope scope(sequence_->account_);
   try {
     status_ = f();
   } catch (...) {
@@ -29,36 +29,36 @@ void SessionStep::guarded(const F& f) {
   }
 }
 
-Status SessionStep::take_status() {
+Status SequenceStep::take_status() {
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
   return std::move(status_);
 }
 
-Status SessionStep::run() {
-  if (request_.rows == Rows::usual) session_->forget_guesses();
-  if (!request_.in_parts || session_->pace_.n_rows() != request_.tokens.size()) session_->drop_part();
+Status SequenceStep::run() {
+  if (request_.rows == Rows::usual) sequence_->drop_ahead();
+  if (!request_.in_parts || sequence_->pace_.n_rows() != request_.tokens.size()) sequence_->drop_part();
   awaited_ = shares();
   const bool joins = may_join();
-  if (!joins) session_->leave_steps();
-  ORRERY_ASSIGN(const std::optional<Turn> turn, session_->model_->runtime().turns().take(request_.cancel, joins ? this : nullptr));
-  SessionStep* const self = this;
+  if (!joins) sequence_->leave_steps();
+  ORRERY_ASSIGN(const std::optional<Turn> turn, sequence_->model_->runtime().turns().take(request_.cancel, joins ? this : nullptr));
+  SequenceStep* const self = this;
   if (turn) gather_and_compute(*turn, {&self, 1});  // else another thread has computed the step
   return take_status();
 }
 
-void SessionStep::run_together(Span<SessionStep* const> steps) {
-  for (SessionStep* step : steps) step->session_->drop_part(), step->session_->leave_steps();
-  std::array<SessionStep*, static_cast<size_t>(kMostTogether)> live;
+void SequenceStep::run_together(Span<SequenceStep* const> steps) {
+  for (SequenceStep* step : steps) step->sequence_->drop_part(), step->sequence_->leave_steps();
+  std::array<SequenceStep*, static_cast<size_t>(kMostTogether)> live;
   const auto end = std::copy(steps.begin(), steps.end(), live.begin());
   size_t n = static_cast<size_t>(end - live.begin());
-  const auto cancelled = [](const SessionStep* step) { return Cancel(step->request_.cancel).asked(); };
+  const auto cancelled = [](const SequenceStep* step) { return Cancel(step->request_.cancel).asked(); };
   const auto any_cancelled = [&] { return std::any_of(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), cancelled); };
   while (n > 0) {
-    auto turn = steps[0]->session_->model_->runtime().take_turn(Cancel::when(&any_cancelled));
+    auto turn = steps[0]->sequence_->model_->runtime().take_turn(Cancel::when(&any_cancelled));
     if (turn.ok()) return gather_and_compute(*turn, {live.data(), n});
     // Those that are cancelled leave; the others ask again.
     const auto last = live.begin() + static_cast<ptrdiff_t>(n);
-    const auto rest = std::partition(live.begin(), last, [&](const SessionStep* s) { return !cancelled(s); });
+    const auto rest = std::partition(live.begin(), last, [&](const SequenceStep* s) { return !cancelled(s); });
     for (auto s = rest; s != last; ++s)
       (*s)->guarded([] { return error(Code::cancelled, "cancelled while waiting for a turn on the device"); });
     n = static_cast<size_t>(rest - live.begin());
@@ -66,12 +66,12 @@ void SessionStep::run_together(Span<SessionStep* const> steps) {
 }
 
 // own: of the thread that has the turn.
-void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> own) {
-  LanguageModel& model = *own[0]->session_->model_;
+void SequenceStep::gather_and_compute(const Turn& turn, Span<SequenceStep* const> own) {
+  LanguageModel& model = *own[0]->sequence_->model_;
   const Status ready = turn.backend().set_scratch(model.workspace(turn).scratch, model.limits(turn));
-  std::array<SessionStep*, static_cast<size_t>(kMostTogether)> steps;
+  std::array<SequenceStep*, static_cast<size_t>(kMostTogether)> steps;
   size_t n = 0;
-  for (SessionStep* step : own) {
+  for (SequenceStep* step : own) {
     step->guarded([&] { return ready.ok() ? step->begin(turn, true) : Status(ready.detail()); });
     if (step->begun_) steps[n++] = step;
     else step->use_.reset();
@@ -81,7 +81,7 @@ void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> 
   size_t n_gathered = 0;
   if (ready.ok() && own[0]->shares()) n_gathered = turn.gather(&model, {gathered.data(), gathered.size() - own.size()});
   for (size_t i = n_gathered; i-- > 0;) {  // from the last on: whoever asked first gets the next turn first
-    auto* const step = static_cast<SessionStep*>(gathered[i]);
+    auto* const step = static_cast<SequenceStep*>(gathered[i]);
     step->guarded([&] { return step->begin(turn, false); });
     if (step->begun_) {
       steps[n++] = step;
@@ -96,7 +96,7 @@ void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> 
   if (n > 1) {
     std::array<SharedWork*, static_cast<size_t>(kMostTogether)> members;
     const auto end = std::copy_if(steps.begin(), steps.begin() + static_cast<ptrdiff_t>(n), members.begin(),
-                                  [](const SessionStep* step) { return step->awaited_ && !step->failed(); });
+                                  [](const SequenceStep* step) { return step->awaited_ && !step->failed(); });
     const uint64_t now_us = turn.now_us();
     turn.expect({members.data(), static_cast<size_t>(end - members.begin())}, now_us + (now_us - start_us) / kShareToAwait);
   }
@@ -104,15 +104,15 @@ void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> 
     if (gathered[i]) turn.done(gathered[i]);
 }
 
-void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
-  std::array<SessionStep*, static_cast<size_t>(kMostTogether)> live;
+void SequenceStep::compute(const Turn& turn, Span<SequenceStep* const> all) {
+  std::array<SequenceStep*, static_cast<size_t>(kMostTogether)> live;
   std::array<Step, static_cast<size_t>(kMostTogether)> steps;
   size_t n = 0;
-  for (SessionStep* step : all)
+  for (SequenceStep* step : all)
     if (!step->failed()) live[n++] = step;  // else its preparation failed
   // Steps whose KV has one form stand side by side: a backend may serve them by one launch. So do those with the same adapters.
-  const auto form = [](const SessionStep* s) {
-    return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type, hash_of(s->session_->options_.adapters));
+  const auto form = [](const SequenceStep* s) {
+    return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type, hash_of(s->sequence_->options_.adapters));
   };
   std::sort(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), [&](const auto* a, const auto* b) { return form(a) < form(b); });
   for (size_t i = 0; i < n; ++i) steps[i] = live[i]->step_;
@@ -121,34 +121,34 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
     // The workspace has rows for the shortlists of one pass. Other rows go to the host.
     const bool exports = count == n && n <= static_cast<size_t>(model::kLogitRows);
     for (size_t i = 0; i < count; ++i) {
-      SessionStep* const step = live[first + i];
+      SequenceStep* const step = live[first + i];
       step->together_ = n > 1, step->row_ = i;
       if (!exports) step->out_.request = nullptr;
     }
     compute_pass(turn, {&live[first], count}, {&steps[first], count});
   }
-  for (SessionStep* step : all) step->end(turn);
+  for (SequenceStep* step : all) step->end(turn);
 }
 
-void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, Span<const Step> steps) {
+void SequenceStep::compute_pass(const Turn& turn, Span<SequenceStep* const> live, Span<const Step> steps) {
   std::array<RopeSpec, static_cast<size_t>(kMostTogether * kMostRopes)> ropes;
   size_t n_ropes = 0;
   std::array<model::SessionPart, static_cast<size_t>(kMostTogether)> parts;
   const size_t n = live.size();
   for (size_t i = 0; i < n; ++i) {
-    SessionStep* const step = live[i];
-    for (const RopeSpec& spec : step->session_->ropes_.specs()) ropes[n_ropes++] = spec;
+    SequenceStep* const step = live[i];
+    for (const RopeSpec& spec : step->sequence_->ropes_.specs()) ropes[n_ropes++] = spec;
     parts[i].out = step->out_;
     parts[i].hook = step->hook_ ? step : nullptr;
-    if (step->session_->state_) parts[i].state = step->session_->state_->step();
+    if (step->sequence_->state_) parts[i].state = step->sequence_->state_->step();
     parts[i].hidden = step->request_.hidden;
-    parts[i].adapters = uses_of(step->session_->options_.adapters);
+    parts[i].adapters = uses_of(step->sequence_->options_.adapters);
     step->ran_ = true;
   }
-  LanguageModel& model = *live[0]->session_->model_;
+  LanguageModel& model = *live[0]->sequence_->model_;
   // A decode step is short: a cancellation ends its waits, not its computation.
   const auto all_cancelled = [live] {
-    return std::all_of(live.begin(), live.end(), [](const SessionStep* s) { return Cancel(s->request_.cancel).asked(); });
+    return std::all_of(live.begin(), live.end(), [](const SequenceStep* s) { return Cancel(s->request_.cancel).asked(); });
   };
   const model::Cancels cancel = {live[0]->request_.phase == Phase::prefill ? live[0]->request_.cancel : nullptr,
                                  Cancel::when(&all_cancelled)};
@@ -167,7 +167,7 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
   });
   live[0]->forward_us_ = now_us() - begun_us;
   for (size_t i = 0; i < n; ++i) {
-    SessionStep& step = *live[i];
+    SequenceStep& step = *live[i];
     if (live[0]->thrown_ && i > 0) step.thrown_ = live[0]->thrown_;
     if (parts[i].thrown) step.thrown_ = parts[i].thrown;
     if (!step.failed()) step.status_ = std::move(parts[i].status);
@@ -175,24 +175,24 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
   }
 }
 
-Status SessionStep::begin(const Turn& turn, bool may_settle) {
-  Session& s = *session_;
+Status SequenceStep::begin(const Turn& turn, bool may_settle) {
+  Sequence& s = *sequence_;
   const Request& r = request_;
   const uint32_t n = static_cast<uint32_t>(r.tokens.size());
   Backend& backend = turn.backend();
-  use_.emplace(s.resident_.get(), turn, Cancel(r.cancel));
+  use_.emplace(s.device_.resident.get(), turn, Cancel(r.cancel));
   const model::Workspace& work = s.model_->workspace(turn);
   WaitingRows& waiting_rows = s.model_->waiting_rows(turn);
   if (r.n_logits > 0) s.logits_at_ = 0, waiting_rows.drop(&s.row_waits_);  // the step overwrites them
   ORRERY_TRY(waiting_rows.make_room(&backend, r.n_logits));
   start_us_ = now_us();
-  if (r.rows == Rows::draft && r.ahead == 0) ORRERY_TRY(s.resident_->begin_draft(from_));
+  if (r.rows == Rows::draft && r.ahead == 0) ORRERY_TRY(s.device_.resident->begin_draft(from_));
   if (on_resident()) ORRERY_TRY(s.recover_queries(turn, from_, r.cancel));
-  if (s.resident_) s.resident_->before_write(from_);
-  const bool goes_on = s.pace_.under_way();
+  if (s.device_.resident) s.device_.resident->before_write(from_);
+  const bool goes_on = s.stage_ == Sequence::Stage::chunk;
   if (from_ == 0 && !goes_on) ORRERY_TRY(s.choose_form(turn, r.cancel));
   if (s.state_ && !goes_on) ORRERY_TRY(s.catch_up(turn, from_, r.cancel));
-  ORRERY_TRY(s.pages_->make_writable(&backend, from_, from_ + n));
+  ORRERY_TRY(s.device_.pages->make_writable(&backend, from_, from_ + n));
   if (s.state_ && !goes_on) s.state_->begin_step(from_, r.rows == Rows::guesses ? 1 : 0);
 
   s.rows_.resize(n);
@@ -200,53 +200,58 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   step_.phase = r.phase;
   step_.rows = s.rows_;
   step_.second_from = static_cast<int32_t>(r.second_from);
-  pages_.give(*s.pages_, &step_);
+  pages_.give(*s.device_.pages, &step_);
   step_.transform = s.transform();
   out_.n_logits = r.n_logits;
-  out_.logits = r.logits;
+  out_.logits = r.logits ? r.logits : s.logits_.data();
   out_.embedding = r.n_logits > 0 ? s.embedding_.data() : nullptr;
-  if (r.rows != Rows::usual) out_.embedding = s.guesses_->embeddings(), out_.n_embeddings = r.n_logits;
+  if (r.rows != Rows::usual) out_.embedding = r.embeddings, out_.n_embeddings = r.n_logits;
   if (s.hidden_ && r.rows == Rows::usual) out_.hidden = s.hidden_->room(from_, n);
   if (r.normed) out_.hidden = r.normed;
   if (r.shortlist && r.n_logits == 1 && work.shortlist) {
     shortlist_ = r.shortlist->request();
     out_.request = &shortlist_, out_.shortlist = r.shortlist->result();
   }
-  if (r.in_parts) layers_ = {s.pace_.layer(), s.pace_.end_of_part(n), s.pace_.stream()};
+  if (r.in_parts) {
+    layers_ = {s.pace_.layer(), s.pace_.end_of_part(n), s.pace_.stream()};
+    ORRERY_TRY(s.enter(Sequence::Stage::chunk));
+  }
   begun_ = true;
-  if (!s.resident_) return ok_status();
-  step_.queries = s.resident_->queries();
+  if (!s.device_.resident) return ok_status();
+  step_.queries = s.device_.resident->queries();
   if (on_resident()) {
     bool must_settle = false;
-    ORRERY_TRY(s.resident_->prepare(from_, may_settle ? nullptr : &must_settle));
+    ORRERY_TRY(s.device_.resident->prepare(from_, may_settle ? nullptr : &must_settle));
     if (must_settle) {
       begun_ = false, hands_back_ = true;
       return ok_status();
     }
-    step_.heads = s.resident_->views();
-    step_.heads_kv = s.resident_->format();
+    step_.heads = s.device_.resident->views();
+    step_.heads_kv = s.device_.resident->format();
   } else if (r.phase == Phase::prefill) {
-    s.resident_->invalidate();
+    s.device_.resident->invalidate();
   }
-  if (on_resident() || r.phase == Phase::prefill) hook_ = s.resident_->hook(r.phase, from_, n, goes_on);
+  if (on_resident() || r.phase == Phase::prefill) hook_ = s.device_.resident->hook(r.phase, from_, n, goes_on);
   return ok_status();
 }
 
-Status SessionStep::before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) {
-  const AccountScope scope(session_->account_);
+Status SequenceStep::before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) {
+  const AccountScope scope(sequence_->account_);
   return hook_->before_attend(layer, q, q_stride);
 }
 
-Status SessionStep::before_layer(int32_t layer, Ptr<const float> next_q) {
-  const AccountScope scope(session_->account_);
+Status SequenceStep::before_layer(int32_t layer, Ptr<const float> next_q) {
+  const AccountScope scope(sequence_->account_);
   return hook_->before_layer(layer, next_q);
 }
 
-void SessionStep::end(const Turn& turn) {
-  Session& s = *session_;
+void SequenceStep::end(const Turn& turn) {
+  Sequence& s = *sequence_;
   const uint32_t n = static_cast<uint32_t>(request_.tokens.size());
   if (request_.in_parts && !failed()) s.pace_.computed(n, layers_.end, forward_us_);
-  if (!failed() && s.pace_.under_way()) {
+  else if (request_.in_parts) s.pace_.drop();
+  if (request_.in_parts && !s.pace_.under_way()) s.stage_ = Sequence::Stage::ready;
+  if (s.stage_ == Sequence::Stage::chunk) {
     // The chunk's other layers follow.
   } else if (!failed()) {
     const bool drafts = request_.rows == Rows::draft;
@@ -264,16 +269,17 @@ void SessionStep::end(const Turn& turn) {
         together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->description(), static_cast<int32_t>(n));
       }
       if (on_resident()) s.selects_again_ = false;
-      if (on_resident()) return s.resident_->commit(from_);
-      if (s.resident_) s.resident_->note_queries(from_, from_ + n);
+      if (on_resident()) return s.device_.resident->commit(from_);
+      if (s.device_.resident) s.device_.resident->note_queries(from_, from_ + n);
       return ok_status();
     });
+    if (!failed() && request_.n_logits > 0 && !request_.logits) s.logits_at_ = s.n_computed();
+    if (!failed() && request_.counts) ++s.stats_.generated_tokens;
   } else {
-    s.pace_.drop();
-    if (s.resident_ && ran_) s.resident_->forget_queries(from_, from_ + n);
-    s.pages_->truncate(from_);
+    if (s.device_.resident && ran_) s.device_.resident->forget_queries(from_, from_ + n);
+    s.device_.pages->truncate(from_);
     if (s.state_) s.state_->undo_step(from_);
-    if (s.resident_) s.resident_->truncate(from_);
+    if (s.device_.resident) s.device_.resident->truncate(from_);
   }
   (request_.phase == Phase::prefill ? s.stats_.prefill_us : s.stats_.decode_us) += now_us() - start_us_;
   use_.reset();

@@ -1,4 +1,4 @@
-// One step of one session: its preparation, its place in the forward pass, its end.
+// One step of one sequence: its preparation, its place in the forward pass, its end.
 //
 // Decode steps of several sessions of a model are computed at once (model::forward_together). The thread that gets the turn prepares its
 // own step. Then it gathers the steps of threads that wait for the turn, prepares them too, runs one forward pass, and ends each step. So a
@@ -22,14 +22,14 @@
 #include "runtime/base/allocation/account.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
-#include "runtime/engine/session/session.h"
+#include "runtime/engine/sequence/sequence.h"
 #include "runtime/model/forward/forward.h"
 
 namespace orrery::engine {
 
 inline constexpr uint64_t kShareToAwait = 4;
 
-class SessionStep final : public SharedWork, model::LayerHook {
+class SequenceStep final : public SharedWork, model::LayerHook {
  public:
   // The tokens of a step: prompt tokens, or a generated one; a generated one and its guesses; or a drafted one, `ahead` tokens behind
   // n_computed().
@@ -39,31 +39,39 @@ class SessionStep final : public SharedWork, model::LayerHook {
     Phase phase = Phase::decode;
     const std::atomic<bool>* cancel = nullptr;
     int32_t n_logits = 0;
-    float* logits = nullptr;  // (n_logits, n_vocab)
+    float* logits = nullptr;  // (n_logits, n_vocab); null: the sequence's own row, at most one
     Shortlist* shortlist = nullptr;
-    Rows rows = Rows::usual;  // logits and embeddings of guesses and drafts go to the session's guesses
+    Rows rows = Rows::usual;
+    float* embeddings = nullptr;  // (n_logits, n_embd): of guesses and drafts
     uint32_t ahead = 0;
     bool in_parts = false;             // computes the next part of the tokens: some layers (PromptPace)
     const float* hidden = nullptr;     // (tokens, n_embd): what the session of a head reads
     uint32_t second_from = INT32_MAX;  // Step::second_from
     float* normed = nullptr;           // (tokens, n_embd): receives the tokens' rows after the output norm; null: not wanted
+    bool counts = false;               // SessionStats::generated_tokens
   };
+  // The step of the token that push_generated() added last.
+  static Request of_next_token(const Sequence& sequence, Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr) {
+    Request request{{&sequence.tokens_.back(), 1}, Phase::decode, cancel, 1};
+    request.shortlist = shortlist, request.counts = true;
+    return request;
+  }
 
-  SessionStep(Session* session, const Request& request);
+  SequenceStep(Sequence* sequence, const Request& request);
   // Whether the step can share a pass with other sessions' steps.
   bool shares() const;
   // Takes a turn and computes the step. Of a step with guesses, only the first token becomes the session's.
   Status run();
   // Takes a turn and computes the steps, which share(), of different sessions of one model; at most kMostTogether. Then each has its
   // take_status().
-  static void run_together(Span<SessionStep* const> steps);
+  static void run_together(Span<SequenceStep* const> steps);
   // Rethrows what the step has thrown.
   Status take_status();
 
  private:
   // Whether a thread that has the turn may take the step from the thread that waits.
-  bool may_join() const { return shares() && (!on_resident() || session_->resident_->settled()); }
-  bool on_resident() const { return request_.phase == Phase::decode && (session_->decodes_resident() || request_.rows == Rows::draft); }
+  bool may_join() const { return shares() && (!on_resident() || sequence_->resident()->settled()); }
+  bool on_resident() const { return request_.phase == Phase::decode && (sequence_->decodes_resident() || request_.rows == Rows::draft); }
   bool failed() const { return thrown_ || !status_.ok(); }
   // Calls f() -> Status for the session. Its error and its exception become the step's.
   template <class F>
@@ -71,17 +79,17 @@ class SessionStep final : public SharedWork, model::LayerHook {
   // Prepares the step. may_settle: else a session that must settle sets hands_back_.
   Status begin(const Turn& turn, bool may_settle);
   void end(const Turn& turn);
-  static void compute(const Turn& turn, Span<SessionStep* const> steps);
+  static void compute(const Turn& turn, Span<SequenceStep* const> steps);
   // One pass of the backend: compute() makes several where it takes fewer steps.
-  static void compute_pass(const Turn& turn, Span<SessionStep* const> live, Span<const Step> steps);
-  static void gather_and_compute(const Turn& turn, Span<SessionStep* const> own);
+  static void compute_pass(const Turn& turn, Span<SequenceStep* const> live, Span<const Step> steps);
+  static void gather_and_compute(const Turn& turn, Span<SequenceStep* const> own);
 
   Status before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) override;
   bool in_all_groups() const override { return hook_->in_all_groups(); }
   bool looks_ahead() const override { return hook_->looks_ahead(); }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override;
 
-  Session* const session_;
+  Sequence* const sequence_;
   const Request request_;
   const uint32_t from_;  // position of the first token
   Status status_;
