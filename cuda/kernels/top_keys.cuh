@@ -109,6 +109,9 @@ namespace top_keys_cu {
 
 inline constexpr float kLog2E = 1.44269504088896f;
 
+// Of key codes: dimensions of a lane, head_dim / 32, at most (8 or 16, kLaneDims); keys in half of a tile.
+inline constexpr int kMostLaneDims = 16, kHalfTile = kPageTokens / 2;
+
 struct TopKeysWork {
   TopKeysPlan plan;
   std::byte* scratch;
