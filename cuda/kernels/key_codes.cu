@@ -44,26 +44,6 @@ __device__ __forceinline__ const std::byte* token_at(const CodesWork& w, const C
   return reinterpret_cast<const std::byte*>(page) + token % kPageTokens * w.token_bytes + w.place;
 }
 
-// KeyTurnTables, and the number of turns of a head.
-struct TurnsWork {
-  const float *tiles, *within;
-  int32_t n, n_pairs;
-};
-__device__ __forceinline__ float2 angle_of_tile(const TurnsWork& t, int pair, int tile) {  // cosine, sine
-  return reinterpret_cast<const float2*>(t.tiles)[static_cast<int64_t>(tile) * t.n_pairs + pair];
-}
-__device__ __forceinline__ float2 angle_within(const TurnsWork& t, int pair, int slot) {
-  const float* cosines = t.within + 2 * kPageTokens * pair;
-  return make_float2(cosines[slot], cosines[kPageTokens + slot]);
-}
-// The second vector turned by the angle of the first one, with the roundings of the CPU backend.
-__device__ __forceinline__ float2 turned(float2 by, float2 x) {
-  return make_float2(__fadd_rn(__fmul_rn(by.x, x.x), -__fmul_rn(by.y, x.y)), __fadd_rn(__fmul_rn(by.y, x.x), __fmul_rn(by.x, x.y)));
-}
-__device__ __forceinline__ float2 angle_at(const TurnsWork& t, int pair, int position) {
-  return turned(angle_of_tile(t, pair, position / kPageTokens), angle_within(t, pair, position % kPageTokens));
-}
-
 // The dimension of a thread, of up to kThreads in a thread block.
 __device__ __forceinline__ int own_dim() { return static_cast<int>(blockIdx.z * kThreads + threadIdx.x); }
 
@@ -521,13 +501,14 @@ static_assert(kMostTurns == 8, "a product of halves has two numbers for each tur
 
 __device__ __forceinline__ void prepare_turns(const TurnsWork& t, const KeyTurn* turns, TurnRows* rows) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (warp == 0 && lane < kMostTurns) rows->pairs[lane] = lane < t.n ? turns[lane].pair : 0;
+  const int n = turns ? t.n : 0;
+  if (warp == 0 && lane < kMostTurns) rows->pairs[lane] = lane < n ? turns[lane].pair : 0;
   static_assert(kWarps == kColumns, "a warp prepares the columns of a product");
   const int slot = warp / 4 * kHalfTile + lane / 4 * 4 + warp % 4;
   float2 angles[2];
   ORRERY_UNROLL for (int i = 0; i < 2; ++i) {
     const int turn = lane % 4 + 4 * i;
-    angles[i] = turn < t.n ? angle_within(t, turns[turn].pair, slot) : make_float2(0.0f, 0.0f);
+    angles[i] = turn < n ? angle_within(t, turns[turn].pair, slot) : make_float2(0.0f, 0.0f);
   }
   uint4 fragment;
   split_halves(angles[0].x, angles[0].y, &fragment.x, &fragment.z);
@@ -540,7 +521,7 @@ __device__ __forceinline__ void prepare_turned_row(const float* q, const TurnsWo
                                                    TurnRows* rows) {
   if (lane >= kMostTurns) return;
   float2 numbers = make_float2(0.0f, 0.0f);
-  if (q && lane < t.n) {
+  if (q && turns && lane < t.n) {
     const KeyTurn turn = turns[lane];
     const float a = q[turn.first], b = q[turn.second];
     numbers.x = fmaf(a, turn.x, b * turn.y) * scale, numbers.y = fmaf(b, turn.x, -a * turn.y) * scale;
@@ -548,23 +529,22 @@ __device__ __forceinline__ void prepare_turned_row(const float* q, const TurnsWo
   rows->numbers[row][lane] = numbers;
 }
 
-// Adds the rows' products with the means at a tile's positions.
-__device__ __forceinline__ void add_turns(const TurnsWork& turns, const TurnRows& rows, int tile, int lane, float (&y)[2][8]) {
+// The fragment of the queries' numbers, turned by the angle of a tile.
+__device__ __forceinline__ void turn_rows(const TurnsWork& turns, const TurnRows& rows, int tile, int lane, uint32_t (&a)[4]) {
   constexpr float kMost = 60000;  // a half can hold it
   const int row = lane / 4, t = lane % 4;
-  uint32_t a[4];
   ORRERY_UNROLL for (int i = 0; i < 2; ++i) {
     const float2 x = rows.numbers[row][t + 4 * i], by = angle_of_tile(turns, rows.pairs[t + 4 * i], tile);
     const float of_cosine = fmaf(x.x, by.x, x.y * by.y), of_sine = fmaf(x.y, by.x, -x.x * by.y);
     split_halves(fminf(fmaxf(of_cosine, -kMost), kMost), fminf(fmaxf(of_sine, -kMost), kMost), &a[2 * i], &a[2 * i + 1]);
   }
-  ORRERY_UNROLL for (int column = 0; column < kColumns; ++column) {
-    const uint4 within = rows.within[column][lane];
-    const uint32_t high[2] = {within.x, within.y}, low[2] = {within.z, within.w};
-    float sums[4] = {};
-    mma_f16(sums, a, high), mma_f16(sums, a, low);
-    y[column / 4][column % 4] += sums[0] + sums[2], y[column / 4][4 + column % 4] += sums[1] + sums[3];
-  }
+}
+// Adds the products with the means at the positions of two of a product's keys.
+__device__ __forceinline__ void add_turns(const uint32_t (&a)[4], const uint4& within, float* first, float* second) {
+  const uint32_t high[2] = {within.x, within.y}, low[2] = {within.z, within.w};
+  float sums[4] = {};
+  mma_f16(sums, a, high), mma_f16(sums, a, low);
+  *first += sums[0] + sums[2], *second += sums[1] + sums[3];
 }
 
 struct CodeWeightsWork {
@@ -574,10 +554,11 @@ struct CodeWeightsWork {
   TurnsWork turns;
 };
 
-template <int kBits, int kLaneDims>
-__global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_kernel(CodeWeightsWork work) {
+// kTurned: keys have turns.
+template <int kBits, int kLaneDims, bool kTurned>
+__global__ void __launch_bounds__(kThreads, kBits == 4 || kTurned ? 2 : 3) code_weights_kernel(CodeWeightsWork work) {
   __shared__ CodeRows<kLaneDims> rows;
-  __shared__ TurnRows turned;
+  [[maybe_unused]] __shared__ TurnRows turned;
   const TopKeysWork& w = work.top;
   const TopKeysPart part = parts_of(w)[blockIdx.y];
   const int first_tile = static_cast<int>(blockIdx.x) * G::kTiles, n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens;
@@ -585,7 +566,7 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, column = lane / 4, t = lane % 4;
   const int group = w.plan.group, dim = w.head_dim, n_groups = dim * kBits / 4, n_steps = (dim + 31) / 32;
   const int n_rows = part.n_positions * group;
-  if (part.turns) prepare_turns(work.turns, part.turns, &turned);
+  if constexpr (kTurned) prepare_turns(work.turns, part.turns, &turned);
   for (int first_row = 0; first_row < n_rows; first_row += G::kRows) {
     if (first_row > 0) __syncthreads();  // all warps have read the rows before
     static_assert(G::kRows == kWarps, "a warp prepares a row");
@@ -593,7 +574,8 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
     const float* q = in_global(part.queries) + (part.first_position + of_warp / group - w.ring_first) % w.ring_rows * w.ring_stride +
                      of_warp % group * dim;
     prepare_row<kBits>(of_warp < n_rows ? q : nullptr, dim, work.block, work.block_scale, w.scale, warp, lane, &rows);
-    if (part.turns) prepare_turned_row(of_warp < n_rows ? q : nullptr, work.turns, part.turns, w.scale * kLog2E, warp, lane, &turned);
+    if constexpr (kTurned)
+      prepare_turned_row(of_warp < n_rows ? q : nullptr, work.turns, part.turns, w.scale * kLog2E, warp, lane, &turned);
     __syncthreads();
     for (int tile = first_tile + warp; tile < min(first_tile + G::kTiles, n_tiles); tile += kWarps) {
       // The part in memory: what finds a tile is read once a tile, and stays in no register meanwhile.
@@ -620,6 +602,8 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
       float y[2][8];
       float largest = -INFINITY;
       const int of_lane_first = part.first_key - tile * kPageTokens - 8 * t, of_lane_end = part.n_keys - tile * kPageTokens - 8 * t;
+      [[maybe_unused]] uint32_t turned_rows[4];
+      if constexpr (kTurned) turn_rows(work.turns, turned, tile, lane, turned_rows);
       const bool all_seen = part.first_key <= tile * kPageTokens && (tile + 1) * kPageTokens <= part.n_keys;
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
         const uint4 halves = *reinterpret_cast<const uint4*>(codes + n_groups * kHalfTile + 2 * (half * kHalfTile + 8 * t));
@@ -632,8 +616,10 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
           const float factor = __half2float(__ushort_as_half(static_cast<unsigned short>(factors[k / 2] >> k % 2 * 16 & 0xFFFFu)));
           y[half][k] = __fmul_rn(__fmul_rn(sum, scale), factor);
         }
+        if constexpr (kTurned) {
+          ORRERY_UNROLL for (int i = 0; i < 4; ++i) add_turns(turned_rows, turned.within[4 * half + i][lane], &y[half][i], &y[half][4 + i]);
+        }
       }
-      if (part.turns) add_turns(work.turns, turned, tile, lane, y);
       if (!all_seen) {
         ORRERY_UNROLL for (int k = 0; k < 2 * 8; ++k) {
           const int key = k / 8 * kHalfTile + k % 8;
@@ -687,7 +673,8 @@ __global__ void __launch_bounds__(kThreads, 2) evicted_values_kernel(ValuesWork 
   constexpr int kSteps = kPageTokens / 32, kAtOnce = 2, kGroups = kPageTokens * kBits / 4;
   constexpr float kLeftOut = 1.0f / (1 << 20);
   __shared__ uint4 fragments[kWarps][kSteps][32];
-  __shared__ float units[kWarps][G::kRows], of_warps[kWarps][G::kRows][kPageTokens], sums[G::kRows][32 * kLaneDims];
+  __shared__ float4 of_warps[kWarps][G::kRows][kPageTokens / 4];
+  __shared__ float units[kWarps][G::kRows], sums[G::kRows][32 * kLaneDims];
   const TopKeysWork& w = work.top;
   const TopKeysPart part = parts_of(w)[blockIdx.y];
   const int n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens, stretch = static_cast<int>(blockIdx.x);
@@ -746,13 +733,13 @@ __global__ void __launch_bounds__(kThreads, 2) evicted_values_kernel(ValuesWork 
       }
       ORRERY_UNROLL for (int b = 0; b < kAtOnce; ++b) {
         if (first_block + b >= n_blocks) break;
-        ORRERY_UNROLL for (int k = 0; k < 16; k += 4) *
-            reinterpret_cast<float4*>(&of_warps[warp][column][k / 8 * kHalfTile + 8 * t + k % 8]) =
+        ORRERY_UNROLL for (int k = 0; k < 16; k += 4) of_warps[warp][column][(k / 8 * kHalfTile + 8 * t + k % 8) / 4] =
             make_float4(values[b][k], values[b][k + 1], values[b][k + 2], values[b][k + 3]);
         __syncthreads();
         for (int i = thread; i < n_rows * kPageTokens; i += kThreads) {
           float sum = 0.0f;
-          ORRERY_UNROLL for (int v = 0; v < kWarps; ++v) sum += of_warps[v][i / kPageTokens][i % kPageTokens];
+          ORRERY_UNROLL for (int v = 0; v < kWarps; ++v) sum +=
+              reinterpret_cast<const float*>(of_warps[v][i / kPageTokens])[i % kPageTokens];
           sums[i / kPageTokens][(first_block + b) * kPageTokens + i % kPageTokens] = sum;
         }
         __syncthreads();
@@ -761,7 +748,6 @@ __global__ void __launch_bounds__(kThreads, 2) evicted_values_kernel(ValuesWork 
     // All warps have read the weights of these query heads.
     for (int i = thread; i < n_rows * dim; i += kThreads)
       stretch_sums(w, part, first_row + i / dim, stretch)[i % dim] = sums[i / dim][i % dim];
-    __syncthreads();  // before the next query heads' sums
   }
 }
 
@@ -878,7 +864,9 @@ void code_weights(Queue& queue, const TopKeysWork& work, const KeysShape& shape,
   const int32_t of_block = G::kTiles * kPageTokens;
   const Dim3 grid(static_cast<unsigned>((most_keys + of_block - 1) / of_block), static_cast<unsigned>(n_parts));
   with_bits(shape.codes.bits, work.head_dim, [&](auto bits, auto lane_dims) {
-    launch<code_weights_kernel<decltype(bits)::value, decltype(lane_dims)::value>>(queue, {grid, Dim3(kThreads)}, w);
+    constexpr int kBits = decltype(bits)::value, kLaneDims = decltype(lane_dims)::value;
+    if (shape.codes.n_turns > 0) launch<code_weights_kernel<kBits, kLaneDims, true>>(queue, {grid, Dim3(kThreads)}, w);
+    else launch<code_weights_kernel<kBits, kLaneDims, false>>(queue, {grid, Dim3(kThreads)}, w);
   });
 }
 

@@ -69,8 +69,8 @@ TEST(GpuKeyCodes, MeansOfEvictedValuesAreThoseOfTheirCodes) {
   }
 }
 
-// Where a query's best keys have nearly all weights, values stay finite; and where codes tell too little, the mean is zeros.
-TEST(GpuKeyCodes, MeansOfEvictedValuesWithNearlyNoWeight) {
+// Where codes tell too little of a query, the mean is zeros.
+TEST(GpuKeyCodes, NoMeanOfValuesWhereCodesTellTooLittle) {
   Encoded e({1, 32, KvType::f16, true, 2}, 300, 1);
   Buffer<float> log(&e.m, 1), values(&e.m, 32);
   std::vector<uint32_t> out(100);
@@ -87,6 +87,35 @@ TEST(GpuKeyCodes, MeansOfEvictedValuesWithNearlyNoWeight) {
     EXPECT_TRUE(std::isfinite(size)) << times;
     EXPECT_EQ(size > 0, times == 1) << times;
   }
+}
+
+// Where a query's best keys have nearly all weights, the mean is finite: here one of two keys is left, in a tile of its own. Turns make
+// products steep without making codes tell less.
+TEST(GpuKeyCodes, MeansOfEvictedValuesWithNearlyNoWeight) {
+  Encoded e({2, 64, KvType::f16, true, 2, 8, 32}, 65, 1);
+  const std::vector<float> means = e.codes.mean.get();
+  Buffer<float> log(&e.m, 1), values(&e.m, 64);
+  uint32_t best = 0;
+  size_t n_little = 0, n_others = 0;
+  for (float times = 4; times < 800; times *= 1.1f) {
+    std::vector<float> larger = means;
+    for (size_t i = 0; i < 8; ++i)
+      for (const size_t xy : {3u, 4u}) larger[64 + 5 * i + xy] *= times;
+    e.codes.mean.set(larger);
+    for (int32_t position = 65; position < 65 + kRing; ++position) {
+      TopKeysJob job = e.job<TopKeysJob>(65, position);
+      job.first_key = 63, job.k = 1, job.out = &best, job.log_evicted = log.ptr(), job.value_evicted = values.ptr();
+      e.m->keys()->top_keys({&job, 1}, e.shape());
+      ASSERT_TRUE(e.m->synchronize().ok());
+      double size = 0;
+      for (const float x : values.get()) size += std::fabs(static_cast<double>(x));
+      EXPECT_TRUE(std::isfinite(size)) << times << ", " << position;
+      n_others += size > 1;
+      n_little += std::isfinite(log.get()[0]) && size == 0;
+    }
+  }
+  EXPECT_GT(n_little, 0u) << "less weight than a mean is made of";
+  EXPECT_GT(n_others, 10u);
 }
 
 // ---- sessions
