@@ -77,9 +77,10 @@ struct TurnAngles {
     return a * (x * c - y * s) + b * (x * s + y * c);
   }
 };
-inline TurnAngles angles_of(int32_t n_pairs, int32_t n_tokens) {
+// alike: all pairs have one frequency.
+inline TurnAngles angles_of(int32_t n_pairs, int32_t n_tokens, bool alike = false) {
   TurnAngles angles{n_pairs, {}, {}};
-  const auto frequency = [&](int32_t i) { return std::pow(1e4, -static_cast<double>(i) / n_pairs); };
+  const auto frequency = [&](int32_t i) { return alike ? .37 : std::pow(1e4, -static_cast<double>(i) / n_pairs); };
   for (int32_t tile = 0; tile * kPageTokens < n_tokens; ++tile)
     for (int32_t i = 0; i < n_pairs; ++i)
       for (const bool sine : {false, true}) {
@@ -96,8 +97,8 @@ inline TurnAngles angles_of(int32_t n_pairs, int32_t n_tokens) {
 struct TurnTables {
   TurnAngles angles;
   Buffer<float> tiles, within;
-  TurnTables(Machine* m, int32_t n_pairs, int32_t n_tokens)
-      : angles(angles_of(n_pairs, n_tokens)), tiles(m, std::max<size_t>(angles.tiles.size(), 1)),
+  TurnTables(Machine* m, int32_t n_pairs, int32_t n_tokens, bool alike = false)
+      : angles(angles_of(n_pairs, n_tokens, alike)), tiles(m, std::max<size_t>(angles.tiles.size(), 1)),
         within(m, std::max<size_t>(angles.within.size(), 1)) {
     if (n_pairs > 0) tiles.set(angles.tiles), within.set(angles.within);
   }

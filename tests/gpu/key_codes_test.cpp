@@ -79,6 +79,31 @@ TEST(GpuKeyCodes, TurnsAndCodesOfValuesHaveTheBitsOfTheCpu) {
   for (const Case& c : kTurnedCases) expect_bits_of_the_cpu(c);
 }
 
+// Pairs that lose equally much: the lower ones become turns, whichever lanes have them.
+TEST(GpuKeyCodes, TurnsOfEqualPairsAreTheLowerOnes) {
+  const Case c{2, 96, KvType::f32, true, 0, 8, 40};
+  const KvFormat kv = kv_format(c.type, 1, 1, c.dim);
+  const auto [expected, got] = on_both(limits(c.dim), [&](Machine* m) {
+    std::vector<float> values = normal_values(static_cast<size_t>(kPageTokens) * 192, 3);
+    for (size_t t = 0; t < static_cast<size_t>(kPageTokens); ++t)
+      for (size_t i = 0; i < 80; ++i) values[t * 192 + i] = values[t * 192 + (i < 40 ? 0 : 40)];
+    Buffer<std::byte> page(m, stored_tokens(kv, values));
+    const uint64_t address = page.address();
+    Codes codes(m, c.format(), kPageTokens);
+    const TurnTables turns(m, c.n_pairs, kPageTokens, true);
+    const KeyCodesJob job = codes.job(&address, 0);
+    (*m)->key_codes()->mean_keys({&job, 1}, codes_shape(kv, c, turns), 0, kPageTokens, 1);
+    return codes.mean.get();
+  });
+  EXPECT_EQ(got, expected);
+  for (int32_t i = 0; i < c.n_turns; ++i) {
+    KeyTurn turn;
+    std::memcpy(&turn, reinterpret_cast<const std::byte*>(got.data() + c.dim) + static_cast<size_t>(i) * sizeof turn, sizeof turn);
+    EXPECT_EQ(turn.pair, i);
+    EXPECT_NE(turn.x, 0.0f);
+  }
+}
+
 // Codes of a generated token, at each place of a tile in turn.
 TEST(GpuKeyCodes, TokenByToken) {
   const Case c{2, 32, KvType::f16, true, 1};
