@@ -12,12 +12,12 @@ struct ValueCase {
   Case c;
   int32_t n_tokens, group;
 };
-// Blocks of 64 dimensions, whole and cut; more query heads than a tile of rows has; one stretch of tiles, two (the last of 20 tiles), five.
+// Blocks of 64 dimensions, whole and cut; more query heads than a tile of rows has; one stretch of tiles, two (the last of 20 tiles), nine.
 const ValueCase kValueCases[] = {{{2, 64, KvType::f16, true, 2, 8, 32}, 301, 3}, {{1, 64, KvType::q8_0, true, 1}, 301, 9},
-                                 {{2, 96, KvType::f16, true, 2}, 130, 1},        {{2, 256, KvType::f16, true, 1}, 301, 2},
+                                 {{2, 96, KvType::f16, true, 2}, 130, 1},        {{2, 256, KvType::f16, true, 1}, 2301, 2},
                                  {{2, 512, KvType::f16, true, 2}, 200, 2},       {{4, 80, KvType::f32, true, 2, 8, 40}, 301, 3},
                                  {{1, 16, KvType::f32, false, 1}, 301, 4},       {{2, 128, KvType::k8v4, true, 2, 8, 64, true}, 2301, 4},
-                                 {{1, 32, KvType::f16, true, 2, 8, 16}, 5000, 1}};
+                                 {{2, 32, KvType::f16, true, 2, 8, 16}, 9400, 1}};
 
 // For each query head the mean of the values of all keys but the best ones, by their codes and by the weights of the keys' codes.
 TEST(GpuKeyCodes, MeansOfEvictedValuesAreThoseOfTheirCodes) {
