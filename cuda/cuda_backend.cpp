@@ -101,7 +101,8 @@ BackendInfo CudaBackend::info() const {
   };
   BackendInfo info;
   info.name = "cuda", info.instruction_set = instruction_set(shape_.architecture), info.n_threads = 1;
-  info.makes_moments = info.has_key_codes = info.fetches = info.moves_ahead = info.decodes_rows = info.decodes_together = true;
+  info.makes_moments = info.has_key_codes = info.codes_values = info.fetches = info.moves_ahead = info.decodes_rows =
+      info.decodes_together = true;
   info.keeps_tiles = info.has_link = true;
   info.useful_chunk = 2048;  // attention has blocks for all SMs, and what crosses the link for each chunk crosses it less often
   return info;

@@ -15,6 +15,13 @@ namespace {
 int64_t most_entries(const KeysJob& job) { return job.n_keys; }
 int64_t most_entries(const FetchJob& job) { return std::max(job.n_keys, job.n_held()); }
 
+void add_evicted(const TopKeysJob& job, const KeysShape& shape, TopKeysPart* part, TopKeysBatch* batch) {
+  part->log_evicted = device(job.log_evicted);
+  if (shape.codes.value_bits == 0 || !job.log_evicted || !job.value_evicted) return;
+  part->value_evicted = device(job.value_evicted);
+  batch->values = true;
+}
+
 }  // namespace
 
 // Runs jobs in batches of queries, as many as fit. A job's queries share a batch if they fit, so that its keys are read once for all of
@@ -61,6 +68,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
         else if (job.n_keys > 0) part.first_tile = job.tiles[0], part.tile_bytes = job.tile_bytes;
         part.offset = job.offset;
         part.queries = device(shape.queries.data) + row + job.kv_head * group_floats;
+        if (shape.codes.n_turns > 0) part.turns = device(job.turns);
         part.n_keys = job.n_keys;
         part.first_position = job.first_position + next_position;
         part.n_positions = count;
@@ -192,7 +200,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
       part->held = reinterpret_cast<const uint32_t*>(held);
       batch.most_held = std::max(batch.most_held, part->n_held);
       if (part->n_held > 0) uploads_.push_back({{address(held)}, job.held.data(), job.held.size() * sizeof(uint32_t)});
-      part->log_evicted = device(job.log_evicted);
+      add_evicted(job, shape, part, &batch);
     }
     part->finds_number = job.n_found && job.k > 0, part->least = job.least;
     if (job.n_found) *job.n_found = 0, part->by_score = 0;
@@ -283,7 +291,8 @@ void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& s
     part->k = job.k, part->by_score = 0;
     part->first_out = n_out;
     if (shape.codes.bits > 0) {
-      part->first_key = job.first_key, part->log_evicted = device(job.log_evicted);
+      part->first_key = job.first_key;
+      add_evicted(job, shape, part, &batch);
       part->held = device(job.held), part->stay = job.stay;
       part->n_held = job.stay != 1.0f ? job.n_held() : 0;
       batch.most_held = std::max(batch.most_held, part->n_held);

@@ -39,9 +39,8 @@ void CudaBackend::for_each_codes_batch(Span<const KeyCodesJob> jobs, int32_t fir
 
 void CudaBackend::mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) {
   const OnDevice here(*gpu_, queue_);
-  for_each_codes_batch(jobs, first / kPageTokens, div_up(end, kPageTokens), [&](const CodesPart* parts, int32_t n_parts) {
-    cuda::mean_keys(queue_, parts, shape.kv, n_parts, first, end, step);
-  });
+  for_each_codes_batch(jobs, first / kPageTokens, div_up(end, kPageTokens),
+                       [&](const CodesPart* parts, int32_t n_parts) { cuda::mean_keys(queue_, parts, shape, n_parts, first, end, step); });
 }
 
 void CudaBackend::encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) {

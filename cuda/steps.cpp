@@ -77,8 +77,13 @@ void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::by
     const HeadView& head = step.heads[i];
     const uint64_t bytes = n_sent_tiles(head) * sizeof(uint64_t);
     const uint64_t* tiles = head.tiles_there ? device(head.tiles_there) : reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_);
-    const DeviceHead there{tiles,       head.append_at,          device(head.compensation_token), device(head.compensation_logs),
-                           head.n_keys, head.compensation_weight};
+    const DeviceHead there{tiles,
+                           head.append_at,
+                           device(head.compensation_token),
+                           device(head.compensation_logs),
+                           device(head.compensation_values),
+                           head.n_keys,
+                           head.compensation_weight};
     std::memcpy(heads + i * sizeof there, &there, sizeof there);
     if (bytes > 0) std::memcpy(upload + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;

@@ -10,10 +10,11 @@ namespace orrery::cuda {
 
 // The resident KV of one KV head (runtime/backend/step.h: HeadView).
 struct DeviceHead {
-  const uint64_t* tiles;            // (n_keys / kPageTokens, rounded up) device addresses
-  uint64_t append_at;               // device address
-  const float* compensation_token;  // (2, head_dim), if compensation_weight > 0 or compensation_logs is given
-  const float* compensation_logs;   // (group), or null
+  const uint64_t* tiles;             // (n_keys / kPageTokens, rounded up) device addresses
+  uint64_t append_at;                // device address
+  const float* compensation_token;   // (2, head_dim), if compensation_weight > 0 or compensation_logs is given
+  const float* compensation_logs;    // (group), or null
+  const float* compensation_values;  // (group, head_dim) of compensation_logs, or null
   int32_t n_keys;
   float compensation_weight;
 };

@@ -74,6 +74,7 @@ int __popc(unsigned x);
 int __ffs(int x);
 float __fmul_rn(float a, float b);
 float __fadd_rn(float a, float b);
+double __dmul_rn(double a, double b);
 void sincos(double x, double* sine, double* cosine);
 int __float2int_rn(float x);
 float __int_as_float(int x);

@@ -327,10 +327,11 @@ __device__ __forceinline__ void load_queries(const float* q, int n_queries, floa
 }
 
 // Attends to a head's compensation token. A warp has one query. Of a weight that is a logarithm m takes the weight, so none is too large.
-// logs: of the item's first query.
+// logs: of the item's first query; values: the token's V for each query from there on, or null.
 template <int kDim>
-__device__ __forceinline__ void attend_compensation_token(const KeySpan& span, const float* logs, const float* q, int n_queries,
-                                                          float scale, float* partial_o, float2* partial_ml, int64_t stride) {
+__device__ __forceinline__ void attend_compensation_token(const KeySpan& span, const float* logs, const float* values, const float* q,
+                                                          int n_queries, float scale, float* partial_o, float2* partial_ml,
+                                                          int64_t stride) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float alike = logs ? 1.0f : span.compensation_weight;
   for (int g = warp; g < n_queries; g += G::kWarps) {
@@ -339,7 +340,8 @@ __device__ __forceinline__ void attend_compensation_token(const KeySpan& span, c
     dot = warp_sum(dot) * scale;
     if (logs) dot += logs[g];
     const bool seen = dot != -INFINITY;  // a score of -infinity means weight 0, even if no other key exists
-    for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.compensation_token[kDim + i] : 0.0f;
+    const float* value = values ? values + g * kDim : span.compensation_token + kDim;
+    for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * value[i] : 0.0f;
     if (lane == 0) partial_ml[g * stride] = make_float2(dot, seen ? alike : 0.0f);
   }
 }
@@ -375,7 +377,9 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     if constexpr (kShared == 0) {  // others have no compensation tokens
       if (has_compensation_token(span) && item.split + 1 == splits.count) {
         const float* logs = span.compensation_logs ? span.compensation_logs + item.first_query : nullptr;
-        attend_compensation_token<kDim>(span, logs, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
+        const float* values = span.compensation_values ? span.compensation_values + item.first_query * kDim : nullptr;
+        attend_compensation_token<kDim>(span, logs, values, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to,
+                                        w.max_splits);
         continue;
       }
     }

@@ -275,6 +275,8 @@ struct TopKeysPart {
   float stay, least;
   uint32_t finds_number;
   float* log_evicted;
+  float* value_evicted;  // with codes of values: the means of the values of the same keys, (group, head_dim); or null
+  const KeyTurn* turns;  // of codes with turns: the head's; or null
   // Of key_weights(). mean: the result is the mean. add: the result is the sum, added to what the row of the results holds. slot: this row.
   // n_before: the job's positions in earlier batches. n_all: all of the job's positions.
   uint32_t mean, add;
@@ -330,6 +332,7 @@ struct FetchPart;
 struct TopKeysBatch {
   bool ends = false;      // parts by score, or with `among`
   int32_t most_held = 0;  // keys whose scores count `stay` times, the most of a part
+  bool values = false;    // parts with value_evicted
   // Of plan_fetch(): for each part, of one query, where its misses are found. excludes: keys that get the lowest score.
   const FetchPart* fetch = nullptr;
   bool excludes = false;
@@ -366,13 +369,13 @@ void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, cons
 struct CodesPart {
   const uint64_t* pages;  // from the page of the first token on; of mean_values() from page 0 on
   uint64_t offset;
-  float* mean;  // (head_dim); the result of mean_keys() and mean_values()
+  float* mean;  // (head_dim), and turns behind it (KeyCodeFormat::turns_offset()): the result of mean_keys(); of mean_values() the value
   std::byte* tiles;
   const float* shares;  // (n_shares) of mean_values()
   float* sums;          // (pages, head_dim) working memory of mean_values()
   int32_t n_shares;
 };
-void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step);
+void mean_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end, int32_t step);
 void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages);
 // first < end.
 void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end);
@@ -381,10 +384,11 @@ void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shap
 namespace top_keys_cu {
 struct TopKeysWork;
 }
-void code_weights(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t block, int32_t n_parts,
-                  int32_t most_keys);
+void code_weights(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeysShape& shape, int32_t n_parts, int32_t most_keys);
 void weigh_held(Queue& queue, const top_keys_cu::TopKeysWork& work, int32_t n_parts, int32_t most_held);
 void evicted_logs(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t n_parts);
+// Behind evicted_logs(), which leaves the weights of evicted keys alone in parts with value_evicted: these parts' value_evicted.
+void evicted_values(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeysShape& shape, int32_t n_parts, int32_t most_keys);
 
 // ---- fetch.cu
 struct FetchMiss {

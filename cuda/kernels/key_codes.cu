@@ -1,5 +1,5 @@
-// Key codes (runtime/backend/key_codes.h): means and codes, made between steps; and weights of queries by codes, which take the place of
-// kernel 1 of top_keys.cu. README.md: the cost.
+// Key codes (runtime/backend/key_codes.h): means and codes, made between steps; weights of queries by codes, which take the place of
+// kernel 1 of top_keys.cu; and means of values by codes. README.md: the cost.
 //
 // Making codes. A warp has the two keys whose codes share bytes of a tile. A lane has dimensions lane, 32 + lane, ... of a key, so a
 // dimension's partner in the Hadamard transform is in another lane or in another register. Sums and roundings are those of the CPU backend:
@@ -10,6 +10,14 @@
 // of the products are the queries' upper bytes, rows 8 to 15 the lower ones, columns are 8 keys. A warp has a tile. A lane loads words of 8
 // keys' groups and turns them into the columns' bytes: two permutations of bytes gather the codes of one key, and a third one looks up
 // their levels.
+//
+// Turns. A query's products with the means at the positions of a tile are a product of matrices, too: 16 numbers of the query, for each turn
+// one that counts the cosines and one that counts the sines, and 16 cosines and sines of each key. m16n8k16 on halves multiplies them; a
+// number is two halves, so 22 bits of it count. The angle of the tile goes to the query's numbers, and what lies within a tile is the
+// same for all tiles.
+//
+// Means of values. A block of 64 dimensions of a tile's values has the layout of a tile of keys: dimensions stand where keys stand, and
+// tokens where a key's dimensions stand. So the same products, of weights of 16 bits with levels, add up the tile's values.
 #include <algorithm>
 #include <cmath>
 
@@ -22,8 +30,7 @@ namespace key_codes_cu {
 
 using namespace top_keys_cu;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kMostLaneDims = 16;  // of a lane: head_dim / 32, 8 or 16 (kLaneDims)
-constexpr int kHalfTile = kPageTokens / 2;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kAhead = 8;  // loads under way
 
 struct CodesWork {
@@ -52,7 +59,78 @@ __global__ void __launch_bounds__(kThreads) mean_keys_kernel(CodesWork w, int fi
         i + j < n ? load_value(w.type, token_at(w, part, first + (i + j) * step), at / 32, at % 32) : 0.0f;
     ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) sum += static_cast<double>(x[j]);
   }
-  part.mean[at] = static_cast<float>(sum / static_cast<double>(max(n, 1)));
+  part.mean[at] = static_cast<float>(sum * (1.0 / static_cast<double>(max(n, 1))));
+}
+
+// With turns: a thread block has a head, and a thread has pairs of dimensions, or single dimensions behind the last pair. A warp then finds
+// the turns one after the other.
+__global__ void __launch_bounds__(kThreads)
+    mean_turned_keys_kernel(CodesWork w, TurnsWork t, uint32_t interleaved, int turns_from, int first, int end, int step) {
+  constexpr int kMostDims = 32 * kMostLaneDims;
+  __shared__ double sums[kMostDims], back[kMostDims], angles[kMostDims];  // of keys; of pairs turned back; of cosines and sines
+  const CodesPart part = w.parts[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x), n = end > first ? (end - first + step - 1) / step : 0;
+  const int stride = interleaved ? 2 : 1, apart = interleaved ? 1 : t.n_pairs;
+  const double of_token = 1.0 / static_cast<double>(max(n, 1));
+  for (int item = thread; item < w.head_dim - t.n_pairs; item += kThreads) {
+    const bool is_pair = item < t.n_pairs;
+    const int a = is_pair ? item * stride : item + t.n_pairs, b = is_pair ? a + apart : a;
+    double sum_a = 0.0, sum_b = 0.0, back_a = 0.0, back_b = 0.0, cosines = 0.0, sines = 0.0;
+    for (int i = 0; i < n; i += kAhead) {
+      float x[kAhead], y[kAhead];
+      float2 angle[kAhead];
+      ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) {
+        x[j] = y[j] = 0.0f, angle[j] = make_float2(0.0f, 0.0f);
+        if (i + j >= n) continue;
+        const int token = first + (i + j) * step;
+        const std::byte* key = token_at(w, part, token);
+        x[j] = load_value(w.type, key, a / 32, a % 32), y[j] = load_value(w.type, key, b / 32, b % 32);
+        if (is_pair) angle[j] = angle_at(t, item, token);
+      }
+      ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) {  // products of two floats are exact as doubles
+        const double u = static_cast<double>(x[j]), v = static_cast<double>(y[j]), c = static_cast<double>(angle[j].x),
+                     s = static_cast<double>(angle[j].y);
+        sum_a += u, sum_b += v, cosines += c, sines += s;
+        back_a += u * c + v * s, back_b += v * c - u * s;
+      }
+    }
+    sums[a] = sum_a * of_token, sums[b] = sum_b * of_token;
+    if (is_pair) back[2 * item] = back_a * of_token, back[2 * item + 1] = back_b * of_token;
+    if (is_pair) angles[2 * item] = cosines, angles[2 * item + 1] = sines;
+  }
+  __syncthreads();
+  auto* turns = reinterpret_cast<KeyTurn*>(part.mean + turns_from);
+  for (int turn = 0; thread < 32 && turn < t.n; ++turn) {  // the pair that loses most, the lower one of equals
+    double most = 0.0;
+    int best = -1;
+    for (int i = thread; i < t.n_pairs; i += 32) {
+      const double x = sums[i * stride], y = sums[i * stride + apart], u = back[2 * i], v = back[2 * i + 1];
+      const double lost = __dmul_rn(u, u) + __dmul_rn(v, v) - (__dmul_rn(x, x) + __dmul_rn(y, y));
+      if (lost > most) most = lost, best = i;
+    }
+    for (int i = 16; i > 0; i /= 2) {
+      const double other = __shfl_xor_sync(kAllLanes, most, i);
+      const int other_best = __shfl_xor_sync(kAllLanes, best, i);
+      if (other > most || (other == most && other_best < best)) most = other, best = other_best;
+    }
+    __syncwarp();  // all lanes have read the sums
+    if (thread == 0) {
+      KeyTurn found = {};
+      if (best >= 0) {
+        found.first = best * stride, found.second = found.first + apart, found.pair = best;
+        found.x = static_cast<float>(back[2 * best]), found.y = static_cast<float>(back[2 * best + 1]);
+        const double x = static_cast<double>(found.x), y = static_cast<double>(found.y);
+        const double cosine = __dmul_rn(angles[2 * best], of_token), sine = __dmul_rn(angles[2 * best + 1], of_token);
+        sums[found.first] -= __dmul_rn(x, cosine) - __dmul_rn(y, sine);
+        sums[found.second] -= __dmul_rn(x, sine) + __dmul_rn(y, cosine);
+        back[2 * best] = back[2 * best + 1] = 0.0;
+      }
+      turns[turn] = found;
+    }
+    __syncwarp();
+  }
+  __syncthreads();
+  for (int at = thread; at < w.head_dim; at += kThreads) part.mean[at] = static_cast<float>(sums[at]);
 }
 
 // A thread block has a page of a head, or half of a large one, and a thread a dimension: the sum of the page's V, in floats.
@@ -156,7 +234,9 @@ struct EncodeWork {
   CodesWork keys;
   int32_t block;  // of the Hadamard transform
   float scale;
-  int32_t first, end;  // tokens
+  int32_t first, end;                                        // tokens
+  int32_t tile_bytes, turns_from, codes_from, factors_from;  // turns_from: of the means, in floats; the others of a tile, in bytes
+  TurnsWork turns;
 };
 
 // A thread block has a tile. A tile that begins within [first, end) is written whole: codes of tokens behind `end` become 0.
@@ -166,9 +246,13 @@ __global__ void __launch_bounds__(kThreads, 1) encode_keys_kernel(EncodeWork w) 
   const CodesPart part = w.keys.parts[blockIdx.y];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, dim = w.keys.head_dim;
   const int tile = w.first / kPageTokens + static_cast<int>(blockIdx.x), n_groups = dim / kOfGroup;
-  std::byte* codes_at = part.tiles + static_cast<int64_t>(tile) * (n_groups * kHalfTile + 2 * kPageTokens);
+  std::byte* codes_at = part.tiles + static_cast<int64_t>(tile) * w.tile_bytes;
   std::byte* factors = codes_at + n_groups * kHalfTile;
   const bool begins = w.first <= tile * kPageTokens;
+  __shared__ float shifts[kWarps][32 * kLaneDims];  // by turns, of a warp's key
+  KeyTurn turn = {};
+  if (lane < w.turns.n) turn = reinterpret_cast<const KeyTurn*>(part.mean + w.turns_from)[lane];
+  ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) shifts[warp][32 * i + lane] = 0.0f;
   float mean[kLaneDims];
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) mean[i] = 32 * i + lane < dim ? part.mean[32 * i + lane] : 0.0f;
   for (int at = warp; at < kHalfTile; at += kWarps) {
@@ -180,9 +264,15 @@ __global__ void __launch_bounds__(kThreads, 1) encode_keys_kernel(EncodeWork w) 
       uint32_t factor = 0;
       if (encoded) {
         const std::byte* from = token_at(w.keys, part, key);
+        __syncwarp();  // all lanes have read the last key's shifts
+        if (turn.x != 0.0f || turn.y != 0.0f) {
+          const float2 shift = turned(angle_at(w.turns, turn.pair, key), make_float2(turn.x, turn.y));
+          shifts[warp][turn.first] = shift.x, shifts[warp][turn.second] = shift.y;
+        }
+        __syncwarp();
         float x[kLaneDims];
         ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) x[i] =
-            32 * i + lane < dim ? load_value(w.keys.type, from, i, lane) - mean[i] : 0.0f;
+            32 * i + lane < dim ? load_value(w.keys.type, from, i, lane) - shifts[warp][32 * i + lane] - mean[i] : 0.0f;
         transform(x, lane, w.block, w.scale);
         int codes[kLaneDims];
         factor = half_bits(encode<kBits>(x, dim, lane, codes));
@@ -199,6 +289,45 @@ __global__ void __launch_bounds__(kThreads, 1) encode_keys_kernel(EncodeWork w) 
       if (32 * i + lane >= dim || lane % kOfGroup) continue;
       std::byte* to = codes_at + (32 * i + lane) / kOfGroup * kHalfTile + at;
       *to = static_cast<std::byte>(both[i] | (kept ? static_cast<int>(*to) & kept : 0));
+    }
+  }
+}
+
+// The same of values. A warp has the tokens that share bytes of the tile, and a lane the dimensions of a byte's two halves.
+template <int kBits, int kLaneDims>
+__global__ void __launch_bounds__(kThreads, 1) encode_values_kernel(EncodeWork w) {
+  constexpr int kOfGroup = 4 / kBits, kGroups = kPageTokens / kOfGroup, kBlocks = kLaneDims / 2;
+  const CodesPart part = w.keys.parts[blockIdx.y];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, dim = w.keys.head_dim;
+  const int tile = w.first / kPageTokens + static_cast<int>(blockIdx.x);
+  std::byte* codes_at = part.tiles + static_cast<int64_t>(tile) * w.tile_bytes + w.codes_from;
+  std::byte* factors = part.tiles + static_cast<int64_t>(tile) * w.tile_bytes + w.factors_from;
+  const bool begins = w.first <= tile * kPageTokens;
+  for (int group = warp; group < kGroups; group += kWarps) {
+    int both[kBlocks] = {}, kept = 0xFF;
+    for (int i = 0; i < kOfGroup; ++i) {
+      const int in_tile = group * kOfGroup + i, token = tile * kPageTokens + in_tile;
+      const bool encoded = token >= w.first && token < w.end;
+      if (!encoded && !begins) continue;
+      kept &= ~(((1 << kBits) - 1) * 0x11 << i * kBits);
+      uint32_t factor_bits = 0;
+      if (encoded) {
+        const std::byte* from = token_at(w.keys, part, token);
+        float x[kLaneDims];
+        ORRERY_UNROLL for (int d = 0; d < kLaneDims; ++d) x[d] = 32 * d + lane < dim ? load_value(w.keys.type, from, d, lane) : 0.0f;
+        transform(x, lane, w.block, w.scale);
+        int codes[kLaneDims];
+        const float factor = encode<kBits>(x, dim, lane, codes);
+        factor_bits = factor == factor ? half_bits(factor) : 0;
+        ORRERY_UNROLL for (int d = 0; d < kLaneDims; ++d) both[d / 2] |= codes[d] << (i * kBits + d % 2 * 4);
+      }
+      if (lane == 0) store_half(factors + 2 * in_tile, factor_bits);
+    }
+    if (kept == 0xFF) continue;
+    ORRERY_UNROLL for (int b = 0; b < kBlocks; ++b) {
+      if (b * kPageTokens >= dim) break;
+      std::byte* to = codes_at + (b * kGroups + group) * kHalfTile + lane;
+      *to = static_cast<std::byte>(both[b] | (kept ? static_cast<int>(*to) & kept : 0));
     }
   }
 }
@@ -275,6 +404,51 @@ __device__ __forceinline__ uint32_t next_codes(const uint32_t* words, int side) 
   }
 }
 
+constexpr int kColumns = 8;  // products of 8 keys each in a tile
+template <int kBits>
+inline constexpr int kParts = kBits == 4 ? 2 : 1;  // of a level
+template <int kBits>
+inline constexpr int kWords = 2 * kBits;  // of a lane in a step of 32 dimensions
+
+// Adds the products of 8 rows with 32 dimensions of a tile's codes: of key 32 * half + 8 t + 4 e + i to sums[part][4 * half + i][e] and
+// [e + 2]. words: of groups 4 j + t of the step.
+template <int kBits>
+__device__ __forceinline__ void add_products(const uint32_t (&words)[kWords<kBits>], const uint4& rows,
+                                             int32_t (&sums)[kParts<kBits>][kColumns][4]) {
+  const uint32_t a[4] = {rows.x, rows.y, rows.z, rows.w};
+  ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
+    // Selectors of two keys each: low halves and high halves.
+    uint32_t selectors[2][2];
+    ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
+      const uint32_t first = first_codes<kBits>(words + r * kBits, half), second = next_codes<kBits>(words + r * kBits, half);
+      selectors[r][0] = permute_bytes(first, second, 0x5140), selectors[r][1] = permute_bytes(first, second, 0x7362);
+    }
+    ORRERY_UNROLL for (int i = 0; i < 4; ++i) {
+      const uint32_t s[2] = {selectors[0][i / 2] >> i % 2 * 16, selectors[1][i / 2] >> i % 2 * 16};
+      int32_t* low = sums[0][4 * half + i];
+      const uint32_t b[2] = {low_levels<kBits>(s[0]), low_levels<kBits>(s[1])};
+      mma_s8(low, a, b, low);
+      if constexpr (kParts<kBits> == 2) {
+        int32_t* high = sums[1][4 * half + i];
+        const uint32_t c[2] = {high_levels(s[0]), high_levels(s[1])};
+        mma_s8(high, a, c, high);
+      }
+    }
+  }
+}
+
+// Writes the whole number of a row's dimension 32 * step + lane to its fragment: an upper and a lower byte. `step`: of the fragment, (32).
+template <int kBits>
+__device__ __forceinline__ void put_number(int whole, int row, int lane, uint4* step) {
+  constexpr int kOfGroup = 4 / kBits;
+  // A lane's place in each step: word j of its lane t, which has group 4 j + t of the step.
+  const int group = lane / kOfGroup, t = group % 4, j = group / 4, byte = j % kBits * kOfGroup + lane % kOfGroup;
+  const int high = (whole + 128) >> 8;
+  auto* to = reinterpret_cast<int8_t*>(step + 4 * row + t) + 8 * (j / kBits) + byte;
+  to[0] = static_cast<int8_t>(high), to[4] = static_cast<int8_t>(whole - 256 * high);
+}
+constexpr float kMostNumber = 127 * 256;
+
 // A thread block's queries. Row r's scale turns sums of whole numbers into products times log2(e); `zero` is to be added to these sums.
 template <int kLaneDims>
 struct CodeRows {
@@ -286,7 +460,6 @@ struct CodeRows {
 template <int kBits, int kLaneDims>
 __device__ __forceinline__ void prepare_row(const float* q, int dim, int block, float block_scale, float scale, int row, int lane,
                                             CodeRows<kLaneDims>* rows) {
-  constexpr int kOfGroup = 4 / kBits;
   float x[kLaneDims];
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) x[i] = q && 32 * i + lane < dim ? q[32 * i + lane] : 0.0f;
   transform(x, lane, block, block_scale);
@@ -295,17 +468,13 @@ __device__ __forceinline__ void prepare_row(const float* q, int dim, int block, 
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) largest = fmaxf(largest, fabsf(x[i])), finite &= fabsf(x[i]) < INFINITY;
   largest = warp_max(largest);
   const bool usable = !__any_sync(kAllLanes, !finite);
-  constexpr float kMost = 127 * 256;
-  const float unit = largest / kMost, inverse = unit > 0 ? kMost / largest : 0.0f;
-  // A lane's place in each step: word j of its lane t, which has group 4 j + t of the step.
-  const int group = lane / kOfGroup, t = group % 4, j = group / 4, byte = j % kBits * kOfGroup + lane % kOfGroup;
+  const float unit = largest / kMostNumber, inverse = unit > 0 ? kMostNumber / largest : 0.0f;
   int sum = 0;
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) {
     if (32 * i >= dim) break;
-    const int whole = usable ? __float2int_rn(__fmul_rn(x[i], inverse)) : 0, high = (whole + 128) >> 8;
+    const int whole = usable ? __float2int_rn(__fmul_rn(x[i], inverse)) : 0;
     sum += whole;
-    auto* to = reinterpret_cast<int8_t*>(&rows->fragments[i][4 * row + t]) + 8 * (j / kBits) + byte;
-    to[0] = static_cast<int8_t>(high), to[4] = static_cast<int8_t>(whole - 256 * high);
+    put_number<kBits>(whole, row, lane, rows->fragments[i]);
   }
   sum = static_cast<int>(warp_total(static_cast<unsigned>(sum)));
   if (lane != 0) return;
@@ -321,16 +490,75 @@ __device__ __forceinline__ float weight_below(float y, float unit) {
   return exponent > -126.0f ? __int_as_float(bits) : 0.0f;
 }
 
+// What turns add to a thread block's products.
+struct TurnRows {
+  float2 numbers[G::kRows][kMostTurns];  // of a query, for each turn: its product with the mean, and with the mean turned by a right angle
+  // Of the 8 keys of a product, in its fragments' layout: cosines and sines of turns t and t + 4, as halves; and what the halves leave out.
+  uint4 within[kColumns][32];
+  int32_t pairs[kMostTurns];
+};
+static_assert(kMostTurns == 8, "a product of halves has two numbers for each turn");
+
+__device__ __forceinline__ void prepare_turns(const TurnsWork& t, const KeyTurn* turns, TurnRows* rows) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int n = turns ? t.n : 0;
+  if (warp == 0 && lane < kMostTurns) rows->pairs[lane] = lane < n ? turns[lane].pair : 0;
+  static_assert(kWarps == kColumns, "a warp prepares the columns of a product");
+  const int slot = warp / 4 * kHalfTile + lane / 4 * 4 + warp % 4;
+  float2 angles[2];
+  ORRERY_UNROLL for (int i = 0; i < 2; ++i) {
+    const int turn = lane % 4 + 4 * i;
+    angles[i] = turn < n ? angle_within(t, turns[turn].pair, slot) : make_float2(0.0f, 0.0f);
+  }
+  uint4 fragment;
+  split_halves(angles[0].x, angles[0].y, &fragment.x, &fragment.z);
+  split_halves(angles[1].x, angles[1].y, &fragment.y, &fragment.w);
+  rows->within[warp][lane] = fragment;
+}
+
+// q: null for a row of zeros. A lane has a turn.
+__device__ __forceinline__ void prepare_turned_row(const float* q, const TurnsWork& t, const KeyTurn* turns, float scale, int row, int lane,
+                                                   TurnRows* rows) {
+  if (lane >= kMostTurns) return;
+  float2 numbers = make_float2(0.0f, 0.0f);
+  if (q && turns && lane < t.n) {
+    const KeyTurn turn = turns[lane];
+    const float a = q[turn.first], b = q[turn.second];
+    numbers.x = fmaf(a, turn.x, b * turn.y) * scale, numbers.y = fmaf(b, turn.x, -a * turn.y) * scale;
+  }
+  rows->numbers[row][lane] = numbers;
+}
+
+// The fragment of the queries' numbers, turned by the angle of a tile.
+__device__ __forceinline__ void turn_rows(const TurnsWork& turns, const TurnRows& rows, int tile, int lane, uint32_t (&a)[4]) {
+  constexpr float kMost = 60000;  // a half can hold it
+  const int row = lane / 4, t = lane % 4;
+  ORRERY_UNROLL for (int i = 0; i < 2; ++i) {
+    const float2 x = rows.numbers[row][t + 4 * i], by = angle_of_tile(turns, rows.pairs[t + 4 * i], tile);
+    const float of_cosine = fmaf(x.x, by.x, x.y * by.y), of_sine = fmaf(x.y, by.x, -x.x * by.y);
+    split_halves(fminf(fmaxf(of_cosine, -kMost), kMost), fminf(fmaxf(of_sine, -kMost), kMost), &a[2 * i], &a[2 * i + 1]);
+  }
+}
+// Adds the products with the means at the positions of two of a product's keys.
+__device__ __forceinline__ void add_turns(const uint32_t (&a)[4], const uint4& within, float* first, float* second) {
+  const uint32_t high[2] = {within.x, within.y}, low[2] = {within.z, within.w};
+  float sums[4] = {};
+  mma_f16(sums, a, high), mma_f16(sums, a, low);
+  *first += sums[0] + sums[2], *second += sums[1] + sums[3];
+}
+
 struct CodeWeightsWork {
   TopKeysWork top;
   int32_t block;  // of the queries' rotation
   float block_scale;
+  TurnsWork turns;
 };
 
-template <int kBits, int kLaneDims>
-__global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_kernel(CodeWeightsWork work) {
-  constexpr int kWords = 2 * kBits, kParts = kBits == 4 ? 2 : 1, kColumns = 8;  // kColumns: products of 8 keys in a tile
+// kTurned: keys have turns.
+template <int kBits, int kLaneDims, bool kTurned>
+__global__ void __launch_bounds__(kThreads, kBits == 4 || kTurned ? 2 : 3) code_weights_kernel(CodeWeightsWork work) {
   __shared__ CodeRows<kLaneDims> rows;
+  [[maybe_unused]] __shared__ TurnRows turned;
   const TopKeysWork& w = work.top;
   const TopKeysPart part = parts_of(w)[blockIdx.y];
   const int first_tile = static_cast<int>(blockIdx.x) * G::kTiles, n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens;
@@ -338,6 +566,7 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, column = lane / 4, t = lane % 4;
   const int group = w.plan.group, dim = w.head_dim, n_groups = dim * kBits / 4, n_steps = (dim + 31) / 32;
   const int n_rows = part.n_positions * group;
+  if constexpr (kTurned) prepare_turns(work.turns, part.turns, &turned);
   for (int first_row = 0; first_row < n_rows; first_row += G::kRows) {
     if (first_row > 0) __syncthreads();  // all warps have read the rows before
     static_assert(G::kRows == kWarps, "a warp prepares a row");
@@ -345,52 +574,36 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
     const float* q = in_global(part.queries) + (part.first_position + of_warp / group - w.ring_first) % w.ring_rows * w.ring_stride +
                      of_warp % group * dim;
     prepare_row<kBits>(of_warp < n_rows ? q : nullptr, dim, work.block, work.block_scale, w.scale, warp, lane, &rows);
+    if constexpr (kTurned)
+      prepare_turned_row(of_warp < n_rows ? q : nullptr, work.turns, part.turns, w.scale * kLog2E, warp, lane, &turned);
     __syncthreads();
     for (int tile = first_tile + warp; tile < min(first_tile + G::kTiles, n_tiles); tile += kWarps) {
       // The part in memory: what finds a tile is read once a tile, and stays in no register meanwhile.
       const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(tile_of(parts_of(w)[blockIdx.y], tile)));
       const std::byte* of_lane = codes + t * kHalfTile + 4 * column;
       // Words of group 4 j + t of a step. Only the last step may have half of its dimensions, which are in the first words.
-      const auto load = [&](int step, uint32_t(&words)[kWords]) {
-        const std::byte* from = of_lane + step * 4 * kWords * kHalfTile;
+      const auto load = [&](int step, uint32_t(&words)[kWords<kBits>]) {
+        const std::byte* from = of_lane + step * 4 * kWords<kBits> * kHalfTile;
         const bool whole = 32 * step + 16 < dim;
-        ORRERY_UNROLL for (int j = 0; j < kWords; ++j) words[j] =
+        ORRERY_UNROLL for (int j = 0; j < kWords<kBits>; ++j) words[j] =
             j < kBits || whole ? *reinterpret_cast<const uint32_t*>(from + 4 * j * kHalfTile) : 0;
       };
-      int32_t sums[kParts][kColumns][4] = {};
-      uint32_t next[kWords];
+      int32_t sums[kParts<kBits>][kColumns][4] = {};
+      uint32_t next[kWords<kBits>];
       load(0, next);
       for (int step = 0; step < n_steps; ++step) {
-        uint32_t words[kWords];
-        ORRERY_UNROLL for (int j = 0; j < kWords; ++j) words[j] = next[j];
+        uint32_t words[kWords<kBits>];
+        ORRERY_UNROLL for (int j = 0; j < kWords<kBits>; ++j) words[j] = next[j];
         if (step + 1 < n_steps) load(step + 1, next);
-        const uint4 query = rows.fragments[step][lane];
-        const uint32_t a[4] = {query.x, query.y, query.z, query.w};
-        ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
-          // Selectors of two keys each: low halves and high halves.
-          uint32_t selectors[2][2];
-          ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
-            const uint32_t first = first_codes<kBits>(words + r * kBits, half), second = next_codes<kBits>(words + r * kBits, half);
-            selectors[r][0] = permute_bytes(first, second, 0x5140), selectors[r][1] = permute_bytes(first, second, 0x7362);
-          }
-          ORRERY_UNROLL for (int i = 0; i < 4; ++i) {
-            const uint32_t s[2] = {selectors[0][i / 2] >> i % 2 * 16, selectors[1][i / 2] >> i % 2 * 16};
-            int32_t* low = sums[0][4 * half + i];
-            const uint32_t b[2] = {low_levels<kBits>(s[0]), low_levels<kBits>(s[1])};
-            mma_s8(low, a, b, low);
-            if constexpr (kParts == 2) {
-              int32_t* high = sums[1][4 * half + i];
-              const uint32_t c[2] = {high_levels(s[0]), high_levels(s[1])};
-              mma_s8(high, a, c, high);
-            }
-          }
-        }
+        add_products<kBits>(words, rows.fragments[step][lane], sums);
       }
       // The lane has 8 keys of each half of the tile, for its row: keys 8 t + 4 e + i.
       const float scale = rows.scale[column], zero = rows.zero[column];
       float y[2][8];
       float largest = -INFINITY;
       const int of_lane_first = part.first_key - tile * kPageTokens - 8 * t, of_lane_end = part.n_keys - tile * kPageTokens - 8 * t;
+      [[maybe_unused]] uint32_t turned_rows[4];
+      if constexpr (kTurned) turn_rows(work.turns, turned, tile, lane, turned_rows);
       const bool all_seen = part.first_key <= tile * kPageTokens && (tile + 1) * kPageTokens <= part.n_keys;
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
         const uint4 halves = *reinterpret_cast<const uint4*>(codes + n_groups * kHalfTile + 2 * (half * kHalfTile + 8 * t));
@@ -399,9 +612,12 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
           const int i = 4 * half + k % 4, e = k / 4;
           const auto total = [&](int of_part) { return static_cast<float>(sums[of_part][i][e] * 256 + sums[of_part][i][e + 2]); };
           float sum = total(0);
-          if constexpr (kParts == 2) sum = fmaf(128.0f, total(1), sum) + zero;
+          if constexpr (kParts<kBits> == 2) sum = fmaf(128.0f, total(1), sum) + zero;
           const float factor = __half2float(__ushort_as_half(static_cast<unsigned short>(factors[k / 2] >> k % 2 * 16 & 0xFFFFu)));
           y[half][k] = __fmul_rn(__fmul_rn(sum, scale), factor);
+        }
+        if constexpr (kTurned) {
+          ORRERY_UNROLL for (int i = 0; i < 4; ++i) add_turns(turned_rows, turned.within[4 * half + i][lane], &y[half][i], &y[half][4 + i]);
         }
       }
       if (!all_seen) {
@@ -432,64 +648,130 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
   }
 }
 
-// Scores of held keys count `stay` times. A thread has a held key of a part, of one query.
-__global__ void __launch_bounds__(kThreads) weigh_held_kernel(TopKeysWork w) {
-  const TopKeysPart& part = parts_of(w)[blockIdx.y];
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i >= part.n_held) return;
-  uint32_t* score = bits_of(w, entry_of(w, part.first_entry)) + part.held[i];
-  *score = __float_as_uint(__fmul_rn(__uint_as_float(*score), part.stay));
+// ---- means of values
+
+// Stretches of tiles, of G::kTiles; the last one has the rest, too, so it has values enough to lie in the place of weights.
+ORRERY_HOST_DEVICE constexpr int n_stretches(int n_tiles) { return n_tiles < 2 * G::kTiles ? 1 : n_tiles / G::kTiles; }
+
+struct ValuesWork {
+  TopKeysWork top;
+  int32_t block;  // of the values' rotation
+  float block_scale;
+  int32_t codes_from, factors_from;  // bytes of a tile
+};
+// Where a stretch's sums of a query head lie, (head_dim). Those of the first stretch take the place of the result, those of the others the
+// place of their first weights.
+__device__ __forceinline__ float* stretch_sums(const TopKeysWork& w, const TopKeysPart& part, int g, int stretch) {
+  if (stretch == 0) return part.value_evicted + g * w.head_dim;
+  return entry_of(w, part.first_entry) + g * w.plan.stride + stretch * (G::kTiles * kPageTokens);
 }
 
-// A thread block has a query head: log2 of the weights of the keys that are not among its part's best ones. TopKeysPart::log_evicted holds
-// the largest unit, whose tile has the largest share. Best keys are subtracted from the sum of their tile; a tile of best keys alone adds
-// nothing.
-__global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, int bits, float error) {
-  const TopKeysPart& part = parts_of(w)[blockIdx.y];
-  if (!part.log_evicted) return;
-  const int thread = static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.x),
-            n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens;
+// A thread block has a stretch, up to 8 query heads at a time. A warp has a tile: it rounds the products of weights and factors to 16 bits,
+// and multiplies them with the levels of kAtOnce blocks of dimensions. Tiles with less than 2^-20 of their part of the weights are left out.
+template <int kBits, int kLaneDims>
+__global__ void __launch_bounds__(kThreads, 2) evicted_values_kernel(ValuesWork work) {
+  constexpr int kSteps = kPageTokens / 32, kAtOnce = 2, kGroups = kPageTokens * kBits / 4;
+  constexpr float kLeftOut = 1.0f / (1 << 20);
+  __shared__ uint4 fragments[kWarps][kSteps][32];
+  __shared__ float4 of_warps[kWarps][G::kRows][kPageTokens / 4];
+  __shared__ float units[kWarps][G::kRows], sums[G::kRows][32 * kLaneDims];
+  const TopKeysWork& w = work.top;
+  const TopKeysPart part = parts_of(w)[blockIdx.y];
+  const int n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens, stretch = static_cast<int>(blockIdx.x);
+  if (!part.value_evicted || stretch >= n_stretches(n_tiles)) return;
+  const int first_tile = stretch * G::kTiles, end_tile = stretch + 1 < n_stretches(n_tiles) ? first_tile + G::kTiles : n_tiles;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, column = lane / 4, t = lane % 4;
+  const int dim = w.head_dim, n_blocks = (dim + kPageTokens - 1) / kPageTokens;
   float* entry = entry_of(w, part.first_entry);
-  const float* weights = entry + g * w.plan.stride + part.first_key;
-  const float *shares = units_of(w, entry) + g * w.plan.tile_stride, *sums = sums_of(w, entry) + g * w.plan.tile_stride;
-  const uint32_t* best = reinterpret_cast<const uint32_t*>(w.scratch + w.plan.out) + part.first_out;
-  const int n_best = part.finds_number ? static_cast<int>(*reinterpret_cast<const uint32_t*>(pairs_of(w, entry))) : part.k;
-  float left = 0.0f, largest = 0.0f;
-  for (int tile = thread; tile < n_tiles; tile += kThreads) {
-    const int begin = max(tile * kPageTokens - part.first_key, 0), end = min((tile + 1) * kPageTokens, part.n_keys) - part.first_key;
-    int first = 0, last = n_best;  // searches the first of the best keys in the tile
-    while (first < last) {
-      const int middle = (first + last) / 2;
-      if (static_cast<int>(best[middle]) < begin) first = middle + 1;
-      else last = middle;
+  const float least = kLeftOut / static_cast<float>(n_tiles);
+  for (int first_row = 0; first_row < w.plan.group; first_row += G::kRows) {
+    const int n_rows = min(w.plan.group - first_row, G::kRows);
+    for (int first_block = 0; first_block < n_blocks; first_block += kAtOnce) {
+      float values[kAtOnce][16] = {};
+      for (int tile = first_tile + warp; tile < end_tile; tile += kWarps) {
+        const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(tile_of(part, tile)));
+        const float factors[kSteps] = {half_at(codes + work.factors_from + 2 * lane), half_at(codes + work.factors_from + 2 * (32 + lane))};
+        __syncwarp();  // all lanes have read the last tile's fragments
+        ORRERY_UNROLL for (int step = 0; step < kSteps; ++step) fragments[warp][step][lane] = make_uint4(0, 0, 0, 0);
+        __syncwarp();
+        bool any = false;
+        for (int row = 0; row < n_rows; ++row) {
+          const int g = first_row + row;
+          const float share = units_of(w, entry)[g * w.plan.tile_stride + tile];
+          const bool counts = share * sums_of(w, entry)[g * w.plan.tile_stride + tile] > least;
+          float x[kSteps] = {}, largest = 0.0f;
+          const float* weights = entry + g * w.plan.stride + static_cast<int64_t>(tile) * kPageTokens;
+          ORRERY_UNROLL for (int step = 0; step < kSteps; ++step) {
+            if (counts) x[step] = __fmul_rn(weights[32 * step + lane], factors[step]);
+            largest = fmaxf(largest, x[step]);
+          }
+          largest = warp_max(largest);
+          any |= largest > 0;
+          const float inverse = largest > 0 ? kMostNumber / largest : 0.0f;
+          ORRERY_UNROLL for (int step = 0; step < kSteps; ++step)
+              put_number<kBits>(__float2int_rn(__fmul_rn(x[step], inverse)), row, lane, fragments[warp][step]);
+          if (lane == 0) units[warp][row] = largest / kMostNumber * kUnit<kBits> * share;
+        }
+        __syncwarp();
+        if (!any) continue;
+        const float unit = column < n_rows ? units[warp][column] : 0.0f;
+        ORRERY_UNROLL for (int b = 0; b < kAtOnce; ++b) {
+          if (first_block + b >= n_blocks) break;
+          const std::byte* of_lane = codes + work.codes_from + ((first_block + b) * kGroups + t) * kHalfTile + 4 * column;
+          int32_t products[kParts<kBits>][kColumns][4] = {};
+          ORRERY_UNROLL for (int step = 0; step < kSteps; ++step) {
+            uint32_t words[kWords<kBits>];
+            ORRERY_UNROLL for (int j = 0; j < kWords<kBits>; ++j) words[j] =
+                *reinterpret_cast<const uint32_t*>(of_lane + (step * kWords<kBits> + j) * 4 * kHalfTile);
+            add_products<kBits>(words, fragments[warp][step][lane], products);
+          }
+          ORRERY_UNROLL for (int k = 0; k < 16; ++k) {
+            const int32_t* of_key = products[0][k / 8 * 4 + k % 4];
+            values[b][k] = fmaf(static_cast<float>(of_key[k % 8 / 4] * 256 + of_key[k % 8 / 4 + 2]), unit, values[b][k]);
+          }
+        }
+      }
+      ORRERY_UNROLL for (int b = 0; b < kAtOnce; ++b) {
+        if (first_block + b >= n_blocks) break;
+        ORRERY_UNROLL for (int k = 0; k < 16; k += 4) of_warps[warp][column][(k / 8 * kHalfTile + 8 * t + k % 8) / 4] =
+            make_float4(values[b][k], values[b][k + 1], values[b][k + 2], values[b][k + 3]);
+        __syncthreads();
+        for (int i = thread; i < n_rows * kPageTokens; i += kThreads) {
+          float sum = 0.0f;
+          ORRERY_UNROLL for (int v = 0; v < kWarps; ++v) sum +=
+              reinterpret_cast<const float*>(of_warps[v][i / kPageTokens])[i % kPageTokens];
+          sums[i / kPageTokens][(first_block + b) * kPageTokens + i % kPageTokens] = sum;
+        }
+        __syncthreads();
+      }
     }
-    largest = fmaxf(largest, shares[tile]);
-    float taken = 0.0f;
-    for (last = first; last < n_best && static_cast<int>(best[last]) < end; ++last) taken += weights[best[last]];
-    if (last - first < end - begin) left = fmaf(fmaxf(sums[tile] - taken, 0.0f), shares[tile], left);
+    // All warps have read the weights of these query heads.
+    for (int i = thread; i < n_rows * dim; i += kThreads)
+      stretch_sums(w, part, first_row + i / dim, stretch)[i % dim] = sums[i / dim][i % dim];
   }
-  left = over_block(left, [](float a, float b) { return a + b; });
-  largest = over_block(largest, [](float a, float b) { return fmaxf(a, b); });
+}
 
-  // The variance of the query's products, given the codes: a thread has a factor of some tiles, and a dimension, or two.
-  static_assert(kVarianceTiles * kPageTokens == kThreads && 32 * kMostLaneDims <= 2 * kThreads,
-                "a factor and up to two dimensions for each thread");
-  const int n_read = min(n_tiles, kVarianceTiles), of = thread / kPageTokens, tile = n_read > 1 ? of * (n_tiles - 1) / (n_read - 1) : 0;
-  const int key = tile * kPageTokens + thread % kPageTokens;
-  float square = 0.0f, counts = 0.0f;
-  if (of < n_read && key >= part.first_key && key < part.n_keys) {
-    const auto* codes = reinterpret_cast<const std::byte*>(tile_of(part, tile));
-    const float factor = half_at(codes + w.head_dim * bits / 4 * kHalfTile + 2 * (thread % kPageTokens));
-    if (fabsf(factor) < INFINITY) square = factor * factor, counts = 1.0f;
+// A thread block has a query head: adds up its stretches, and rotates the sum back.
+template <int kLaneDims>
+__global__ void __launch_bounds__(kThreads) mean_evicted_values_kernel(ValuesWork work) {
+  __shared__ float of_warps[kWarps][32 * kLaneDims];
+  const TopKeysWork& w = work.top;
+  const TopKeysPart part = parts_of(w)[blockIdx.y];
+  if (!part.value_evicted) return;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = static_cast<int>(blockIdx.x);
+  const int n = n_stretches((part.n_keys + kPageTokens - 1) / kPageTokens);
+  float x[kLaneDims] = {};
+  for (int stretch = warp; stretch < n; stretch += kWarps) {
+    const float* from = stretch_sums(w, part, g, stretch);
+    ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) if (32 * i + lane < w.head_dim) x[i] += from[32 * i + lane];
   }
-  const float* q = part.queries + (part.first_position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
-  const float x = thread < w.head_dim ? q[thread] : 0.0f, further = thread + kThreads < w.head_dim ? q[thread + kThreads] : 0.0f;
-  const auto sum = [](float a, float b) { return a + b; };
-  const float squares = over_block(square, sum), n = over_block(counts, sum), of_query = over_block(fmaf(further, further, x * x), sum);
-  const float variance = w.scale * w.scale * of_query * error * (squares / fmaxf(n, 1.0f));
-  if (thread != 0) return;
-  float* log = part.log_evicted + g;
-  *log = left > 0 && !(variance > kMostCodeVariance) ? *log + log2f(left / largest) : -INFINITY;
+  ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) of_warps[warp][32 * i + lane] = x[i];
+  __syncthreads();
+  if (warp > 0) return;
+  ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) { ORRERY_UNROLL for (int v = 1; v < kWarps; ++v) x[i] += of_warps[v][32 * i + lane]; }
+  transform(x, lane, work.block, work.block_scale);
+  ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) if (32 * i + lane < w.head_dim) part.value_evicted[g * w.head_dim + 32 * i + lane] =
+      x[i];
 }
 
 CodesWork work_of(const CodesPart* parts, const KvFormat& kv, bool values, int32_t first_page) {
@@ -504,6 +786,11 @@ CodesWork work_of(const CodesPart* parts, const KvFormat& kv, bool values, int32
 Dim3 threads_of(const KvFormat& kv) { return Dim3(static_cast<unsigned>(std::min((kv.head_dim + 31) / 32 * 32, kThreads))); }
 unsigned blocks_of(const KvFormat& kv) { return static_cast<unsigned>((kv.head_dim + kThreads - 1) / kThreads); }
 float scale_of(int32_t block) { return 1.0f / std::sqrt(static_cast<float>(block)); }
+TurnsWork turns_of(const KeyTurnTables& tables, const KeyCodeFormat& codes) {
+  return {reinterpret_cast<const float*>(static_cast<uintptr_t>(tables.tiles.address)),
+          reinterpret_cast<const float*>(static_cast<uintptr_t>(tables.within.address)), codes.n_turns, tables.n_pairs};
+}
+int32_t turns_from(const KeyCodeFormat& codes) { return static_cast<int32_t>(codes.turns_offset() / sizeof(float)); }
 
 // Calls body(std::integral_constant<int, bits>{}, std::integral_constant<int, kLaneDims>{}). No policy has codes of 4 bits for heads of
 // more than 256 dimensions.
@@ -517,13 +804,29 @@ void with_bits(int32_t bits, int32_t head_dim, const F& body) {
   if (bits == 2) return large ? body(integral_constant<int, 2>{}, kLarge) : body(integral_constant<int, 2>{}, kUsual);
   body(integral_constant<int, 4>{}, kUsual);
 }
+// The same of values. Nothing for 0 bits.
+template <class F>
+void with_value_bits(int32_t bits, int32_t head_dim, const F& body) {
+  using std::integral_constant;
+  const auto of = [&](auto of_bits) {
+    if (head_dim > 256) return body(of_bits, integral_constant<int, 16>{});
+    body(of_bits, integral_constant<int, 8>{});
+  };
+  if (bits == 1) of(integral_constant<int, 1>{});
+  if (bits == 2) of(integral_constant<int, 2>{});
+}
 
 }  // namespace key_codes_cu
 using namespace key_codes_cu;
 
-void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step) {
-  launch<mean_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts), 1, blocks_of(kv)), threads_of(kv)},
-                           work_of(parts, kv, false, first / kPageTokens), first, end, step);
+void mean_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end,
+               int32_t step) {
+  const CodesWork w = work_of(parts, shape.kv, false, first / kPageTokens);
+  const auto n = static_cast<unsigned>(n_parts);
+  if (shape.codes.n_turns == 0)
+    return launch<mean_keys_kernel>(queue, {Dim3(n, 1, blocks_of(shape.kv)), threads_of(shape.kv)}, w, first, end, step);
+  launch<mean_turned_keys_kernel>(queue, {Dim3(n), Dim3(kThreads)}, w, turns_of(shape.turns, shape.codes), uint32_t{shape.interleaved},
+                                  turns_from(shape.codes), first, end, step);
 }
 
 void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages) {
@@ -534,31 +837,49 @@ void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32
 }
 
 void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end) {
-  const EncodeWork w = {work_of(parts, shape.kv, false, first / kPageTokens), shape.block, scale_of(shape.block), first, end};
+  const KeyCodeFormat& codes = shape.codes;
+  EncodeWork w = {work_of(parts, shape.kv, false, first / kPageTokens),
+                  shape.block,
+                  scale_of(shape.block),
+                  first,
+                  end,
+                  static_cast<int32_t>(codes.tile_bytes()),
+                  turns_from(codes),
+                  static_cast<int32_t>(codes.keys_bytes()),
+                  static_cast<int32_t>(codes.value_factors_offset()),
+                  turns_of(shape.turns, codes)};
   const int32_t n_tiles = (end - 1) / kPageTokens - first / kPageTokens + 1;
-  with_bits(shape.codes.bits, shape.kv.head_dim, [&](auto bits, auto lane_dims) {
-    launch<encode_keys_kernel<decltype(bits)::value, decltype(lane_dims)::value>>(
-        queue, {Dim3(static_cast<unsigned>(n_tiles), static_cast<unsigned>(n_parts)), Dim3(kThreads)}, w);
+  const Geometry grid = {Dim3(static_cast<unsigned>(n_tiles), static_cast<unsigned>(n_parts)), Dim3(kThreads)};
+  with_bits(codes.bits, shape.kv.head_dim, [&](auto bits, auto lane_dims) {
+    launch<encode_keys_kernel<decltype(bits)::value, decltype(lane_dims)::value>>(queue, grid, w);
+  });
+  w.keys = work_of(parts, shape.kv, true, first / kPageTokens);
+  with_value_bits(codes.value_bits, shape.kv.head_dim, [&](auto bits, auto lane_dims) {
+    launch<encode_values_kernel<decltype(bits)::value, decltype(lane_dims)::value>>(queue, grid, w);
   });
 }
 
-void code_weights(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& codes, int32_t block, int32_t n_parts, int32_t most_keys) {
-  const CodeWeightsWork w = {work, block, scale_of(block)};
+void code_weights(Queue& queue, const TopKeysWork& work, const KeysShape& shape, int32_t n_parts, int32_t most_keys) {
+  const CodeWeightsWork w = {work, shape.code_block, scale_of(shape.code_block), turns_of(shape.turns, shape.codes)};
   const int32_t of_block = G::kTiles * kPageTokens;
   const Dim3 grid(static_cast<unsigned>((most_keys + of_block - 1) / of_block), static_cast<unsigned>(n_parts));
-  with_bits(codes.bits, work.head_dim, [&](auto bits, auto lane_dims) {
-    launch<code_weights_kernel<decltype(bits)::value, decltype(lane_dims)::value>>(queue, {grid, Dim3(kThreads)}, w);
+  with_bits(shape.codes.bits, work.head_dim, [&](auto bits, auto lane_dims) {
+    constexpr int kBits = decltype(bits)::value, kLaneDims = decltype(lane_dims)::value;
+    if (shape.codes.n_turns > 0) launch<code_weights_kernel<kBits, kLaneDims, true>>(queue, {grid, Dim3(kThreads)}, w);
+    else launch<code_weights_kernel<kBits, kLaneDims, false>>(queue, {grid, Dim3(kThreads)}, w);
   });
 }
 
-void weigh_held(Queue& queue, const TopKeysWork& work, int32_t n_parts, int32_t most_held) {
-  const Dim3 grid(static_cast<unsigned>((most_held + kThreads - 1) / kThreads), static_cast<unsigned>(n_parts));
-  launch<weigh_held_kernel>(queue, {grid, Dim3(kThreads)}, work);
-}
-
-void evicted_logs(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& codes, int32_t n_parts) {
-  const Dim3 grid(static_cast<unsigned>(work.plan.group), static_cast<unsigned>(n_parts));
-  launch<evicted_logs_kernel>(queue, {grid, Dim3(kThreads)}, work, codes.bits, key_code_error(codes.bits));
+void evicted_values(Queue& queue, const TopKeysWork& work, const KeysShape& shape, int32_t n_parts, int32_t most_keys) {
+  const KeyCodeFormat& codes = shape.codes;
+  const ValuesWork w = {work, shape.code_block, scale_of(shape.code_block), static_cast<int32_t>(codes.keys_bytes()),
+                        static_cast<int32_t>(codes.value_factors_offset())};
+  const auto n = static_cast<unsigned>(n_parts), most = static_cast<unsigned>(n_stretches((most_keys + kPageTokens - 1) / kPageTokens));
+  with_value_bits(codes.value_bits, work.head_dim, [&](auto bits, auto lane_dims) {
+    constexpr int kLaneDims = decltype(lane_dims)::value;
+    launch<evicted_values_kernel<decltype(bits)::value, kLaneDims>>(queue, {Dim3(most, n), Dim3(kThreads)}, w);
+    launch<mean_evicted_values_kernel<kLaneDims>>(queue, {Dim3(static_cast<unsigned>(work.plan.group), n), Dim3(kThreads)}, w);
+  });
 }
 
 }  // namespace orrery::cuda

@@ -217,7 +217,8 @@ struct KeySpan {
   int first, last;                  // the row sees keys [first, last)
   const float* compensation_token;  // a resident head's compensation token, beside its keys
   float compensation_weight;
-  const float* compensation_logs;  // (group) its weight for each query head, as log2; or null
+  const float* compensation_logs;    // (group) its weight for each query head, as log2; or null
+  const float* compensation_values;  // (group, head_dim) its V for each query head; or null
 };
 // Where one layer's keys lie: kernels make a row's KeySpan of it.
 struct KvPlace {
@@ -239,7 +240,8 @@ __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace&
   const Row r = step.rows[row];
   if (place.resident) {
     const DeviceHead& head = of_sequence(step, step.heads, r.sequence)[place.first_head + kv_head];
-    return {head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight, head.compensation_logs};
+    return {
+        head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight, head.compensation_logs, head.compensation_values};
   }
   return {of_sequence(step, step.pages, r.sequence) + place.first_page,
           place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes,
@@ -247,6 +249,7 @@ __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace&
           r.position + 1,
           nullptr,
           0.0f,
+          nullptr,
           nullptr};
 }
 

@@ -549,6 +549,78 @@ __global__ void __launch_bounds__(kSelectThreads)
   if (n > 0) write_selected(part.scores(), part.n_keys, find_threshold(part.scores(), part.n_keys, n), part.best, nullptr);
 }
 
+// ---- keys that are held, and keys that are not found, by codes
+
+// Scores of held keys count `stay` times. A thread has a held key of a part, of one query.
+__global__ void __launch_bounds__(kWeightThreads) weigh_held_kernel(TopKeysWork w) {
+  const TopKeysPart& part = parts_of(w)[blockIdx.y];
+  const int i = static_cast<int>(blockIdx.x) * kWeightThreads + static_cast<int>(threadIdx.x);
+  if (i >= part.n_held) return;
+  uint32_t* score = bits_of(w, entry_of(w, part.first_entry)) + part.held[i];
+  *score = __float_as_uint(__fmul_rn(__uint_as_float(*score), part.stay));
+}
+
+// A thread block has a query head: log2 of the weights of the keys that are not among its part's best ones. TopKeysPart::log_evicted holds
+// the largest unit, whose tile has the largest share. Best keys are subtracted from the sum of their tile; a tile of best keys alone adds
+// nothing. With value_evicted the weights of best keys become 0, a tile's sum is that of the others, and its share is its part of all others'
+// weights: 0 where log_evicted is -infinity, or where nearly nothing is left.
+__global__ void __launch_bounds__(kWeightThreads) evicted_logs_kernel(TopKeysWork w, int bits, float error) {
+  const TopKeysPart& part = parts_of(w)[blockIdx.y];
+  if (!part.log_evicted) return;
+  const int thread = static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.x),
+            n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens;
+  float* entry = entry_of(w, part.first_entry);
+  float* weights = entry + g * w.plan.stride + part.first_key;
+  float *shares = units_of(w, entry) + g * w.plan.tile_stride, *sums = sums_of(w, entry) + g * w.plan.tile_stride;
+  const uint32_t* best = reinterpret_cast<const uint32_t*>(w.scratch + w.plan.out) + part.first_out;
+  const int n_best = part.finds_number ? static_cast<int>(*reinterpret_cast<const uint32_t*>(pairs_of(w, entry))) : part.k;
+  float left = 0.0f, largest = 0.0f;
+  for (int tile = thread; tile < n_tiles; tile += kWeightThreads) {
+    const int begin = max(tile * kPageTokens - part.first_key, 0), end = min((tile + 1) * kPageTokens, part.n_keys) - part.first_key;
+    int first = 0, last = n_best;  // searches the first of the best keys in the tile
+    while (first < last) {
+      const int middle = (first + last) / 2;
+      if (static_cast<int>(best[middle]) < begin) first = middle + 1;
+      else last = middle;
+    }
+    largest = fmaxf(largest, shares[tile]);
+    float taken = 0.0f;
+    for (last = first; last < n_best && static_cast<int>(best[last]) < end; ++last) {
+      taken += weights[best[last]];
+      if (part.value_evicted) weights[best[last]] = 0.0f;
+    }
+    const float others = last - first < end - begin ? fmaxf(sums[tile] - taken, 0.0f) : 0.0f;
+    left = fmaf(others, shares[tile], left);
+    if (part.value_evicted) sums[tile] = others;
+  }
+  left = over_block(left, [](float a, float b) { return a + b; });
+  largest = over_block(largest, [](float a, float b) { return fmaxf(a, b); });
+
+  // The variance of the query's products, given the codes: a thread has a factor of some tiles, and a dimension, or two.
+  static_assert(kVarianceTiles * kPageTokens == kWeightThreads && 32 * kMostLaneDims <= 2 * kWeightThreads,
+                "a factor and up to two dimensions for each thread");
+  const int n_read = min(n_tiles, kVarianceTiles), of = thread / kPageTokens, tile = n_read > 1 ? of * (n_tiles - 1) / (n_read - 1) : 0;
+  const int key = tile * kPageTokens + thread % kPageTokens;
+  float square = 0.0f, counts = 0.0f;
+  if (of < n_read && key >= part.first_key && key < part.n_keys) {
+    const auto* codes = reinterpret_cast<const std::byte*>(tile_of(part, tile));
+    const float factor = half_at(codes + w.head_dim * bits / 4 * kHalfTile + 2 * (thread % kPageTokens));
+    if (fabsf(factor) < INFINITY) square = factor * factor, counts = 1.0f;
+  }
+  const float* q = part.queries + (part.first_position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
+  const float x = thread < w.head_dim ? q[thread] : 0.0f,
+              further = thread + kWeightThreads < w.head_dim ? q[thread + kWeightThreads] : 0.0f;
+  const auto sum = [](float a, float b) { return a + b; };
+  const float squares = over_block(square, sum), n = over_block(counts, sum), of_query = over_block(fmaf(further, further, x * x), sum);
+  const float variance = w.scale * w.scale * of_query * error * (squares / fmaxf(n, 1.0f));
+  const bool known = left > 0 && !(variance > kMostCodeVariance);
+  constexpr float kLeast = 1e-30f;
+  for (int i = thread; part.value_evicted && i < n_tiles; i += kWeightThreads) shares[i] = known && left > kLeast ? shares[i] / left : 0.0f;
+  if (thread != 0) return;
+  float* log = part.log_evicted + g;
+  *log = known ? *log + log2f(left / largest) : -INFINITY;
+}
+
 }  // namespace top_keys_cu
 using namespace top_keys_cu;
 
@@ -610,7 +682,7 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
   w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(std::min(w.head_dim, kWeightDims) + 4) * sizeof(float);
-  if (shape.codes.bits > 0) code_weights(queue, w, shape.codes, shape.code_block, n_parts, most_keys);
+  if (shape.codes.bits > 0) code_weights(queue, w, shape, n_parts, most_keys);
   else
     launch<key_weights_kernel>(queue, {Dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), Dim3(kWeightThreads), shared},
                                w);
@@ -654,6 +726,16 @@ void key_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const
   begin_scores(queue, plan, scratch, shape, n_parts, n_entries, most_keys);
 }
 
+void weigh_held(Queue& queue, const TopKeysWork& work, int32_t n_parts, int32_t most_held) {
+  const Dim3 grid(static_cast<unsigned>((most_held + kWeightThreads - 1) / kWeightThreads), static_cast<unsigned>(n_parts));
+  launch<weigh_held_kernel>(queue, {grid, Dim3(kWeightThreads)}, work);
+}
+
+void evicted_logs(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& codes, int32_t n_parts) {
+  const Dim3 grid(static_cast<unsigned>(work.plan.group), static_cast<unsigned>(n_parts));
+  launch<evicted_logs_kernel>(queue, {grid, Dim3(kWeightThreads)}, work, codes.bits, key_code_error(codes.bits));
+}
+
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys, const TopKeysBatch& batch) {
   const TopKeysWork w = begin_scores(queue, plan, scratch, shape, n_parts, n_entries, most_keys);
@@ -667,6 +749,7 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
   }
   if (!w.by_many_blocks || batch.ends) launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
   if (shape.codes.bits > 0) evicted_logs(queue, w, shape.codes, n_parts);
+  if (batch.values) evicted_values(queue, w, shape, n_parts, most_keys);
 }
 
 void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,

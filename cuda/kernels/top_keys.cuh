@@ -109,6 +109,9 @@ namespace top_keys_cu {
 
 inline constexpr float kLog2E = 1.44269504088896f;
 
+// Of key codes: dimensions of a lane, head_dim / 32, at most (8 or 16, kLaneDims); keys in half of a tile.
+inline constexpr int kMostLaneDims = 16, kHalfTile = kPageTokens / 2;
+
 struct TopKeysWork {
   TopKeysPlan plan;
   std::byte* scratch;
@@ -175,6 +178,28 @@ __device__ __forceinline__ float over_block(float x, const F& both) {
   for (int i = 1; i < 8; ++i) x = both(x, values[i]);
   __syncthreads();
   return x;
+}
+
+// ---- turns of key codes
+
+// KeyTurnTables, and the number of turns of a head.
+struct TurnsWork {
+  const float *tiles, *within;
+  int32_t n, n_pairs;
+};
+__device__ __forceinline__ float2 angle_of_tile(const TurnsWork& t, int pair, int tile) {  // cosine, sine
+  return reinterpret_cast<const float2*>(t.tiles)[static_cast<int64_t>(tile) * t.n_pairs + pair];
+}
+__device__ __forceinline__ float2 angle_within(const TurnsWork& t, int pair, int slot) {
+  const float* cosines = t.within + 2 * kPageTokens * pair;
+  return make_float2(cosines[slot], cosines[kPageTokens + slot]);
+}
+// The second vector turned by the angle of the first one, with the roundings of the CPU backend.
+__device__ __forceinline__ float2 turned(float2 by, float2 x) {
+  return make_float2(__fadd_rn(__fmul_rn(by.x, x.x), -__fmul_rn(by.y, x.y)), __fadd_rn(__fmul_rn(by.y, x.x), __fmul_rn(by.x, x.y)));
+}
+__device__ __forceinline__ float2 angle_at(const TurnsWork& t, int pair, int position) {
+  return turned(angle_of_tile(t, pair, position / kPageTokens), angle_within(t, pair, position % kPageTokens));
 }
 
 }  // namespace top_keys_cu

@@ -230,7 +230,7 @@ TEST(GpuAttendDecode, WhatIsNotFinite) {
 }
 
 // Resident heads with any number of slots, one head after another, in any type, with and without compensation tokens, whose weights are
-// numbers or logarithms. The graph runs again with other lengths and other tokens.
+// numbers or logarithms, and whose V is one or one for each query head. The graph runs again with other lengths and other tokens.
 TEST(GpuAttendDecode, ResidentHeads) {
   constexpr int32_t kLayers = 2, kKvHeads = 3;
   struct Slots {
@@ -261,6 +261,8 @@ TEST(GpuAttendDecode, ResidentHeads) {
       std::vector<float> weights_as_logs = normal_values(capacities.size() * static_cast<size_t>(slots.group), 8, 3);
       weights_as_logs[1] = -INFINITY, weights_as_logs[2] = 200, weights_as_logs[5] = -200;
       Buffer<float> logs(m, weights_as_logs);
+      const auto of_group = static_cast<uint64_t>(slots.group * slots.dim);
+      Buffer<float> values(m, normal_values(capacities.size() * of_group, 9));
       std::vector<float> all;
       for (const int32_t missing : {0, 1, 2, 3}) {
         std::vector<std::vector<uint64_t>> tiles(capacities.size());
@@ -275,6 +277,7 @@ TEST(GpuAttendDecode, ResidentHeads) {
                            means.cptr() + h * mean_values,
                            static_cast<float>(missing) * static_cast<float>(h % 3) * (h == 1 ? .37f : 40)});
           if (missing > 1 && h % 4 != 3) heads.back().compensation_logs = logs.cptr() + h * static_cast<uint64_t>(slots.group);
+          if (missing > 2 && h % 2 == 0) heads.back().compensation_values = values.cptr() + h * of_group;
           first += static_cast<uint64_t>(capacities[h]) * one.token_bytes();
         }
         Step step;

@@ -864,9 +864,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Mode{"arkvale_all", KvType::f16}, Mode{"arkvale_adaptive", KvType::f16}, Mode{"freekv_corrected", KvType::f16},
                       Mode{"freekv_seldom", KvType::q8_0}, Mode{"freekv_adaptive", KvType::f16}, Mode{"infinigen", KvType::f16},
                       Mode{"keycodes", KvType::f16}, Mode{"keycodes_best", KvType::q8_0}, Mode{"keycodes_staying", KvType::f16},
-                      Mode{"keycodes", KvType::k8v4}, Mode{"infinigen_few", KvType::q8_0}, Mode{"satellites", KvType::f16},
-                      Mode{"satellites_seldom", KvType::f16}, Mode{"quest", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4},
-                      Mode{"freekv_corrected", KvType::k8v4}));
+                      Mode{"keycodes", KvType::k8v4}, Mode{"keycodes_values", KvType::f16}, Mode{"keycodes_value_signs", KvType::q8_0},
+                      Mode{"infinigen_few", KvType::q8_0}, Mode{"satellites", KvType::f16}, Mode{"satellites_seldom", KvType::f16},
+                      Mode{"quest", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4}, Mode{"freekv_corrected", KvType::k8v4}));
 
 // Tokens that kernels read in the reservoir, ahead or within their layer, are those that the I/O thread carries over a link: within a step,
 // or for the next one.
@@ -883,14 +883,13 @@ TEST_P(GpuDirectModes, TheIoThreadsTokensToTheBit) {
   EXPECT_GT(expected.fetched, 0u) << "nothing is fetched";
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, GpuDirectModes,
-                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16},
-                                           Mode{"keycodes", KvType::q8_0}, Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0},
-                                           Mode{"infinigen_few", KvType::f16}, Mode{"freekv_corrected", KvType::f16},
-                                           Mode{"freekv_small_pages", KvType::q8_0}, Mode{"synckv_every_step", KvType::q8_0},
-                                           Mode{"synckv_late", KvType::f16}, Mode{"arkvale_next", KvType::f16},
-                                           Mode{"satellites_seldom", KvType::f16}, Mode{"omnikv", KvType::k8v4},
-                                           Mode{"shadowkv", KvType::k8v4}));
+INSTANTIATE_TEST_SUITE_P(
+    Modes, GpuDirectModes,
+    ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16}, Mode{"keycodes", KvType::q8_0},
+                      Mode{"keycodes_values", KvType::q8_0}, Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0},
+                      Mode{"infinigen_few", KvType::f16}, Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_small_pages", KvType::q8_0},
+                      Mode{"synckv_every_step", KvType::q8_0}, Mode{"synckv_late", KvType::f16}, Mode{"arkvale_next", KvType::f16},
+                      Mode{"satellites_seldom", KvType::f16}, Mode{"omnikv", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4}));
 
 }  // namespace
 }  // namespace orrery

@@ -1,16 +1,10 @@
-// Tests key codes (cuda/kernels/key_codes.cu). Means, codes and factors have the bits of the CPU backend's plain kernels. Weights, best
-// keys and weights of evicted keys by codes are compared with the decoded codes in double precision. A query's bound is what the kernels'
-// whole numbers leave out: kLevelError of each level, and 2^-15 of the query's largest dimension.
-#include <algorithm>
-#include <cmath>
+// Tests key codes (cuda/kernels/key_codes.cu). Means, turns, codes and factors have the bits of the CPU backend's plain kernels. Weights,
+// best keys and weights of evicted keys by codes are compared with the decoded codes in double precision.
+#include "tests/gpu/key_codes.h"
+
 #include <numeric>
 #include <set>
 
-#include "runtime/base/half.h"
-#include "tests/gpu/kv_pages.h"
-#include "tests/gpu/on_cuda.h"
-#include "tests/support/doubles.h"
-#include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
 #endif
@@ -18,80 +12,16 @@
 namespace orrery::gpu_key_codes_test {
 namespace {
 
-using namespace testing;
-using Doubles = std::vector<double>;
-using Pooling = KeyScoring::Pooling;
-
-constexpr int32_t kTokens = 301, kKvHeads = 2, kLayers = 2, kGroup = 3, kRing = 12;
-
-struct Case {
-  int32_t bits, dim;
-  KvType type;
-  bool rotate;
-  int32_t block() const { return rotate ? hadamard_block(dim) : 1; }
-};
 const Case kCases[] = {{2, 64, KvType::f16, true},    {1, 64, KvType::q8_0, true}, {4, 64, KvType::f16, true},
                        {2, 96, KvType::f16, true},    {1, 80, KvType::f32, true},  {2, 16, KvType::f32, false},
                        {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true}, {1, 128, KvType::k8v4, true},
                        {4, 32, KvType::q8_0, true},   {2, 512, KvType::f16, true}, {1, 512, KvType::q8_0, true}};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.bits << " bits of " << c.dim << " in " << kv_type_name(c.type); }
-
-StepLimits limits(int32_t dim, int32_t n_keys = kTokens, int32_t group = kGroup) {
-  StepLimits l;
-  l.max_rows = 1, l.max_context = n_keys;
-  l.n_heads = kKvHeads * group, l.n_kv_heads = kKvHeads, l.head_dim = dim;
-  l.max_in = 256;
-  l.max_top_keys = n_keys;
-  return l;
-}
-
-// A key's code of a dimension, and its factor, out of its tile.
-int32_t code_of(const KeyCodeFormat& format, const std::byte* tile, int32_t key, int32_t dim) {
-  const int32_t of_group = 4 / format.bits, at = key % kPageTokens, half = kPageTokens / 2;
-  const auto both = static_cast<int32_t>(tile[dim / of_group * half + at % half]);
-  return (both >> (at < half ? 0 : 4) >> dim % of_group * format.bits) & ((1 << format.bits) - 1);
-}
-uint16_t factor_of(const KeyCodeFormat& format, const std::byte* tile, int32_t key) {
-  return reinterpret_cast<const uint16_t*>(tile + format.factors_offset())[key % kPageTokens];
-}
-
-// One head's codes and means in a machine's memory. Tiles are unwritten.
-struct Codes {
-  KeyCodeFormat format;
-  int32_t n_tiles;
-  Buffer<std::byte> tiles;
-  Buffer<float> mean;
-  std::vector<uint64_t> addresses;
-  std::vector<std::byte> read;  // by fetch()
-  Codes(Machine* m, int32_t bits, int32_t dim, int32_t n_tokens)
-      : format{bits, dim, false}, n_tiles((n_tokens + kPageTokens - 1) / kPageTokens),
-        tiles(m, static_cast<size_t>(n_tiles) * format.tile_bytes()), mean(m, static_cast<size_t>(dim)) {
-    for (int32_t t = 0; t < n_tiles; ++t) addresses.push_back(tiles.address() + static_cast<uint64_t>(t) * format.tile_bytes());
-  }
-  KeyCodesJob job(const uint64_t* pages, uint64_t offset) const { return {pages, offset, mean.ptr(), tiles.ptr()}; }
-  void fetch() { read = tiles.get(); }
-  const std::byte* tile(int32_t key) const { return &read[static_cast<size_t>(key / kPageTokens) * format.tile_bytes()]; }
-  int32_t code(int32_t key, int32_t dim) const { return code_of(format, tile(key), key, dim); }
-  uint16_t factor_bits(int32_t key) const { return factor_of(format, tile(key), key); }
-  double factor(int32_t key) const { return static_cast<double>(half_to_float(factor_bits(key))); }
-  // The codes and factors of keys [first, end), as numbers.
-  std::vector<int32_t> numbers(int32_t first, int32_t end) const {
-    std::vector<int32_t> out;
-    for (int32_t key = first; key < end; ++key) {
-      for (int32_t i = 0; i < format.head_dim; ++i) out.push_back(code(key, i));
-      out.push_back(std::isnan(factor(key)) ? 0x7FFF : factor_bits(key));
-    }
-    return out;
-  }
-};
-
-// T x, by rows of Sylvester's matrix: entry (i, j) is -1 to the number of common bits.
-Doubles rotated(const Doubles& x, int32_t block) {
-  Doubles out(x.size());
-  sylvester(x.data(), x.size(), static_cast<size_t>(block), out.data());
-  return out;
-}
-
+// With turns and codes of values: all dimensions turn, or some; pairs side by side or apart; more turns than pairs.
+const Case kTurnedCases[] = {{2, 64, KvType::f16, true, 2, 8, 32},        {1, 64, KvType::q8_0, true, 1, 8, 32, true},
+                             {2, 96, KvType::f16, true, 2, 5, 24},        {4, 80, KvType::f32, true, 1, 8, 40, true},
+                             {1, 16, KvType::f32, false, 2, 8, 3},        {2, 128, KvType::k8v4, true, 2, 8, 64},
+                             {2, 256, KvType::f16, true, 1, 8, 64},       {1, 512, KvType::f16, true, 2, 8, 128, true},
+                             {2, 32, KvType::q8_0, true, 0, 1, 16, true}, {4, 128, KvType::f16, true, 2, 0, 0}};
 // ---- making codes
 
 struct Made {
@@ -104,10 +34,11 @@ struct Made {
 Made made(Machine* m, const Case& c) {
   const KvFormat kv = kv_format(c.type, kLayers, kKvHeads, c.dim);
   const HostPages pages(m, kv, kTokens, 7), others(m, kv, kTokens, 8);
-  Codes first(m, c.bits, c.dim, kTokens), second(m, c.bits, c.dim, kTokens), third(m, c.bits, c.dim, kTokens);
+  Codes first(m, c.format(), kTokens), second(m, c.format(), kTokens), third(m, c.format(), kTokens);
+  const TurnTables turns(m, c.n_pairs, kTokens);
   const KeyCodesJob jobs[] = {first.job(pages.view().pages, kv.head_offset(1, 0)), second.job(pages.view().pages, kv.head_offset(0, 1)),
                               third.job(others.view().pages, kv.head_offset(1, 1))};
-  const KeyCodesShape shape{kv, {c.bits, c.dim, false}, c.block()};
+  const KeyCodesShape shape = codes_shape(kv, c, turns);
   KeyCodeOperations& codes = *(*m)->key_codes();
   codes.mean_keys({jobs, 3}, shape, 4, 200, 3);
   for (const auto& [from, to] : {std::pair(0, 3), std::pair(3, 40), std::pair(40, 64), std::pair(64, 229), std::pair(229, 230),
@@ -126,25 +57,60 @@ Made made(Machine* m, const Case& c) {
   return out;
 }
 
+void expect_bits_of_the_cpu(const Case& c) {
+  SCOPED_TRACE(::testing::PrintToString(c));
+  const auto [expected, got] = on_both(limits(c.dim), [&](Machine* m) { return made(m, c); });
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(got.means[i], expected.means[i]) << i;
+    EXPECT_EQ(got.numbers[i], expected.numbers[i]) << i;
+  }
+  EXPECT_EQ(got.means[1], std::vector<float>(c.format().mean_bytes() / sizeof(float), 0.0f));  // turns of zeros, too
+  if (c.n_turns == 0) return;
+  // A head's first turn is one.
+  float x = 0;
+  std::memcpy(&x, got.means[0].data() + c.dim + offsetof(KeyTurn, x) / sizeof(float), sizeof x);
+  EXPECT_NE(x, 0.0f);
+}
+
 TEST(GpuKeyCodes, MeansAndCodesHaveTheBitsOfTheCpu) {
-  for (const Case& c : kCases) {
-    SCOPED_TRACE(::testing::PrintToString(c));
-    const auto [expected, got] = on_both(limits(c.dim), [&](Machine* m) { return made(m, c); });
-    for (size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(got.means[i], expected.means[i]) << i;
-      EXPECT_EQ(got.numbers[i], expected.numbers[i]) << i;
-    }
-    EXPECT_EQ(got.means[1], std::vector<float>(static_cast<size_t>(c.dim), 0.0f));
+  for (const Case& c : kCases) expect_bits_of_the_cpu(c);
+}
+TEST(GpuKeyCodes, TurnsAndCodesOfValuesHaveTheBitsOfTheCpu) {
+  for (const Case& c : kTurnedCases) expect_bits_of_the_cpu(c);
+}
+
+// Pairs that lose equally much: the lower ones become turns, whichever lanes have them.
+TEST(GpuKeyCodes, TurnsOfEqualPairsAreTheLowerOnes) {
+  const Case c{2, 96, KvType::f32, true, 0, 8, 40};
+  const KvFormat kv = kv_format(c.type, 1, 1, c.dim);
+  const auto [expected, got] = on_both(limits(c.dim), [&](Machine* m) {
+    std::vector<float> values = normal_values(static_cast<size_t>(kPageTokens) * 192, 3);
+    for (size_t t = 0; t < static_cast<size_t>(kPageTokens); ++t)
+      for (size_t i = 0; i < 80; ++i) values[t * 192 + i] = values[t * 192 + (i < 40 ? 0 : 40)];
+    Buffer<std::byte> page(m, stored_tokens(kv, values));
+    const uint64_t address = page.address();
+    Codes codes(m, c.format(), kPageTokens);
+    const TurnTables turns(m, c.n_pairs, kPageTokens, true);
+    const KeyCodesJob job = codes.job(&address, 0);
+    (*m)->key_codes()->mean_keys({&job, 1}, codes_shape(kv, c, turns), 0, kPageTokens, 1);
+    return codes.mean.get();
+  });
+  EXPECT_EQ(got, expected);
+  for (int32_t i = 0; i < c.n_turns; ++i) {
+    KeyTurn turn;
+    std::memcpy(&turn, reinterpret_cast<const std::byte*>(got.data() + c.dim) + static_cast<size_t>(i) * sizeof turn, sizeof turn);
+    EXPECT_EQ(turn.pair, i);
+    EXPECT_NE(turn.x, 0.0f);
   }
 }
 
 // Codes of a generated token, at each place of a tile in turn.
 TEST(GpuKeyCodes, TokenByToken) {
-  const Case c{2, 32, KvType::f16, true};
+  const Case c{2, 32, KvType::f16, true, 1};
   const KvFormat kv = kv_format(c.type, 1, kKvHeads, c.dim);
   const auto [expected, got] = on_both(limits(c.dim), [&](Machine* m) {
     const Pages pages(m, kv, 130, 7);
-    Codes codes(m, c.bits, c.dim, 130);
+    Codes codes(m, c.format(), 130);
     const KeyCodesJob job = codes.job(pages.addresses(), kv.head_offset(0, 1));
     const KeyCodesShape shape{kv, codes.format, c.block()};
     (*m)->key_codes()->mean_keys({&job, 1}, shape, 0, 20, 1);
@@ -217,24 +183,28 @@ TEST(GpuKeyCodes, KeysThatAreNotFinite) {
   const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
     std::vector<float> values = normal_values(kPageTokens * 64, 3);
     for (size_t i = 0; i < 32; ++i) values[9 * 64 + i] = 0;
+    values[6 * 64 + 33] = NAN, values[42 * 64 + 63] = INFINITY;  // of V
     values[5 * 64 + 3] = NAN, values[40 * 64 + 31] = INFINITY, values[41 * 64] = -INFINITY;
     for (size_t i = 0; i < 32; ++i) values[50 * 64 + i] *= 1e7f;  // its factor is the largest half
     Buffer<std::byte> page(m, stored_tokens(kv, values));
     const uint64_t address = page.address();
-    Codes codes(m, 2, 32, kPageTokens);
+    Codes codes(m, KeyCodeFormat{2, 32, false, 2}, kPageTokens);
     codes.mean.set(std::vector<float>(32, 0.0f));
     const KeyCodesJob job = codes.job(&address, 0);
     (*m)->key_codes()->encode_keys({&job, 1}, {kv, codes.format, 32}, 0, kPageTokens);
     codes.fetch();
-    std::vector<int32_t> numbers, factors;
+    std::vector<int32_t> numbers, factors, of_values;
     for (int32_t t = 0; t < kPageTokens; ++t) {
       const std::vector<int32_t> one = codes.numbers(t, t + 1);
-      factors.push_back(one.back());
-      if (t != 5 && t != 40 && t != 41) numbers.insert(numbers.end(), one.begin(), one.end());
+      factors.push_back(one[32]), of_values.push_back(one.back());
+      if (t != 5 && t != 40 && t != 41) numbers.insert(numbers.end(), one.begin(), one.begin() + 33);
+      if (t != 6 && t != 42) numbers.insert(numbers.end(), one.begin() + 33, one.end());
     }
+    factors.insert(factors.end(), of_values.begin(), of_values.end());
     return std::make_pair(numbers, factors);
   });
   EXPECT_EQ(got, expected);
+  for (const int32_t t : {6, 42}) EXPECT_EQ(got.second[static_cast<size_t>(kPageTokens + t)], 0) << t;
   for (const size_t t : {5u, 40u, 41u}) EXPECT_EQ(got.second[t], 0x7FFF) << t;
   EXPECT_EQ(got.second[9], 0);
   EXPECT_EQ(got.second[50], 0x7BFF);
@@ -242,100 +212,15 @@ TEST(GpuKeyCodes, KeysThatAreNotFinite) {
 
 // ---- weights and best keys by codes
 
-double level_error(int32_t bits) { return bits == 1 ? 1e-7 : bits == 2 ? 3e-4 : 1.7e-4; }
-
-// The natural logarithms of the weights of keys [first, n) by a rotated query; `error` gets the bound of each. tile(key): the bytes of its
-// tile.
-template <class Tile>
-Doubles products_of(const KeyCodeFormat& f, const Doubles& q, double scale, int32_t first, int32_t n, const Tile& tile, double* error) {
-  double all = 0, largest = 0;
-  for (const double x : q) all += std::fabs(x), largest = std::max(largest, std::fabs(x));
-  Doubles out;
-  for (int32_t t = first; t < n; ++t) {
-    double sum = 0, levels = 0;
-    for (int32_t i = 0; i < f.head_dim; ++i) {
-      const auto level = static_cast<double>(key_code_level(f.bits, code_of(f, tile(t), t, i)));
-      sum += q[static_cast<size_t>(i)] * level, levels += std::fabs(level);
-    }
-    const double factor = scale * static_cast<double>(half_to_float(factor_of(f, tile(t), t)));
-    out.push_back(factor * sum);
-    *error = std::max(*error, factor * (all * level_error(f.bits) + levels * largest / 65024) + 2e-6 * (1 + std::fabs(out.back())));
-  }
-  return out;
-}
-// Each row's softmax, and its mean or largest value over the rows.
-Doubles scores_of(const std::vector<Doubles>& rows, bool max_of_group) {
-  Doubles all(rows[0].size());
-  for (const Doubles& row : rows) {
-    double total = 0;
-    for (const double x : row) total += std::exp(x);
-    for (size_t i = 0; i < row.size(); ++i) {
-      const double share = std::exp(row[i]) / total;
-      all[i] = max_of_group ? std::max(all[i], share) : all[i] + share / static_cast<double>(rows.size());
-    }
-  }
+std::vector<Case> all_cases() {
+  std::vector<Case> all(std::begin(kCases), std::end(kCases));
+  all.insert(all.end(), std::begin(kTurnedCases), std::end(kTurnedCases));
   return all;
 }
-double largest_of(Doubles x, size_t n) {  // the n-th largest
-  std::sort(x.begin(), x.end(), std::greater<>());
-  return x[n - 1];
-}
-
-// Codes of one head of the second layer on CUDA, and the queries of some positions.
-struct Encoded {
-  Case c;
-  int32_t n_tokens, group;
-  KvFormat kv;
-  Machine m;
-  Pages pages;
-  Codes codes;
-  std::vector<float> queries;
-  Buffer<float> ring;
-  explicit Encoded(const Case& of, int32_t n = kTokens, int32_t in_group = kGroup, float query_scale = 1.7f)
-      : c(of), n_tokens(n), group(in_group), kv(kv_format(of.type, kLayers, kKvHeads, of.dim)), m(true, limits(of.dim, n, in_group)),
-        pages(&m, kv, n, 7), codes(&m, of.bits, of.dim, n),
-        queries(normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * in_group * of.dim), 13, query_scale)), ring(&m, queries) {
-    const KeyCodesJob job = codes.job(pages.addresses(), kv.head_offset(1, 1));
-    const KeyCodesShape shape{kv, codes.format, c.block()};
-    m->key_codes()->mean_keys({&job, 1}, shape, 0, n, 1);
-    m->key_codes()->encode_keys({&job, 1}, shape, 0, n);
-    codes.fetch();
-  }
-  template <class Job>
-  Job job(int32_t n_keys, int32_t position, int32_t n_positions = 1) const {
-    Job j;
-    j.layer = 1, j.kv_head = 1, j.tiles = codes.addresses.data(), j.n_keys = n_keys, j.first_position = position,
-    j.n_positions = n_positions;
-    return j;
-  }
-  TopKeysShape shape(bool max_of_group = false) const {
-    TopKeysShape s;
-    s.kv = kv, s.n_heads = kKvHeads * group, s.scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
-    s.queries = {ring.ptr(), kRing};
-    s.codes = codes.format, s.code_block = c.block();
-    s.scoring = {max_of_group, Pooling::none, 1};
-    return s;
-  }
-  double scale() const { return static_cast<double>(shape().scale); }
-  Doubles query(int32_t position, int32_t g) const {
-    const float* q = &queries[static_cast<size_t>(((kRing + position % kRing) * kKvHeads * group + group + g) * c.dim)];
-    return rotated(Doubles(q, q + c.dim), c.block());
-  }
-  // The natural logarithms of the weights of keys [first, n) by one query head; `error` gets the bound of each.
-  Doubles products(int32_t position, int32_t g, int32_t first, int32_t n, double* error) const {
-    return products_of(
-        codes.format, query(position, g), scale(), first, n, [this](int32_t key) { return codes.tile(key); }, error);
-  }
-  Doubles scores(int32_t position, int32_t first, int32_t n, bool max_of_group, double* error) const {
-    std::vector<Doubles> rows;
-    for (int32_t g = 0; g < group; ++g) rows.push_back(products(position, g, first, n, error));
-    return scores_of(rows, max_of_group);
-  }
-};
 
 // Twelve query heads: any dimension may be a query's largest.
 TEST(GpuKeyCodes, WeightsAreThoseOfTheCodes) {
-  for (const Case& c : kCases) {
+  for (const Case& c : all_cases()) {
     SCOPED_TRACE(::testing::PrintToString(c));
     const Encoded e(c);
     for (int32_t position = kTokens; position < kTokens + 4; ++position) {
@@ -397,7 +282,7 @@ TEST(GpuKeyCodes, ManyRowsAndManyKeys) {
 
 // The k best of the candidates, and for each query head the weight of the others.
 TEST(GpuKeyCodes, BestKeysAndTheWeightOfTheOthers) {
-  for (const Case& c : kCases)
+  for (const Case& c : all_cases())
     for (const bool max : {false, true}) {
       SCOPED_TRACE(::testing::PrintToString(c));
       const Encoded e(c, kTokens, kGroup, 1.2f);
@@ -585,93 +470,6 @@ TEST(GpuKeyCodes, WhatIsNotFinite) {
       EXPECT_EQ(other.best, (std::vector<uint32_t>{0, 1}));
       EXPECT_EQ(other.log, -INFINITY);
     }
-  }
-}
-
-// ---- sessions
-
-// In each step a head holds the tokens that the step's query finds by codes, and the evicted tokens have their weight by codes. Queries,
-// codes and weights come from the device.
-TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
-  struct Mode {
-    policy::Options options;
-    uint32_t n_first, n_last;
-    bool max;
-    KvType kept, resident;
-  };
-  for (const Mode& mode :
-       {Mode{{{"bits", "2"}, {"window", "4"}}, 4, 4, true, KvType::f16, KvType::q8_0},
-        Mode{{{"bits", "1"}, {"reduce", "mean"}, {"sinks", "2"}, {"window", "3"}}, 2, 3, false, KvType::f16, KvType::f16},
-        Mode{{{"bits", "4"}, {"heads", "uniform"}, {"sinks", "3"}, {"window", "3"}}, 3, 3, true, KvType::q8_0, KvType::k8v4}}) {
-    const auto model = open_spec("qwen3", on_cuda());
-    engine::SessionOptions options =
-        with_mode({"", "keycodes", mode.options, true, true}, share_of_tokens(.6, mode.kept, mode.resident), 192, mode.kept);
-    options.device_kv_type = mode.resident, options.policy_options.emplace_back("stay", "1");
-    const auto session = unwrap(engine::Session::open(model, options));
-    unwrap(session->prefill(random_tokens(*model, 130, 1), nullptr, nullptr));
-    const engine::Resident& resident = *session->resident();
-    const model::Description& h = model->description();
-    const auto kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads), group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
-    const auto dim = static_cast<size_t>(h.kv().head_dim);
-    size_t n_weighed = 0, n_checked = 0, n_all = 0;
-    for (int32_t step = 0; step < 6; ++step) {
-      feed(session.get(), 11 * step + 3);
-      read_positions(session.get());
-      const Turn turn = model->runtime().take_turn();
-      const uint32_t n_tokens = session->n_computed(), end = n_tokens - mode.n_last;
-      const kv::KeyCodes& codes = *resident.key_codes();
-      for (uint32_t head = 0; head < resident.store().n_heads(); ++head) {
-        const Span<const uint32_t> held = resident.store().positions(head);
-        const std::set<uint32_t> tokens(held.begin(), held.end());
-        ASSERT_EQ(tokens.size(), held.size());
-        for (uint32_t p = 0; p < n_tokens; ++p) ASSERT_TRUE(tokens.count(p) || (p >= mode.n_first && p < end)) << p << " of " << n_tokens;
-        const size_t n_best = held.size() - mode.n_first - mode.n_last;
-        if (n_best == end - mode.n_first) continue;
-        std::vector<std::vector<std::byte>> tiles;
-        for (uint32_t t = 0; t * kPageTokens < end; ++t) {
-          tiles.emplace_back(codes.format().tile_bytes());
-          turn.backend().download(tiles.back().data(), {codes.tiles(head)[t]}, tiles.back().size());
-        }
-        const QueryRing ring = resident.queries();
-        const uint64_t row =
-            uint64_t{head / kv_heads} * static_cast<uint64_t>(ring.n_rows) + (n_tokens - 1) % static_cast<uint32_t>(ring.n_rows);
-        std::vector<float> queries(group * dim), logs(group);
-        turn.backend().download(queries.data(), {ring.data.address + (row * kv_heads + head % kv_heads) * queries.size() * sizeof(float)},
-                                queries.size() * sizeof(float));
-        const HeadView& view = resident.views()[head];
-        ASSERT_EQ(view.compensation_token.address, codes.mean(head).address);
-        turn.backend().download(logs.data(), {view.compensation_logs.address}, logs.size() * sizeof(float));
-        std::vector<Doubles> rows;
-        double error = 0;
-        for (uint32_t g = 0; g < group; ++g) {
-          const Doubles q =
-              rotated(Doubles(queries.begin() + static_cast<ptrdiff_t>(g * dim), queries.begin() + static_cast<ptrdiff_t>((g + 1) * dim)),
-                      codes.block());
-          rows.push_back(products_of(
-              codes.format(), q, 1 / std::sqrt(static_cast<double>(dim)), static_cast<int32_t>(mode.n_first), static_cast<int32_t>(end),
-              [&](int32_t key) { return tiles[static_cast<size_t>(key / kPageTokens)].data(); }, &error));
-        }
-        const Doubles scores = scores_of(rows, mode.max);
-        const double last = largest_of(scores, n_best), next = largest_of(scores, n_best + 1), margin = std::exp(4 * error);
-        for (uint32_t i = 0; i < scores.size(); ++i) {
-          const bool is_best = scores[i] > next * margin, is_other = scores[i] * margin < last;
-          n_checked += is_best || is_other, ++n_all;
-          ASSERT_TRUE(!(is_best || is_other) || (tokens.count(i + mode.n_first) > 0) == is_best)
-              << "head " << head << ", token " << i + mode.n_first;
-        }
-        for (uint32_t g = 0; head + kv_heads >= resident.store().n_heads() && g < group; ++g) {  // the other layers' are gone
-          double evicted = 0;
-          for (uint32_t i = 0; i < rows[g].size(); ++i) evicted += tokens.count(i + mode.n_first) ? 0 : std::exp(rows[g][i]);
-          if (std::isinf(logs[g])) continue;  // a query of which codes tell too little
-          EXPECT_NEAR(static_cast<double>(logs[g]) * std::log(2.0), std::log(evicted), error + 1e-5);
-          ++n_weighed;
-        }
-      }
-    }
-    EXPECT_GT(n_weighed, 4u);
-    EXPECT_GT(n_all, 1000u);
-    EXPECT_GT(n_checked * 10, n_all * 9);
-    EXPECT_GT(resident.refill_stats().tokens, 20u);
   }
 }
 

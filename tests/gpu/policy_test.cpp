@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
 INSTANTIATE_TEST_SUITE_P(Codes, GpuWholeBudget,
                          ::testing::Values(Case{"keycodes", KvType::f16}, Case{"keycodes", KvType::q8_0},
                                            Case{"keycodes_signs", KvType::f16}, Case{"keycodes_dropping", KvType::q8_0},
-                                           Case{"keycodes_fine", KvType::k8v4}));
+                                           Case{"keycodes_fine", KvType::k8v4}, Case{"keycodes_values", KvType::f16}));
 
 #ifdef ORRERY_EMULATED
 // Prompts, settling and steps, under schedules that run streams' work in any order that events allow. Copies to the device include the keys
@@ -104,7 +104,8 @@ INSTANTIATE_TEST_SUITE_P(Codes, GpuWholeBudget,
 TEST(GpuPolicySchedules, ChangeNothing) {
   const PolicyMode seldom_corrected = {
       "freekv", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true};
-  for (const char* name : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen", "freekv", "synckv_every_step", "keycodes"}) {
+  for (const char* name :
+       {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen", "freekv", "synckv_every_step", "keycodes", "keycodes_values"}) {
     const PolicyMode& mode = name == std::string("freekv") ? seldom_corrected : mode_of(name);
     std::vector<float> expected;
     std::vector<uint64_t> schedules = {0};

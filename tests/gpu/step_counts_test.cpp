@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
                                            Bound{"heterocache_speculative", 2}, Bound{"synckv", 2, 12}, Bound{"synckv_every_step", 2},
                                            Bound{"razorattention", 1}, Bound{"freekv", 2}, Bound{"quest", 2}, Bound{"arkvale", 2},
                                            Bound{"raas_top", 2}, Bound{"omnikv", 2}, Bound{"loki", 1}, Bound{"infinigen", 1},
-                                           Bound{"shadowkv", 2}, Bound{"keycodes", 1}));
+                                           Bound{"shadowkv", 2}, Bound{"keycodes", 1}, Bound{"keycodes_values", 1}));
 
 // ---- 32 layers, 128K tokens
 
@@ -175,7 +175,8 @@ TEST_P(GpuLongStepCounts, NoTableGoesUpOrDown) {
 
 INSTANTIATE_TEST_SUITE_P(
     Modes, GpuLongStepCounts,
-    ::testing::Values(LongBound{"keycodes", "keycodes", {}, 2, 128, 8}, LongBound{"loki", "loki", {}, 2, 128, 8},
+    ::testing::Values(LongBound{"keycodes", "keycodes", {}, 2, 128, 8},
+                      LongBound{"keycodes_values", "keycodes", {{"values", "2"}}, 2, 128, 8}, LongBound{"loki", "loki", {}, 2, 128, 8},
                       LongBound{"infinigen", "infinigen", {}, 2, 128, 8}, LongBound{"quest", "quest", {}, 2, 128, 8},
                       LongBound{"freekv", "freekv", {}, 2, 128, 8},
                       LongBound{"shadowkv", "shadowkv", {}, 2, 1280, 8}),  // the rows of its low-rank keys have lists of tiles

@@ -50,6 +50,7 @@ FAMILIES = {
 FEWER = {
     "select_by_order_kernel": "GpuFetch.OneSetForAllHeads:GpuFetchFollowers.TiesAndNoNumbers",
     "near_best_kernel": "GpuFetch.KeysNearTheBest",
+    **dict.fromkeys(["evicted_logs_kernel", "weigh_held_kernel"], "GpuKeyCodes.*"),
     "select_near_best_kernel": "GpuFetch.KeysNearTheBest",
     **dict.fromkeys("clear_selection_kernel count_digits_kernel count_taken_kernel write_taken_kernel note_held_kernel count_missing_kernel list_misses_kernel "
                     "end_plan_by_many_kernel".split(), "GpuFetchByManyBlocks.*"),

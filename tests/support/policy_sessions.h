@@ -26,7 +26,7 @@ struct PolicyMode {
   }
   // Whether heads exchange single tokens.
   bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen") || codes(); }
-  // Whether the backend must have codes of values (BackendInfo::codes_values).
+  // Whether heads have codes of values (BackendInfo::codes_values), which take more of the budget.
   bool values() const { return std::string(name).find("_value") != std::string::npos; }
   bool codes() const { return policy == std::string("keycodes") || name == std::string("auto_by_codes"); }
   // Whether all slots are taken from settling on, so that the newest token takes the slot of another.

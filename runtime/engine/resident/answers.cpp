@@ -268,7 +268,8 @@ void Answers::add_fetch_job(const policy::PageQuery& query, const policy::PagePl
   job.first_page = static_cast<int32_t>(query.first_page);
   job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
   job.excluded = query.excluded;
-  job.stay = query.stay, job.log_evicted = logs_of_evicted(job.kv_head);
+  job.stay = query.stay;
+  job.log_evicted = logs_of_evicted(job.kv_head), job.value_evicted = values_of_evicted(job.kv_head);
   job.n_others = static_cast<int32_t>(query.n_others);
   set_places(query.head, places.first_slot, &job);
   jobs->push_back(job);

@@ -141,11 +141,11 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   if (s.value_bits > 0 && !shape.codes_values)
     return error(Code::unsupported, "policy %s: this backend's key codes have no codes of values; expected values=0", name);
   if (s.value_bits > 0 && !s.compensation) return error(Code::invalid_argument, "policy %s: values needs compensation=1", name);
-  if (s.in_place && s.value_bits > 0) s.exact = s.value_bits == 1 ? 128 : 64, s.window = 32;
+  if (s.value_bits > 0 && (s.in_place || reader.given("exact"))) s.exact = s.value_bits == 1 ? 128 : 64, s.window = 32;
   double exact = s.exact;
   ORRERY_TRY(reader.number("exact", 1, 65536, &exact));
-  if (reader.given("exact") && s.exact == 0)
-    return error(Code::invalid_argument, "policy %s: exact needs codes of values that are read in place (values=1 or 2, copy=0)", name);
+  if (reader.given("exact") && s.value_bits == 0)
+    return error(Code::invalid_argument, "policy %s: exact needs codes of values (values=1 or 2)", name);
   s.exact = static_cast<uint32_t>(exact);
   if (s.exact > 0) s.least_share = 1;  // however small the budget
   ORRERY_TRY(reader.fraction("least", &s.least_share));

@@ -19,8 +19,8 @@ inline constexpr OptionRow kCodeOptions[] = {
      "of each dimension of a value's code: 1 or 2 bits; then evicted tokens stay as the mean of their values' codes, by this step's "
      "weights, "
      "for each query head; 0: as the compensation token alone"},
-    {"exact", "(64 with values of 2 bits, 128 with 1 bit; read in place)",
-     "with values: tokens of a head, beside the first and the last, that a step reads exactly, on average of the heads"},
+    {"exact", "(read in place 64 with values of 2 bits, 128 with 1 bit; copied as many as the budget holds)",
+     "with values: tokens of a head, beside the first and the last, that a step has exactly, on average of the heads"},
     {"stay", "(4, or 1 where heads hold less than an eighth)",
      "a resident token's score counts this many times, from 1 to 64: fewer tokens are fetched"},
     {"copy", "(0 where the device's memory is the reservoir's, and neither stay nor device_kv_type is given)",

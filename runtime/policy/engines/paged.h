@@ -29,7 +29,7 @@ struct PagedSettings {
   uint32_t code_bits = 0;           // not 0: pages are single tokens, digests key codes of these bits
   bool compensation = false;        // with key codes: Policy::compensates_by_codes()
   uint32_t value_bits = 0;          // of a dimension of a value's code, with key codes; 0: no codes of values
-  uint32_t exact = 0;               // with codes of values, in place: tokens that a head reads beside sinks and window; 0: by least_share
+  uint32_t exact = 0;               // with codes of values: tokens of a head beside sinks and window; 0: by least_share, or by the budget
   float stay = 0;                   // with key codes: how often the score of a resident token counts; 0: by the budget
   bool in_place = false;            // with key codes: Policy::slots_in_place()
   double least_share = 0;           // in place: of the tokens. A head has at least as many slots, however small the budget

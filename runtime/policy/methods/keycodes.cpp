@@ -35,9 +35,10 @@ constexpr char kPage[] =
     "  codes give to all evicted tokens. Where the codes leave a product a variance of more than 2, the head has none in this step.\n"
     "  It takes 4 head_dim bytes a head.\n"
     "- values=2 or 1: codes of all values, too. The evicted tokens' mean value is then made in each step, for each query head, by\n"
-    "  these codes and by this step's weights. A head reads 64 tokens exactly, or 128 with 1 bit (exact), and 4 sinks and the last 32,\n"
-    "  however long the context is. Codes of 2 bits of keys and values take 14.1% of full KV in F16, and 10.9% with 1 bit of values\n"
-    "  (heads of 64). The CPU backend has them.\n"
+    "  these codes and by this step's weights. In place a head reads 64 tokens exactly, or 128 with 1 bit (exact), and 4 sinks and the\n"
+    "  last 32, however long the context is. With copy=1 a head holds what the rest of the budget holds, or `exact` tokens, 4 sinks and\n"
+    "  the last 32: then a step fetches at most that many. Codes of 2 bits of keys and values take 14.1% of full KV in F16, and 10.9%\n"
+    "  with 1 bit of values (heads of 64).\n"
     "- Where keys have a mean before RoPE, as keys with a bias do, it turns with the position. From the 8 pairs of dimensions that lose\n"
     "  most of it by turning, codes take the mean as it stands at the key's position. Keys that are stored rotated (slots or pages of\n"
     "  4 bits) have no such pairs.\n"
@@ -46,7 +47,7 @@ constexpr char kPage[] =
     "  stays unless others are much better, and a step fetches less than half.\n"
     "- Copies are Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times the tokens.\n"
     "  device_kv_type asks for copies, and so does KV in F32.\n"
-    "- The CPU backend has key codes. On a backend without them the policy is refused.\n";
+    "- The CPU and the CUDA backend have key codes. On a backend without them the policy is refused.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
   return make_codes("keycodes", shape, budget, options);

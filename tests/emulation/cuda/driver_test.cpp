@@ -430,7 +430,6 @@ TEST_F(GpuStrict, NoMemoryInAnyFunction) {
 TEST_F(GpuStrict, AnOpenSessionTakesNoDeviceMemory) {
   const auto model = open_spec("qwen3", on_cuda());
   for (const PolicyMode& mode : policy_modes()) {
-    if (mode.values()) continue;  // the CUDA backend has no codes of values
     const auto session = unwrap(engine::Session::open(model, with_mode(mode, 0.6, 128)));
     const emulated::DeviceBytes opened = emulated::device_bytes();
     const size_t graphs = emulated::graphs_made();

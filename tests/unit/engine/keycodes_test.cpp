@@ -254,16 +254,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mixed_slots", {}, 2, 4, 8, true, .4, KvType::f16, KvType::k8v4}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
-// In place a head reads `exact` tokens on average, and the first and the last tokens beside them, however large the budget is.
+// A head has `exact` tokens on average, and the first and the last tokens beside them, however large the budget is: read in place, or copied.
 TEST(EngineKeyCodesParts, CodesOfValuesReadAsManyTokensAsAskedFor) {
   const auto model = open_demo();
-  for (const uint32_t exact : {24u, 64u}) {
-    const auto session = open(model, .9, KvType::f16, KvType::f16,
-                              {{"values", "2"}, {"copy", "0"}, {"exact", std::to_string(exact)}, {"heads", "uniform"}}, true);
-    greedy(session.get(), 5);
-    const Resident& resident = *session->resident();
-    for (uint32_t head = 0; head < resident.store().n_heads(); ++head) EXPECT_EQ(resident.store().length(head), exact + 4 + 32) << head;
-  }
+  for (const uint32_t exact : {24u, 64u})
+    for (const bool in_place : {true, false}) {
+      const auto session =
+          open(model, .9, KvType::f16, KvType::f16,
+               {{"values", "2"}, {"copy", in_place ? "0" : "1"}, {"exact", std::to_string(exact)}, {"heads", "uniform"}}, in_place);
+      greedy(session.get(), 5);
+      const Resident& resident = *session->resident();
+      for (uint32_t head = 0; head < resident.store().n_heads(); ++head)
+        EXPECT_EQ(resident.store().length(head), exact + 4 + 32) << head << (in_place ? ", in place" : ", copied");
+    }
 }
 
 // The bytes of codes, mean keys and mean values.
