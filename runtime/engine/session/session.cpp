@@ -194,7 +194,8 @@ Result<std::unique_ptr<Session>> Session::fork(const Cancel& cancel) {
   ORRERY_TRY(resume());
   ORRERY_ASSIGN(std::unique_ptr<Sequence> sequence, sequence_->fork(cancel));
   ORRERY_ASSIGN(std::unique_ptr<Decoder> decoder, decoder_->fork(sequence.get()));
-  std::unique_ptr<Session> child(new Session(std::move(sequence), std::move(decoder), layout_, policy_, kv_share_));
+  kv::Layout regions = layout_;  // before the moves: a decoder goes before its sequence
+  std::unique_ptr<Session> child(new Session(std::move(sequence), std::move(decoder), std::move(regions), policy_, kv_share_));
   child->conversation_ = conversation_;
   return child;
 }

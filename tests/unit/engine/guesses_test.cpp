@@ -635,6 +635,22 @@ TEST(EngineGuesses, ARewoundSessionHasNone) {
   for (Session* s : {session.get(), fresh.get()}) s->push_generated(61), unwrap(s->decode());
   EXPECT_EQ(session->stats().accepted_tokens, 0u);
   expect_same_state(session.get(), fresh.get());
+
+  // The index reads the new text where the cut tokens stood.
+  std::vector<int32_t> other;
+  for (int32_t i = 0; i < 50; ++i) other.push_back(70 + i % 20);
+  unwrap(session->rewind(8));
+  unwrap(session->prefill(other, nullptr, nullptr));
+  session->push_generated(80);
+  unwrap(session->decode(nullptr, nullptr, 7));
+  EXPECT_GT(session->sequence().n_ahead(), 0u);
+  // The last right guess leaves nothing ahead.
+  for (int32_t token = 81; session->sequence().stage() == engine::Sequence::Stage::ahead; ++token) {
+    ASSERT_LE(token, 88);
+    session->push_generated(token);
+    unwrap(session->decode());
+    EXPECT_EQ(session->sequence().stage() == engine::Sequence::Stage::ahead, session->sequence().n_ahead() > 0);
+  }
 }
 
 TEST(EngineGuesses, AnAnswerThatEndsGivesTheirPagesBack) {

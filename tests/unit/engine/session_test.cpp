@@ -52,6 +52,7 @@ Trace run(Session* session, const std::vector<int32_t>& prompt, size_t n_steps) 
   Trace t;
   t.prompt.resize(prompt.size() * session->logits().size());
   unwrap(session->prefill(prompt, nullptr, t.prompt.data()));
+  EXPECT_TRUE(session->sequence().has_logits());
   t.answer = greedy(session, n_steps, &t.steps);
   return t;
 }
