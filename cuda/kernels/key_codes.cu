@@ -691,7 +691,7 @@ __global__ void __launch_bounds__(kThreads, 2) evicted_values_kernel(ValuesWork 
       for (int tile = first_tile + warp; tile < end_tile; tile += kWarps) {
         const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(tile_of(part, tile)));
         const float factors[kSteps] = {half_at(codes + work.factors_from + 2 * lane), half_at(codes + work.factors_from + 2 * (32 + lane))};
-        __syncwarp();  // all lanes have read the last tile's fragments
+        // A lane clears what it alone has read.
         ORRERY_UNROLL for (int step = 0; step < kSteps; ++step) fragments[warp][step][lane] = make_uint4(0, 0, 0, 0);
         __syncwarp();
         bool any = false;

@@ -204,24 +204,24 @@ struct Encoded {
   std::vector<KeyTurn> turns;  // large ones, whatever the keys' means are
   std::vector<float> queries;
   Buffer<float> ring;
-  explicit Encoded(const Case& of, int32_t n = kTokens, int32_t in_group = kGroup, float query_scale = 1.7f)
+  explicit Encoded(const Case& of, int32_t n = kTokens, int32_t in_group = kGroup, float query_scale = 1.7f, float turn_scale = 1)
       : c(of), n_tokens(n), group(in_group), kv(kv_format(of.type, kLayers, kKvHeads, of.dim)), m(true, limits(of.dim, n, in_group)),
         pages(&m, kv, n, 7), codes(&m, of.format(), n), tables(&m, of.n_pairs, n),
         queries(normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * in_group * of.dim), 13, query_scale)), ring(&m, queries) {
     const KeyCodesJob job = codes.job(pages.addresses(), kv.head_offset(1, 1));
     const KeyCodesShape shape = codes_shape(kv, c, tables);
     m->key_codes()->mean_keys({&job, 1}, shape, 0, n, 1);
-    if (c.n_turns > 0) set_turns();
+    if (c.n_turns > 0) set_turns(turn_scale);
     m->key_codes()->encode_keys({&job, 1}, shape, 0, n);
     codes.fetch();
   }
-  void set_turns() {
+  void set_turns(float times) {
     for (int32_t i = 0; i < c.n_turns; ++i) {
       KeyTurn turn;
       turn.pair = (5 * i + 1) % c.n_pairs;
       turn.first = c.interleaved ? 2 * turn.pair : turn.pair, turn.second = turn.first + (c.interleaved ? 1 : c.n_pairs);
-      turn.x = i < c.n_pairs ? 1.5f + .25f * static_cast<float>(i) : 0.0f;  // a pair of its own
-      turn.y = i < c.n_pairs ? .7f - .3f * static_cast<float>(i) : 0.0f;
+      turn.x = i < c.n_pairs ? times * (1.5f + .25f * static_cast<float>(i)) : 0.0f;  // a pair of its own
+      turn.y = i < c.n_pairs ? times * (.7f - .3f * static_cast<float>(i)) : 0.0f;
       turns.push_back(turn);
     }
     std::vector<float> means = codes.mean.get();

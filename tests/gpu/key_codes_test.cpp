@@ -222,7 +222,7 @@ std::vector<Case> all_cases() {
 TEST(GpuKeyCodes, WeightsAreThoseOfTheCodes) {
   for (const Case& c : all_cases()) {
     SCOPED_TRACE(::testing::PrintToString(c));
-    const Encoded e(c);
+    const Encoded e(c, kTokens, kGroup, 1.7f, 4);  // turns so large that a half of 11 bits would show
     for (int32_t position = kTokens; position < kTokens + 4; ++position) {
       std::vector<float> got(kTokens - 7);
       KeyWeightsJob job = e.job<KeyWeightsJob>(kTokens - 7, position);
