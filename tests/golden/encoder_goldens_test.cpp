@@ -117,23 +117,26 @@ TEST_P(EncoderGoldens, NoSessionOpens) {
   EXPECT_NE(std::string(session.status().message()).find("is an encoder"), std::string::npos) << session.status().message();
 }
 
+// A model of the changed spec is refused with a message that names the part.
+void refused(const json& changed, const char* part) {
+  const TempDir dir;
+  auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),
+                                           dir.write("model.gguf", build_model_gguf(changed)), {});
+  ASSERT_FALSE(model.ok()) << part;
+  EXPECT_NE(std::string(model.status().message()).find(part), std::string::npos) << model.status().message();
+}
+json without(json spec, const char* tensor) {
+  for (size_t i = 0; i < spec["tensors"].size(); ++i)
+    if (spec["tensors"][i]["name"] == tensor) spec["tensors"].erase(i--);
+  return spec;
+}
+
 // Files that lie, one key or tensor at a time.
 TEST(EncoderFiles, WhatDoesNotFitIsRefusedByName) {
   const json spec = spec_of("bert");
-  const auto refused = [](const json& changed, const char* part) {
-    const TempDir dir;
-    auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),
-                                             dir.write("model.gguf", build_model_gguf(changed)), {});
-    ASSERT_FALSE(model.ok()) << part;
-    EXPECT_NE(std::string(model.status().message()).find(part), std::string::npos) << model.status().message();
-  };
   for (const char* name : {"position_embd.weight", "token_embd_norm.weight", "blk.0.attn_output_norm.weight",
-                           "blk.2.layer_output_norm.weight", "blk.1.ffn_up.weight", "blk.0.attn_v.weight"}) {
-    json without = spec;
-    for (size_t i = 0; i < without["tensors"].size(); ++i)
-      if (without["tensors"][i]["name"] == name) without["tensors"].erase(i--);
-    refused(without, name);
-  }
+                           "blk.2.layer_output_norm.weight", "blk.1.ffn_up.weight", "blk.0.attn_v.weight"})
+    refused(without(spec, name), name);
   for (const char* more : {"output_norm.weight", "output.weight", "blk.0.attn_norm.weight", "blk.0.ffn_gate.weight"}) {
     json with = spec;
     with["tensors"].push_back({{"name", more}, {"shape", {48}}, {"scale", 1.0}, {"offset", 0.0}});
@@ -157,19 +160,7 @@ TEST(EncoderFiles, WhatDoesNotFitIsRefusedByName) {
 
 TEST(EncoderFiles, DenseModulesComeInPairs) {
   const json spec = spec_of("gemma-embedding-dense");
-  const auto refused = [](const json& changed, const char* part) {
-    const TempDir dir;
-    auto model = engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options())),
-                                             dir.write("model.gguf", build_model_gguf(changed)), {});
-    ASSERT_FALSE(model.ok()) << part;
-    EXPECT_NE(std::string(model.status().message()).find(part), std::string::npos) << model.status().message();
-  };
-  for (const char* name : {"dense_2.weight", "dense_3.weight"}) {
-    json without = spec;
-    for (size_t i = 0; i < without["tensors"].size(); ++i)
-      if (without["tensors"][i]["name"] == name) without["tensors"].erase(i--);
-    refused(without, name);
-  }
+  for (const char* name : {"dense_2.weight", "dense_3.weight"}) refused(without(spec, name), name);
   for (const char* key : {"dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"}) {
     json changed = spec;
     for (json& each : changed["keys"])
