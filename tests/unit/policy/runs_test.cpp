@@ -214,7 +214,7 @@ void expect_checks(FakeSession* session, const Synthetic& a, const json& checks,
     const auto n = static_cast<uint32_t>(w->base[pivot].size());
     Tokens best(size_t{block} * n);
     const KeyQuery whole{pivot, position + 1 - block, block, session->n_prompt(), n, false, best.data()};
-    ASSERT_TRUE(session->sequence().top_keys({&whole, 1}, w->rule).ok());
+    ASSERT_TRUE(session->top_keys({&whole, 1}, w->rule).ok());
     std::vector<Tokens> sets;
     std::vector<uint32_t> looks;  // that must be measured
     uint32_t n_stable = 0;
