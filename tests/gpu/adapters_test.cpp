@@ -121,14 +121,14 @@ TEST(GpuAdapters, SessionsWithDifferentOnesShareAStep) {
       unwrap(sessions->back()->prefill(random_prompt(17 + i, i), nullptr, nullptr));
     }
   for (int step = 0; step < 4; ++step) {
-    std::vector<Session::DecodeCall> calls(std::size(sets));
+    std::vector<engine::Decoder::Call> calls(std::size(sets));
     for (size_t i = 0; i < calls.size(); ++i) {
       const int32_t token = argmax(alone[i]->logits());
       together[i]->push_generated(token);
-      calls[i].session = together[i].get();
+      calls[i].decoder = &together[i]->decoder();
       feed(alone[i].get(), token);
     }
-    Session::decode_together(calls);
+    engine::Decoder::decode_together(calls);
     for (size_t i = 0; i < calls.size(); ++i) {
       ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
       EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << step << ", " << i;
