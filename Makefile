@@ -300,15 +300,14 @@ LEASE_MIB = 60
 lease = $(GPU_BUILD)/lease
 gpu-lease:
 	@$(MAKE) --no-print-directory gpu-build GPU_ARCHITECTURES="$(LEASE_ARCHITECTURES)" GPU_PROGRAMS="gpu_test bench_gpu bench_kv bench_answer make_model"
-	@rm -rf $(lease) $(lease).tar.gz && mkdir -p $(lease)/tests/golden $(lease)/samples/models
-	@cp -r tests/golden/models $(lease)/tests/golden/ && cp $(DEMO_MODEL) $(lease)/samples/models/
+	@rm -rf $(lease) $(lease).tar.gz && mkdir -p $(lease)
 	@cp tests/gpu/lease.sh tests/bench/results/gpu-predictions.tsv $(wildcard tests/bench/profile-*.json) $(GPU_BUILD)/tests/gpu/gpu_test \
 		$(addprefix $(GPU_BUILD)/tests/bench/,bench_gpu bench_kv bench_answer make_model) $(lease)/
 	@strip $(addprefix $(lease)/,gpu_test bench_gpu bench_kv bench_answer make_model)
 	@tests/gpu/pack_lease.py $(lease) $(GPU_BUILD)/ptx/*_$(subst $(space),_,$(LEASE_ARCHITECTURES)).fatbin
 	@tar -C $(GPU_BUILD) -czf $(lease).tar.gz lease
 	@tests/gpu/try_lease.sh $(lease).tar.gz $(LEASE_MIB)
-	@echo "There: tar xf $(lease).tar.gz && lease/lease.sh first results"
+	@echo "There, in the root of a copy of this tree: tar xf $(lease).tar.gz && lease/lease.sh first results"
 
 # What steps of real shapes will take on cards that nobody has at hand: MODELS names some of 8b, 1b, qwen2.5-0.5b, smollm2-135m. It needs nvcc.
 gpu-model:

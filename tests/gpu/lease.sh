@@ -1,6 +1,6 @@
 #!/bin/sh
 # lease.sh [first|second] [FOLDER]: minutes with a lent GPU, on a machine that has its driver and nothing else. `make gpu-lease` packs this script
-# with the programs that it runs. FOLDER (results, if none is named) gets three files, complete after each part, so a script that is stopped
+# with the programs that it runs. It runs in the root of a copy of the checkout, whose models and goldens the tests read. FOLDER (results, if none is named) gets three files, complete after each part, so a script that is stopped
 # loses one part: table.md, ready for tests/bench/results; env.txt; logs.tar.gz.
 #
 # first   at most 490 s: what the machine is; a test of each file of kernels (if one fails, nothing more runs); all tests; what the card
@@ -15,7 +15,7 @@ self=$here/$(basename "$0")
 if [ -f "$here/join.sh" ]; then   # the programs travel without the kernels that all of them hold
   sh "$here/join.sh" && rm "$here/join.sh" || exit 2
 fi
-[ -d "$here/samples" ] && export ORRERY_SOURCE_ROOT="$here"   # the files that tests read
+[ -d samples/models ] && export ORRERY_SOURCE_ROOT="$PWD"   # the files that tests read
 programs=${ORRERY_GPU_PROGRAMS:-$here}
 tests=$programs/gpu_test
 bench=$programs/bench_gpu
