@@ -768,7 +768,10 @@ __global__ void __launch_bounds__(kThreads) mean_evicted_values_kernel(ValuesWor
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) of_warps[warp][32 * i + lane] = x[i];
   __syncthreads();
   if (warp > 0) return;
-  ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) { ORRERY_UNROLL for (int v = 1; v < kWarps; ++v) x[i] += of_warps[v][32 * i + lane]; }
+#pragma unroll
+  for (int i = 0; i < kLaneDims; ++i)
+#pragma unroll
+    for (int v = 1; v < kWarps; ++v) x[i] += of_warps[v][32 * i + lane];
   transform(x, lane, work.block, work.block_scale);
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) if (32 * i + lane < w.head_dim) part.value_evicted[g * w.head_dim + 32 * i + lane] =
       x[i];
