@@ -55,6 +55,11 @@ inline engine::ModelOptions with_columns(int64_t percent) {
   return options;
 }
 
+// Whether the kernels read Q8_0 where the file lies, so that no weights have to leave an arena.
+inline bool reads_the_file(const std::shared_ptr<engine::LanguageModel>& model) {
+  return model->runtime().device().weight_bytes(TensorType::q8_0, 8, 32) == 0;
+}
+
 inline float farthest(const std::vector<float>& a, const std::vector<float>& b) {
   float worst = 0.0f;
   for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::fabs(a[i] - b[i]));

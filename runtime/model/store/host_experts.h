@@ -37,9 +37,9 @@ class HostExperts {
   // What crosses the link as one: of each expert of a group, the matrices before the activation, or the one behind it.
   enum class Part : uint8_t { gate_up, down };
   static constexpr Part kParts[] = {Part::gate_up, Part::down};
-  // The rows for each expert, in the mean, from which on a prompt's experts cross the link. At fewer the processor computes them before they are there: of
-  // 4.5 bits a weight, a link of 12 GB/s carries a matrix in the time in which .7 Tera-operations a second multiply 16 rows with it; of
-  // 25 GB/s, 8 rows.
+  // The rows for each expert, in the mean, from which on a prompt's experts cross the link. With fewer the processor is faster: a matrix of
+  // 4.5 bits a weight crosses a link of 25 GB/s in the time in which a processor of 0.7e12 operations a second multiplies it by 8 rows; a
+  // link of 12 GB/s, by 16 rows. Arithmetic, not measured.
   static constexpr int64_t kLeastRowsToStream = 8;
   static constexpr uint64_t kGroupBytes = uint64_t{16} << 20;  // .6 ms on PCIe 4.0, much longer than a wait for the device
 

@@ -130,9 +130,9 @@ Status WeightRing::bring(size_t i, Phase phase, const Cancel& cancel) {
 
 Status WeightRing::leave(Backend* backend, size_t i, Phase phase) {
   slots_[i % kSlots].in_use = false;
-  if (loads_.size() <= kSlots) return ok_status();
-  ORRERY_TRY(backend->synchronize());
   const size_t after = i + kSlots, next = after < loads_.size() ? after : i % kSlots;
+  if (next == i) return ok_status();  // the slot has no other load, and keeps it
+  ORRERY_TRY(backend->synchronize());
   Slot& slot = slots_[next % kSlots];
   choose(&slot, next);
   while (slot.n_submitted < slot.n && submit_next(&slot, kv::IoThread::Urgency::later, phase)) {

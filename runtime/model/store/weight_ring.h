@@ -61,7 +61,7 @@ class WeightRing {
 
   // Has load i in its slot until leave(). Errors: that of the transfer, and Code::cancelled; the next call tries again.
   Status bring(size_t i, Phase phase, const Cancel& cancel);
-  // After the last operation that reads load i. Waits for the operations, and reports their error.
+  // After the last operation that reads load i. Where another load takes its slot: waits for the operations, and reports their error.
   Status leave(Backend* backend, size_t i, Phase phase);
   AllCounts counts() const;  // for any thread
 

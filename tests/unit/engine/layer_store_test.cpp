@@ -122,6 +122,7 @@ TEST(EngineLayerStore, AsManyAsFit) {
   runtime.device_budget_bytes = uint64_t{8} << 20;
   const auto whole = open(file, runtime, -1);
   EXPECT_EQ(whole->weights().layers, nullptr);
+  if (reads_the_file(whole)) GTEST_SKIP() << "these kernels read weights where the file lies, so nothing has to leave";
   const uint64_t all = whole->runtime().arena().used();
   const std::vector<int32_t> prompt = random_prompt(40, 1);
   const std::vector<float> expected = traced_logits(whole, prompt);
@@ -145,6 +146,7 @@ TEST(EngineLayerStore, AsManyAsFit) {
 TEST(EngineLayerStore, AModelLargerThanTheArenaOpens) {
   const std::vector<std::byte> file = deep_model_gguf("llama-plain", {TensorType::q8_0});
   engine::RuntimeOptions runtime = linked_options();
+  if (reads_the_file(open(file, runtime, -1))) GTEST_SKIP() << "these kernels read weights where the file lies, so nothing has to leave";
   const TempDir dir;
   engine::ModelSource source;
   source.path = dir.write("model.gguf", file);
